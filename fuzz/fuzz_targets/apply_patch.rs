@@ -1,7 +1,7 @@
 //! An apply configuration, applied by one manager, then by another, then forced; and recorded ownership of any shape.
 #![no_main]
 
-use knarr_api::apply::{self, OneVersion, Tracker};
+use knarr_api::apply::{self, SingleVersion, Tracker};
 use knarr_api::decode;
 use knarr_fuzz::{node, pod};
 
@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         kind: "Pod",
         subresource: "",
         ignored: None,
-        versions: &OneVersion,
+        versions: &SingleVersion,
         now: "2026-01-01T00:00:00Z",
     };
     let mut live = pod();

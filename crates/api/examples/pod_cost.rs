@@ -1,6 +1,6 @@
 //! What the steps of creating a pod cost: decode, normalise, track ownership, encode. Prints microseconds for each.
 
-use knarr_api::apply::{OneVersion, Tracker};
+use knarr_api::apply::{SingleVersion, Tracker};
 use knarr_api::decode;
 use knarr_api::schema::builtin;
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn main() {
         kind: "Pod",
         subresource: "",
         ignored: None,
-        versions: &OneVersion,
+        versions: &SingleVersion,
         now: "2026-01-01T00:00:00Z",
     };
     let decoded = decode_pod();

@@ -1,13 +1,13 @@
-//! Errors about one field of an object, worded as Kubernetes words them.
+//! Field errors of validation, with the messages of Kubernetes.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Where a field is: `spec.containers[0].name`, `metadata.labels[app]`.
+/// The path of a field: `spec.containers[0].name`, `metadata.labels[app]`.
 ///
-/// A path is a chain of steps that borrow the ones before them, so that walking an object costs nothing; it becomes text
-/// only when there is an error to tell. A path that is kept in a variable needs its parent in one too:
+/// A path is a chain of steps that borrow their parents, so that walking an object does not allocate; it becomes text
+/// only when there is an error to report. A path in a variable needs its parent in one too:
 /// `let containers = spec.child("containers"); let first = containers.index(0);`, or `spec.item("containers", 0)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
@@ -49,7 +49,7 @@ impl<'a> Path<'a> {
         Path { parent: Some(self), step: Step::Item(name, index) }
     }
 
-    /// Another field of the object that holds this one.
+    /// Another field of the same object.
     pub const fn sibling<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path { parent: self.parent, step: Step::Name(name) }
     }
@@ -102,9 +102,9 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What is wrong with a field; each has its own reason in a Status cause.
+/// The type of a field error; each has its own reason in a Status cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ErrorType {
     NotFound,
     Required,
     Duplicate,
@@ -119,62 +119,62 @@ pub enum Fault {
     Internal,
 }
 
-impl Fault {
+impl ErrorType {
     /// The `reason` of the Status cause.
     pub fn reason(self) -> &'static str {
         match self {
-            Fault::NotFound => "FieldValueNotFound",
-            Fault::Required => "FieldValueRequired",
-            Fault::Duplicate => "FieldValueDuplicate",
-            Fault::Invalid => "FieldValueInvalid",
-            Fault::TypeInvalid => "FieldValueTypeInvalid",
-            Fault::NotSupported => "FieldValueNotSupported",
-            Fault::Forbidden => "FieldValueForbidden",
-            Fault::TooLong => "FieldValueTooLong",
-            Fault::TooShort => "FieldValueTooShort",
-            Fault::TooMany => "FieldValueTooMany",
-            Fault::TooFew => "FieldValueTooFew",
-            Fault::Internal => "InternalError",
+            ErrorType::NotFound => "FieldValueNotFound",
+            ErrorType::Required => "FieldValueRequired",
+            ErrorType::Duplicate => "FieldValueDuplicate",
+            ErrorType::Invalid => "FieldValueInvalid",
+            ErrorType::TypeInvalid => "FieldValueTypeInvalid",
+            ErrorType::NotSupported => "FieldValueNotSupported",
+            ErrorType::Forbidden => "FieldValueForbidden",
+            ErrorType::TooLong => "FieldValueTooLong",
+            ErrorType::TooShort => "FieldValueTooShort",
+            ErrorType::TooMany => "FieldValueTooMany",
+            ErrorType::TooFew => "FieldValueTooFew",
+            ErrorType::Internal => "InternalError",
         }
     }
 
     fn title(self) -> &'static str {
         match self {
-            Fault::NotFound => "Not found",
-            Fault::Required => "Required value",
-            Fault::Duplicate => "Duplicate value",
-            Fault::Invalid | Fault::TypeInvalid => "Invalid value",
-            Fault::NotSupported => "Unsupported value",
-            Fault::Forbidden => "Forbidden",
-            Fault::TooLong => "Too long",
-            Fault::TooShort => "Too short",
-            Fault::TooMany => "Too many",
-            Fault::TooFew => "Too few",
-            Fault::Internal => "Internal error",
+            ErrorType::NotFound => "Not found",
+            ErrorType::Required => "Required value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooShort => "Too short",
+            ErrorType::TooMany => "Too many",
+            ErrorType::TooFew => "Too few",
+            ErrorType::Internal => "Internal error",
         }
     }
 }
 
-/// One wrong field.
+/// An error about one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
     /// The path of the field.
     pub field: String,
     /// The type of the error.
-    pub fault: Fault,
-    /// The offending value as it is shown; `None` where the kind of fault shows none.
-    pub shown: Option<String>,
+    pub error_type: ErrorType,
+    /// The invalid value as the message prints it; `None` if the message has no value.
+    pub bad_value: Option<String>,
     /// The explanation, or empty.
     pub detail: String,
 }
 
 impl Error {
-    /// The message without the field's name, as it stands in a cause.
+    /// The message of a Status cause, which does not contain the path.
     pub fn body(&self) -> String {
-        let mut text = self.fault.title().to_owned();
-        if let Some(shown) = &self.shown {
+        let mut text = self.error_type.title().to_owned();
+        if let Some(value) = &self.bad_value {
             text.push_str(": ");
-            text.push_str(shown);
+            text.push_str(value);
         }
         if !self.detail.is_empty() {
             text.push_str(": ");
@@ -190,7 +190,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// All that is wrong with an object, in the order it was found.
+/// The errors of an object, in the order in which they were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors(pub Vec<Error>);
 
@@ -215,38 +215,38 @@ impl Errors {
         self.0.push(error);
     }
 
-    fn add(&mut self, path: &Path<'_>, fault: Fault, shown: Option<String>, detail: impl Into<String>) {
-        self.0.push(Error { field: path.to_string(), fault, shown, detail: detail.into() });
+    fn add(&mut self, path: &Path<'_>, error_type: ErrorType, bad_value: Option<String>, detail: impl Into<String>) {
+        self.0.push(Error { field: path.to_string(), error_type, bad_value, detail: detail.into() });
     }
 
     /// Adds an error for an absent value.
     pub fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.add(path, Fault::Required, None, detail);
+        self.add(path, ErrorType::Required, None, detail);
     }
 
     /// Adds an error for an invalid value.
     pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
-        self.add(path, Fault::Invalid, Some(shown(&value.into())), detail);
+        self.add(path, ErrorType::Invalid, Some(format_value(&value.into())), detail);
     }
 
-    /// An invalid value shown just as given, for values that have no JSON form.
-    pub fn invalid_shown(&mut self, path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) {
-        self.add(path, Fault::Invalid, Some(shown.into()), detail);
+    /// Adds an error for an invalid value that is printed verbatim, for values that have no JSON form.
+    pub fn invalid_verbatim(&mut self, path: &Path<'_>, value: impl Into<String>, detail: impl Into<String>) {
+        self.add(path, ErrorType::Invalid, Some(value.into()), detail);
     }
 
     /// Adds an error for a value of the wrong type.
     pub fn type_invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
-        self.add(path, Fault::TypeInvalid, Some(shown(&value.into())), detail);
+        self.add(path, ErrorType::TypeInvalid, Some(format_value(&value.into())), detail);
     }
 
     /// Adds an error for a value that occurs twice.
     pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.add(path, Fault::Duplicate, Some(shown(&value.into())), "");
+        self.add(path, ErrorType::Duplicate, Some(format_value(&value.into())), "");
     }
 
     /// Adds an error for a reference to an absent value.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.add(path, Fault::NotFound, Some(shown(&value.into())), "");
+        self.add(path, ErrorType::NotFound, Some(format_value(&value.into())), "");
     }
 
     /// Adds an error for a value outside an enumeration.
@@ -257,40 +257,40 @@ impl Errors {
             let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
             format!("supported values: {}", names.join(", "))
         };
-        self.add(path, Fault::NotSupported, Some(shown(&value.into())), detail);
+        self.add(path, ErrorType::NotSupported, Some(format_value(&value.into())), detail);
     }
 
     /// Adds an error for a field that must not be set.
     pub fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.add(path, Fault::Forbidden, None, detail);
+        self.add(path, ErrorType::Forbidden, None, detail);
     }
 
     /// Adds an error for a text of more than `limit` bytes.
     pub fn too_long(&mut self, path: &Path<'_>, limit: usize) {
-        self.add(path, Fault::TooLong, None, format!("may not be more than {limit} bytes"));
+        self.add(path, ErrorType::TooLong, None, format!("may not be more than {limit} bytes"));
     }
 
     /// Adds an error for a list of more than `limit` items.
     pub fn too_many(&mut self, path: &Path<'_>, actual: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
-        self.add(path, Fault::TooMany, Some(actual.to_string()), format!("must have at most {limit} {items}"));
+        self.add(path, ErrorType::TooMany, Some(actual.to_string()), format!("must have at most {limit} {items}"));
     }
 
     /// Adds an error of the server.
     pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.add(path, Fault::Internal, None, detail);
+        self.add(path, ErrorType::Internal, None, detail);
     }
 }
 
-/// A value as error messages show it: strings quoted, numbers and booleans plain, the rest as JSON.
-fn shown(value: &Value) -> String {
+/// Formats a value for messages: strings quoted, numbers and booleans plain, the rest as JSON.
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         other => other.to_string(),
     }
 }
 
-/// A text in double quotes with Go's escapes, which clients know from Kubernetes' messages.
+/// Quotes a text with Go's escapes, as Kubernetes' messages do.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

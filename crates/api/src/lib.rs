@@ -1,7 +1,7 @@
-//! What an object is.
+//! Kubernetes objects: decoding, patching, validation, ownership, selection and encoding.
 //!
-//! In: bytes and facts about kinds. Out: objects that are decoded, pruned, patched, owned, selected and encoded by data
-//! (a row in the catalogue and a schema), for built-in kinds and custom resources alike. Nothing here does I/O.
+//! All of it is driven by data (a row in the catalogue and a schema), for built-in kinds and custom resources alike.
+//! Start with [`catalogue`] (the kinds), [`schema`] (their fields) and [`decode`]. Nothing here does I/O.
 
 pub mod apply;
 pub mod catalogue;

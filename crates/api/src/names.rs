@@ -1,10 +1,10 @@
-//! Which names Kubernetes takes, and what it says of those it does not.
+//! Validation of names and labels, with the messages of Kubernetes.
 
 use crate::field::{Errors, Path};
 
 const LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 
-/// Checks a name and answers what is wrong with it; empty when it is right.
+/// Checks a name and returns the errors; empty if the name is valid.
 pub type Check = fn(&str) -> Vec<String>;
 
 /// An RFC 1123 label.
@@ -25,7 +25,7 @@ pub fn dns_label(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A name as kinds have it whose rules are declared in their schema; it is told apart only by its words for length.
+/// An RFC 1123 subdomain with the message for its length that declarative validation uses.
 pub fn long_name(name: &str) -> Vec<String> {
     dns_subdomain(name)
         .into_iter()
@@ -49,7 +49,7 @@ pub fn dns_subdomain(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A label that also begins with a letter, as Services are named.
+/// An RFC 1035 label, which starts with a letter: the names of Services.
 pub fn dns_1035_label(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 63 {
@@ -66,7 +66,7 @@ pub fn dns_1035_label(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A name that is one segment of a path: what RBAC objects are named by.
+/// A name that is one segment of a path: the names of RBAC objects.
 pub fn path_segment(name: &str) -> Vec<String> {
     if name == "." || name == ".." {
         return vec![format!("may not be '{name}'")];
@@ -138,14 +138,14 @@ pub fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// Adds an error for each thing wrong with a name.
+/// Checks a name and adds its errors.
 pub fn check(errors: &mut Errors, path: &Path<'_>, name: &str, check: Check) {
     for wrong in check(name) {
         errors.invalid(path, name, wrong);
     }
 }
 
-/// Names are said to be too long in characters, label keys and values in bytes; both are counted in bytes.
+/// The message for long names. It says characters, but bytes are counted; labels have one that says bytes.
 pub fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
@@ -178,9 +178,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_or_refused() {
+    fn names_are_accepted_or_refused() {
         let long = "a".repeat(64);
-        for (check, name, taken) in [
+        for (check, name, accepted) in [
             (dns_label as Check, "a-1", true),
             (dns_label, "a.b", false),
             (dns_label, "", false),
@@ -200,7 +200,7 @@ mod tests {
             (path_segment, "a/b", false),
             (path_segment, "..", false),
         ] {
-            assert_eq!(check(name).is_empty(), taken, "{name}");
+            assert_eq!(check(name).is_empty(), accepted, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The one error a client sees: a Kubernetes Status. Everything that can go wrong with a request becomes one here.
+//! The Kubernetes `Status`, which is the body of every failed response.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::field::Errors;
 
-/// A failure as the API answers it.
+/// A failure of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// The HTTP status code.
@@ -18,7 +18,7 @@ pub struct Status {
     pub message: String,
     /// The object that the failure is about.
     pub details: Option<Details>,
-    /// Where a list that expired may be continued on the newest state.
+    /// The token with which an expired list can continue on the newest state.
     pub continue_token: Option<String>,
 }
 
@@ -50,16 +50,16 @@ pub struct Cause {
     pub field: String,
 }
 
-/// A resource or kind with its group, as error messages name it: `deployments.apps`, `pods`.
+/// A resource or kind with its group, as error messages print it: `deployments.apps`, `pods`.
 #[derive(Clone, Copy, Debug)]
-pub struct Named<'a> {
+pub struct GroupResource<'a> {
     /// The API group; empty for the core group.
     pub group: &'a str,
     /// The plural resource name, or the kind.
     pub name: &'a str,
 }
 
-impl std::fmt::Display for Named<'_> {
+impl std::fmt::Display for GroupResource<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.group.is_empty() { f.write_str(self.name) } else { write!(f, "{}.{}", self.name, self.group) }
     }
@@ -72,13 +72,13 @@ impl Status {
     }
 
     /// The same status with the object in its details.
-    pub fn about(mut self, of: Named<'_>, name: &str) -> Self {
+    pub fn about(mut self, of: GroupResource<'_>, name: &str) -> Self {
         let details = Details { name: name.into(), group: of.group.into(), kind: of.name.into(), ..Details::default() };
         self.details = Some(details);
         self
     }
 
-    /// The same status with `details: {}`, where Kubernetes answers so.
+    /// The same status with `details: {}`, for failures where Kubernetes returns that.
     pub fn with_empty_details(mut self) -> Self {
         self.details.get_or_insert_default();
         self
@@ -90,7 +90,7 @@ impl Status {
         self
     }
 
-    /// The same, without a word on when to try again.
+    /// The same status without `retryAfterSeconds`.
     pub fn without_retry(mut self) -> Self {
         if let Some(details) = &mut self.details {
             details.retry_after_seconds = 0;
@@ -122,7 +122,7 @@ impl Status {
     }
 
     /// 403 Forbidden.
-    pub fn forbidden(resource: Named<'_>, name: &str, why: &str) -> Self {
+    pub fn forbidden(resource: GroupResource<'_>, name: &str, why: &str) -> Self {
         let message = match (resource.name.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
             (false, true) => format!("{resource} is forbidden: {why}"),
@@ -132,11 +132,11 @@ impl Status {
     }
 
     /// 404 NotFound, for an object.
-    pub fn not_found(resource: Named<'_>, name: &str) -> Self {
+    pub fn not_found(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{resource} {name:?} not found")).about(resource, name)
     }
 
-    /// No such path or kind at all.
+    /// 404 NotFound, for a path or kind that is not served.
     pub fn no_such_resource() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource").with_empty_details()
     }
@@ -148,18 +148,18 @@ impl Status {
     }
 
     /// 409 AlreadyExists.
-    pub fn already_exists(resource: Named<'_>, name: &str) -> Self {
+    pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{resource} {name:?} already exists")).about(resource, name)
     }
 
     /// 409 Conflict.
-    pub fn conflict(resource: Named<'_>, name: &str, why: &str) -> Self {
+    pub fn conflict(resource: GroupResource<'_>, name: &str, why: &str) -> Self {
         Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"))
             .about(resource, name)
     }
 
-    /// The conflict of an update that was made from an older version.
-    pub fn stale(resource: Named<'_>, name: &str) -> Self {
+    /// 409 Conflict, for an update of an older resource version.
+    pub fn stale(resource: GroupResource<'_>, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, why)
     }
@@ -179,8 +179,8 @@ impl Status {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// All that is wrong with an object of a kind.
-    pub fn invalid(kind: Named<'_>, name: &str, errors: &Errors) -> Self {
+    /// 422 Invalid, with all field errors of an object.
+    pub fn invalid(kind: GroupResource<'_>, name: &str, errors: &Errors) -> Self {
         let mut seen = HashSet::new();
         let texts: Vec<String> =
             errors.0.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
@@ -191,7 +191,7 @@ impl Status {
         };
         let mut status = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}")).about(kind, name);
         for error in &errors.0 {
-            status = status.with_cause(error.fault.reason(), error.body(), &error.field);
+            status = status.with_cause(error.error_type.reason(), error.body(), &error.field);
         }
         status
     }
@@ -222,7 +222,7 @@ impl Status {
         Self::new(504, "Timeout", message)
     }
 
-    /// Reads a failure that another server told, as far as it tells.
+    /// Reads the `Status` of another server; absent fields are empty.
     pub fn from_value(value: &Value) -> Self {
         let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
         let code = value["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or_default();

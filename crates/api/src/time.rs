@@ -12,12 +12,12 @@ pub fn micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Reads any RFC 3339 time, with or without fractions, in any zone.
+/// Parses an RFC 3339 time, with or without fractions, in any zone.
 pub fn parse(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// A duration as kubectl's tables show an age: two units at most, coarser as it grows.
+/// Formats a duration as the age column of kubectl: two units at most, coarser as it grows.
 pub fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -1,8 +1,8 @@
-//! Reading and writing inside an object that is held as JSON.
+//! Reading and writing fields of JSON objects by path.
 
 use serde_json::{Map, Value};
 
-/// Reads of a path such as `["spec", "nodeName"]`; what is absent or of another type reads as empty.
+/// Reads at a path such as `["spec", "nodeName"]`. Absent values and values of another type are empty.
 pub trait Read {
     /// The value at a path, or null.
     fn at(&self, path: &[&str]) -> &Value;
@@ -48,13 +48,13 @@ impl Read for Value {
     }
 }
 
-/// Writes inside an object; each makes the objects on its way.
+/// Writes at a path; creates the objects on the way.
 pub trait Write {
-    /// The object at the path, made empty where there is none.
+    /// The object at a path, created if it is absent.
     fn object(&mut self, path: &[&str]) -> &mut Map<String, Value>;
     /// Sets the value at a path.
     fn set(&mut self, path: &[&str], value: impl Into<Value>);
-    /// Sets the value where nothing (or null) is.
+    /// Sets the value at a path if it is absent or null.
     fn set_default(&mut self, path: &[&str], value: impl Into<Value>);
     /// Removes the value at a path and returns it.
     fn remove(&mut self, path: &[&str]) -> Option<Value>;
@@ -105,12 +105,12 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     }
     match value {
         Value::Object(object) => object,
-        _ => unreachable!("it was made an object above"),
+        _ => unreachable!("it became an object above"),
     }
 }
 
-/// How many lists and objects a value nests, or none where finding out takes more visits than are left in `visits`.
-/// Needs no stack of its own, so that it can be asked of any value.
+/// The nesting depth of a value, or none if that takes more visits than are left in `visits`.
+/// Does not recurse, so that deep values cannot overflow the stack.
 pub fn depth(value: &Value, visits: &mut usize) -> Option<usize> {
     let mut deepest = 0;
     let mut open = vec![(value, 0)];
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_reads_empty_and_writes_make_their_way() {
+    fn absent_values_are_empty_and_writes_create_parents() {
         let mut object = json!({"spec": {"replicas": 2}});
         assert_eq!(object.integer(&["spec", "replicas"]), Some(2));
         assert_eq!(object.text(&["spec", "none", "deep"]), "");

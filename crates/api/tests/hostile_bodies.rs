@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use knarr_api::custom::CustomSchema;
 use knarr_api::field::{Errors, Path};
 use knarr_api::schema::builtin;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::{decode, patch};
 use serde_json::json;
 
@@ -155,7 +155,7 @@ fn many_field_errors_become_a_status_quickly() {
     for at in (0..50_000).chain(0..10) {
         errors.required(&spec.item("containers", at).child("name"), "");
     }
-    let kind = Named { group: "", name: "Pod" };
+    let kind = GroupResource { group: "", name: "Pod" };
     let status = within_deadline("field errors", || Status::invalid(kind, "a", &errors));
     assert_eq!(status.message.matches("Required value").count(), 50_000);
 }

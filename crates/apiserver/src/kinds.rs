@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use knarr_api::catalogue::{Catalogue, Kind, Storage};
 use knarr_api::schema::{NodeRef, builtin};
-use knarr_api::status::Named;
+use knarr_api::status::GroupResource;
 use knarr_rules::{KindRules, rules_of};
 use serde_json::Value;
 
@@ -155,15 +155,15 @@ impl Resource {
     }
 
     /// The resource as messages name it: `deployments.apps`.
-    pub fn named(&self) -> Named<'_> {
-        Named { group: &self.kind.group, name: &self.kind.plural }
+    pub fn named(&self) -> GroupResource<'_> {
+        GroupResource { group: &self.kind.group, name: &self.kind.plural }
     }
 
     /// The kind as messages name it: `Deployment.apps`.
     /// Events are named as of the core group, in both of their groups.
-    pub fn kind_named(&self) -> Named<'_> {
+    pub fn kind_named(&self) -> GroupResource<'_> {
         let group = if self.kind.group == "events.k8s.io" { "" } else { &self.kind.group };
-        Named { group, name: &self.kind.kind }
+        GroupResource { group, name: &self.kind.kind }
     }
 
     /// The schema of the served version.

@@ -143,7 +143,7 @@ fn owners(errors: &mut Errors, references: &Value, path: &Path<'_>) {
         if reference.flag(&["controller"]) == Some(true) {
             let this = format!("{}/{}", reference.text(&["kind"]), reference.text(&["name"]));
             match &controller {
-                Some(first) => errors.invalid_shown(
+                Some(first) => errors.invalid_verbatim(
                     path,
                     references_json(references),
                     format!(
@@ -173,7 +173,7 @@ fn owner(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     }
     if (group, version, reference.text(&["kind"])) == ("", "v1", "Event") {
         let detail = "/v1, Kind=Event is disallowed from being an owner";
-        errors.invalid_shown(path, reference_json(reference), detail);
+        errors.invalid_verbatim(path, reference_json(reference), detail);
     }
 }
 

@@ -33,7 +33,7 @@ pub struct ManagerId {
 
 /// What one manager owns.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Owned {
+pub struct OwnedFields {
     /// The owned fields.
     pub set: Set,
     /// The version in which the fields were written.
@@ -46,7 +46,7 @@ pub struct Owned {
 #[derive(Clone, Default, Debug)]
 pub struct Managers {
     /// The entries by their identity.
-    pub by_id: BTreeMap<ManagerId, Owned>,
+    pub by_id: BTreeMap<ManagerId, OwnedFields>,
 }
 
 impl Operation {
@@ -92,7 +92,7 @@ impl Managers {
                 other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {at}")),
             }
             let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
-            let owned = Owned {
+            let owned = OwnedFields {
                 set,
                 api_version: text("apiVersion").to_owned(),
                 time: entry.get("time").and_then(Value::as_str).map(str::to_owned),
@@ -110,7 +110,7 @@ impl Managers {
 
     /// Writes managedFields: appliers first, then by time, name, version and subresource.
     pub fn encode(self) -> Vec<Value> {
-        let mut entries: Vec<(ManagerId, Owned)> = self.by_id.into_iter().collect();
+        let mut entries: Vec<(ManagerId, OwnedFields)> = self.by_id.into_iter().collect();
         entries.sort_by(|(a, a_owned), (b, b_owned)| {
             (a.operation, &a_owned.time, &a.manager, &a_owned.api_version, &a.subresource).cmp(&(
                 b.operation,
@@ -120,7 +120,7 @@ impl Managers {
                 &b.subresource,
             ))
         });
-        let entry = |(id, owned): (ManagerId, Owned)| {
+        let entry = |(id, owned): (ManagerId, OwnedFields)| {
             let fields = fields_v1::encode(&owned.set);
             encode_entry(id, owned.api_version, owned.time, fields)
         };
@@ -208,7 +208,7 @@ pub(super) fn set_entries(object: &mut Value, entries: Vec<Value>) {
 }
 
 /// Takes the object's managedFields away.
-pub(super) fn take_entries(object: &mut Value) {
+pub(super) fn remove_entries(object: &mut Value) {
     set_entries(object, Vec::new());
 }
 

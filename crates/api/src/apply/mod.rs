@@ -27,11 +27,11 @@ mod validate;
 pub use conflict::{Conflict, conflict_message};
 pub use element::PathElement;
 pub(crate) use element::equal_values as same_value;
-pub use managers::{ManagerId, Managers, Operation, Owned};
+pub use managers::{ManagerId, Managers, Operation, OwnedFields};
 pub use overlay::overlay;
 pub use set::Set;
 pub use times::keep_times_if_unchanged;
-pub use tracker::{ApplyError, OneVersion, Tracker, Versions};
+pub use tracker::{ApplyError, SingleVersion, Tracker, VersionConverter};
 pub use user_agent::manager_name;
 
 /// Reads a set from the form managedFields hold it in.

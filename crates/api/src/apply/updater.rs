@@ -3,12 +3,12 @@
 use super::compare::{Comparison, compare};
 use super::conflict::{Conflict, conflicts_of};
 use super::field_set::{field_set, with_named_fields};
-use super::managers::{ManagerId, Managers, Owned};
+use super::managers::{ManagerId, Managers, OwnedFields};
 use super::merge::merge;
 use super::reconcile::reconcile;
 use super::remove::remove;
 use super::set::Set;
-use super::tracker::Versions;
+use super::tracker::VersionConverter;
 use super::typing::Type;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ pub(super) struct Updater<'a> {
     pub kind: Type<'a>,
     pub api_version: &'a str,
     pub ignored: Option<&'a Set>,
-    pub versions: &'a dyn Versions,
+    pub versions: &'a dyn VersionConverter,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl<'a> Updater<'a> {
         }
         let last = managers.by_id.get(manager).cloned();
         let time = last.as_ref().and_then(|last| last.time.clone());
-        managers.by_id.insert(manager.clone(), Owned { set, api_version: self.api_version.to_owned(), time });
+        managers.by_id.insert(manager.clone(), OwnedFields { set, api_version: self.api_version.to_owned(), time });
         let new = match last.filter(|last| !last.set.is_empty()) {
             Some(last) => self.prune(merged, managers, &last),
             None => merged,
@@ -152,7 +152,7 @@ impl<'a> Updater<'a> {
     }
 
     /// Takes out what the applier set last time, does not set now, and nobody else owns.
-    fn prune(&self, merged: Value, managers: &Managers, last: &Owned) -> Value {
+    fn prune(&self, merged: Value, managers: &Managers, last: &OwnedFields) -> Value {
         let version = last.api_version.as_str();
         let Some((converted, kind)) = self.convert(&merged, self.api_version, version) else { return merged };
         let mut pruned = remove(&converted, &with_named_fields(&last.set, Some(kind)), kind);

@@ -1,7 +1,7 @@
 //! Whether an expression makes sense, before it is ever evaluated.
 
 use super::ast::{Kind, Macro, MacroName, Node};
-use super::authority::{AUTHORIZER, RESOURCE_CHECK};
+use super::authorizer::{AUTHORIZER, RESOURCE_CHECK};
 use super::error::Problem;
 use super::signatures::{self, is_library};
 use super::types::Type;

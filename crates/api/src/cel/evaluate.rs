@@ -81,8 +81,8 @@ impl<'a> Evaluator<'a> {
                 (Some(value), false) => Ok(value),
                 (None, false) => Err(EvaluateError::new(format!("no such key: {field}"))),
             },
-            Value::Authority(authority) if field == "requestResource" => {
-                Ok(Value::Authority(Arc::new(authority.of_request())))
+            Value::Authorizer(authorizer) if field == "requestResource" => {
+                Ok(Value::Authorizer(Arc::new(authorizer.of_request())))
             }
             _ => Err(EvaluateError::no_such_overload()),
         }

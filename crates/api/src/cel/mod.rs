@@ -4,7 +4,7 @@
 //! and its value. Rules of custom resources are its first users; policies speak the same language.
 
 mod ast;
-mod authority;
+mod authorizer;
 mod check;
 mod cost;
 mod error;
@@ -22,7 +22,7 @@ mod types;
 mod value;
 mod weight;
 
-pub use authority::{Authority, Authorize, Question, Stage};
+pub use authorizer::{AccessCheck, Authorize, AuthorizerValue, Stage};
 pub use error::{CompileError, EvaluateError};
 pub use escape::{escape, unescape};
 pub(crate) use estimate::smallest;

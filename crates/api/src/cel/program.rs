@@ -341,12 +341,12 @@ mod tests {
     struct OnlyPods;
 
     impl crate::cel::Authorize for OnlyPods {
-        fn decide(&self, question: &crate::cel::Question) -> Result<(bool, String), String> {
-            Ok((question.resource == "pods" && question.verb == "get", format!("asked for {}", question.namespace)))
+        fn decide(&self, check: &crate::cel::AccessCheck) -> Result<(bool, String), String> {
+            Ok((check.resource == "pods" && check.verb == "get", format!("asked for {}", check.namespace)))
         }
 
-        fn of_request(&self) -> crate::cel::Question {
-            crate::cel::Question { resource: "pods".to_owned(), ..Default::default() }
+        fn of_request(&self) -> crate::cel::AccessCheck {
+            crate::cel::AccessCheck { resource: "pods".to_owned(), ..Default::default() }
         }
     }
 
@@ -361,8 +361,8 @@ mod tests {
             ("authorizer.path('/healthz').check('get').errored()", "false"),
         ] {
             let program = Program::compile(source, &variables).expect(source);
-            let authority = Value::Authority(std::sync::Arc::new(crate::cel::Authority::new(&OnlyPods)));
-            let (outcome, _) = program.evaluate(vec![("authorizer", authority)], 1_000_000);
+            let authorizer = Value::Authorizer(std::sync::Arc::new(crate::cel::AuthorizerValue::new(&OnlyPods)));
+            let (outcome, _) = program.evaluate(vec![("authorizer", authorizer)], 1_000_000);
             assert_eq!(super::super::functions::shown(&outcome.expect(source)), expected, "{source}");
         }
     }

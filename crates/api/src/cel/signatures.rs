@@ -3,7 +3,7 @@
 //! A line is `function(arguments) result`, or `receiver.function(arguments) result`. Capital letters stand for any type,
 //! the same one wherever they occur; `N` stands for a number.
 
-use super::authority;
+use super::authorizer;
 use super::types::Type;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -157,11 +157,11 @@ fn kind(text: &'static str) -> Option<Type> {
         "cidr" => Type::Opaque("net.CIDR"),
         "format" => Type::Opaque("kubernetes.NamedFormat"),
         "semver" => Type::Opaque("kubernetes.Semver"),
-        "authorizer" => Type::Opaque(authority::AUTHORIZER),
-        "path_check" => Type::Opaque(authority::PATH_CHECK),
-        "group_check" => Type::Opaque(authority::GROUP_CHECK),
-        "resource_check" => Type::Opaque(authority::RESOURCE_CHECK),
-        "decision" => Type::Opaque(authority::DECISION),
+        "authorizer" => Type::Opaque(authorizer::AUTHORIZER),
+        "path_check" => Type::Opaque(authorizer::PATH_CHECK),
+        "group_check" => Type::Opaque(authorizer::GROUP_CHECK),
+        "resource_check" => Type::Opaque(authorizer::RESOURCE_CHECK),
+        "decision" => Type::Opaque(authorizer::DECISION),
         _ => Type::Parameter(text.chars().next().filter(char::is_ascii_uppercase)?),
     })
 }

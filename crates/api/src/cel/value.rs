@@ -1,6 +1,6 @@
 //! What expressions come to.
 
-use super::authority::{Authority, DECISION, Decision};
+use super::authorizer::{AuthorizerValue, DECISION, Decision};
 use super::error::EvaluateError;
 use super::escape::unescape;
 use super::message::Message;
@@ -41,8 +41,8 @@ pub enum Value<'a> {
     Format(&'static str),
     /// What `Name{...}` made.
     Message(Arc<Message<'a>>),
-    /// A question to the authorizer, as far as it was asked, and its answer.
-    Authority(Arc<Authority<'a>>),
+    /// The authorizer with an access check, and its decision.
+    Authorizer(Arc<AuthorizerValue<'a>>),
     Decision(Arc<Decision>),
     /// JSON that does not fit its schema; whoever looks at it fails with these words.
     Unfit(Arc<str>),
@@ -114,7 +114,7 @@ impl<'a> Value<'a> {
             Value::Semver(_) => "kubernetes.Semver",
             Value::Format(_) => "kubernetes.NamedFormat",
             Value::Message(_) => "object",
-            Value::Authority(authority) => authority.stage.type_name(),
+            Value::Authorizer(authorizer) => authorizer.stage.type_name(),
             Value::Decision(_) => DECISION,
             Value::Unfit(_) => "error",
         }

@@ -2,7 +2,7 @@
 
 use super::rules::declared;
 use crate::cel::{Program, Type, smallest};
-use crate::field::{Error, Errors, Fault, Path, quoted};
+use crate::field::{Error, ErrorType, Errors, Path, quoted};
 use crate::json_schema::{AdditionalProperties, JsonSchemaProps, ValidationRule};
 use serde_json::Value;
 
@@ -142,7 +142,12 @@ impl Checks {
             text(&rule.message_expression),
             text(&rule.field_path),
         );
-        self.errors.push(Error { field: path.to_string(), fault: Fault::Invalid, shown: Some(shown), detail });
+        self.errors.push(Error {
+            field: path.to_string(),
+            error_type: ErrorType::Invalid,
+            bad_value: Some(shown),
+            detail,
+        });
     }
 }
 

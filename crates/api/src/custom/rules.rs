@@ -2,7 +2,7 @@
 
 use super::correlated::{CorrelatedElements, CorrelatedValue, KeyedElements};
 use crate::cel::{EvaluateError, Program, Type, Value as CelValue};
-use crate::field::{Error, Errors, Fault, Path};
+use crate::field::{Error, ErrorType, Errors, Path};
 use crate::json_schema::{JsonSchemaProps, ValidationRule};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -287,21 +287,21 @@ impl CompiledRule {
             "FieldValueDuplicate" if whole => {
                 errors.push(Error {
                     field: at.to_string(),
-                    fault: Fault::Duplicate,
-                    shown: None,
+                    error_type: ErrorType::Duplicate,
+                    bad_value: None,
                     detail: String::new(),
                 });
             }
             "FieldValueDuplicate" => errors.duplicate(&at, value.clone()),
             _ if whole => {
-                errors.push(Error { field: at.to_string(), fault: Fault::Invalid, shown: None, detail });
+                errors.push(Error { field: at.to_string(), error_type: ErrorType::Invalid, bad_value: None, detail });
             }
             _ => errors.invalid(&at, value.clone(), detail),
         }
         errors.0.pop().unwrap_or(Error {
             field: String::new(),
-            fault: Fault::Internal,
-            shown: None,
+            error_type: ErrorType::Internal,
+            bad_value: None,
             detail: String::new(),
         })
     }
@@ -329,7 +329,7 @@ fn invalid_at(path: &Path<'_>, shown: &str, detail: String) -> Error {
     let field = if field.is_empty() { "<nil>".to_owned() } else { field };
     let mut errors = Errors::new();
     errors.invalid(&Path::root(&field), shown, detail);
-    errors.0.pop().unwrap_or(Error { field, fault: Fault::Internal, shown: None, detail: String::new() })
+    errors.0.pop().unwrap_or(Error { field, error_type: ErrorType::Internal, bad_value: None, detail: String::new() })
 }
 
 #[cfg(test)]

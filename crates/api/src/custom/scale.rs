@@ -1,6 +1,6 @@
 //! Validation of the replica counts that a definition's scale subresource points at.
 
-use crate::field::{Error, Errors, Fault, Path};
+use crate::field::{Error, ErrorType, Errors, Path};
 use serde_json::Value;
 
 /// The field paths of the scale subresource.
@@ -44,8 +44,8 @@ fn check_replicas(object: &Value, path: &str, errors: &mut Errors) {
         },
         Err(message) => errors.push(Error {
             field: at.to_string(),
-            fault: Fault::Invalid,
-            shown: Some("0".to_owned()),
+            error_type: ErrorType::Invalid,
+            bad_value: Some("0".to_owned()),
             detail: message,
         }),
     }

@@ -1,6 +1,6 @@
 //! Violations that schema validation finds, and the field errors they become.
 
-use crate::field::{Error, Errors, Fault, Path, quoted};
+use crate::field::{Error, ErrorType, Errors, Path, quoted};
 use serde_json::Value;
 use std::collections::HashSet;
 
@@ -85,7 +85,7 @@ impl Violation {
             ViolationKind::TooLong(limit) => {
                 let bytes = if limit == 1 { "byte" } else { "bytes" };
                 let detail = format!("may not be more than {limit} {bytes}");
-                errors.push(Error { field: path.to_string(), fault: Fault::TooLong, shown: None, detail });
+                errors.push(Error { field: path.to_string(), error_type: ErrorType::TooLong, bad_value: None, detail });
             }
             ViolationKind::TooMany { size, limit } => {
                 let count = |number: i64| usize::try_from(number).unwrap_or_default();
@@ -103,8 +103,8 @@ impl Violation {
         }
         errors.0.pop().unwrap_or(Error {
             field: String::new(),
-            fault: Fault::Internal,
-            shown: None,
+            error_type: ErrorType::Internal,
+            bad_value: None,
             detail: String::new(),
         })
     }

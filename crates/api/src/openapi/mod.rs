@@ -27,9 +27,9 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// The same as many clients still ask for them. It is no valid media type, so an answer must never carry it.
-pub const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// See [`V2_PROTOBUF_ASKED`].
-pub const V3_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// See [`V2_PROTOBUF_ACCEPT`].
+pub const V3_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
 const VERSION: &str = knarr_version::RELEASE;
 

@@ -16,7 +16,7 @@ pub use merge::{json_type, merge, read_merge_patch};
 pub use restore::cannot_restore;
 pub use shown::shown;
 pub use strategic::strategic_merge;
-pub use text::{Touched, text};
+pub use text::{TouchedFields, text};
 
 use thiserror::Error;
 

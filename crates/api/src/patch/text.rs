@@ -12,22 +12,22 @@ use crate::schema::{NodeRef, Shape};
 
 /// What a patch goes through, by name.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Touched(BTreeMap<String, Touched>);
+pub struct TouchedFields(BTreeMap<String, TouchedFields>);
 
-impl Touched {
+impl TouchedFields {
     /// What a merge patch goes through: wherever it and the object both have an object.
-    pub fn by_merge(current: &Value, patch: &Value) -> Touched {
-        let (Value::Object(current), Value::Object(patch)) = (current, patch) else { return Touched::default() };
+    pub fn by_merge(current: &Value, patch: &Value) -> TouchedFields {
+        let (Value::Object(current), Value::Object(patch)) = (current, patch) else { return TouchedFields::default() };
         let within = patch.iter().filter_map(|(name, patch)| {
             let current = current.get(name).filter(|current| current.is_object())?;
-            patch.is_object().then(|| (name.clone(), Touched::by_merge(current, patch)))
+            patch.is_object().then(|| (name.clone(), TouchedFields::by_merge(current, patch)))
         });
-        Touched(within.collect())
+        TouchedFields(within.collect())
     }
 
     /// What JSON patches with these pointers go through: all that holds what they point to.
-    pub fn by_pointers<'a>(pointers: impl Iterator<Item = &'a [String]>) -> Touched {
-        let mut touched = Touched::default();
+    pub fn by_pointers<'a>(pointers: impl Iterator<Item = &'a [String]>) -> TouchedFields {
+        let mut touched = TouchedFields::default();
         for pointer in pointers {
             let holders = pointer.split_last().map_or(&[][..], |(_, holders)| holders);
             let mut at = &mut touched;
@@ -40,13 +40,13 @@ impl Touched {
 }
 
 /// The text of a patched object. A custom resource has no declared order: it is given without a schema.
-pub fn text(object: &Value, node: Option<NodeRef<'_>>, touched: &Touched) -> String {
+pub fn text(object: &Value, node: Option<NodeRef<'_>>, touched: &TouchedFields) -> String {
     let mut out = String::new();
     write(&mut out, object, node, Some(touched));
     out
 }
 
-fn write(out: &mut String, value: &Value, node: Option<NodeRef<'_>>, touched: Option<&Touched>) {
+fn write(out: &mut String, value: &Value, node: Option<NodeRef<'_>>, touched: Option<&TouchedFields>) {
     let shape = node.map(|node| (node, &node.get().shape));
     match value {
         Value::Object(fields) => {
@@ -110,10 +110,10 @@ mod tests {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"b": "<", "a": "1"}, "name": "x"},
             "spec": {"containers": [{"image": "i", "name": "c"}], "volumes": []}});
         let plain = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","labels":{"a":"1","b":"\u003c"}},"spec":{"volumes":[],"containers":[{"name":"c","image":"i"}]}}"#;
-        assert_eq!(text(&pod, Some(node), &Touched::default()), plain);
-        let merged = Touched::by_merge(&pod, &json!({"metadata": {"labels": {"a": "1"}}, "status": {}}));
+        assert_eq!(text(&pod, Some(node), &TouchedFields::default()), plain);
+        let merged = TouchedFields::by_merge(&pod, &json!({"metadata": {"labels": {"a": "1"}}, "status": {}}));
         let pointer = ["metadata", "labels", "a"].map(str::to_owned);
-        assert_eq!(merged, Touched::by_pointers([&pointer[..]].into_iter()));
+        assert_eq!(merged, TouchedFields::by_pointers([&pointer[..]].into_iter()));
         let touched = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c"},"name":"x"},"spec":{"volumes":[],"containers":[{"name":"c","image":"i"}]}}"#;
         assert_eq!(text(&pod, Some(node), &merged), touched);
     }

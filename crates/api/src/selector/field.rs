@@ -7,12 +7,12 @@ use super::SelectorError;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     /// The terms, all of which must match.
-    pub terms: Vec<FieldTerm>,
+    pub terms: Vec<FieldRequirement>,
 }
 
 /// One requirement on a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldTerm {
+pub struct FieldRequirement {
     /// The path of the field.
     pub field: String,
     /// The value to compare with.
@@ -79,7 +79,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     .collect()
 }
 
-fn term(selector: &str, part: &str) -> Result<FieldTerm, SelectorError> {
+fn term(selector: &str, part: &str) -> Result<FieldRequirement, SelectorError> {
     let not_understood = || SelectorError(format!("invalid selector: '{selector}'; can't understand '{part}'"));
     let at = part.find('=').ok_or_else(not_understood)?;
     let (field, negated) = match part[..at].strip_suffix('!') {
@@ -88,7 +88,7 @@ fn term(selector: &str, part: &str) -> Result<FieldTerm, SelectorError> {
     };
     let value = &part[at + 1..];
     let value = if negated { value } else { value.strip_prefix('=').unwrap_or(value) };
-    Ok(FieldTerm { field: field.to_owned(), value: unescape(value)?, negated })
+    Ok(FieldRequirement { field: field.to_owned(), value: unescape(value)?, negated })
 }
 
 fn unescape(value: &str) -> Result<String, SelectorError> {

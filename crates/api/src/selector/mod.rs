@@ -8,7 +8,7 @@ mod label;
 mod parse;
 mod selectable;
 
-pub use field::{FieldSelector, FieldTerm, escape};
+pub use field::{FieldRequirement, FieldSelector, escape};
 pub use label::{LabelSelector, Operator, Requirement};
 pub use selectable::SelectableFields;
 

@@ -151,7 +151,7 @@ impl<'a> SelectableFields<'a> {
     /// Whether a selector selects an object, which is in the version it is kept in.
     pub fn matches(&self, selector: &FieldSelector, object: &Value) -> bool {
         let matches =
-            |term: &super::FieldTerm| (self.value(&term.field, object) == term.value.as_str()) != term.negated;
+            |term: &super::FieldRequirement| (self.value(&term.field, object) == term.value.as_str()) != term.negated;
         selector.terms.iter().all(matches)
     }
 

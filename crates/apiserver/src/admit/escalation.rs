@@ -87,7 +87,7 @@ impl Escalation {
         match self.rbac.role_rules(role, write.namespace) {
             Some(rules) => self.check_rules(write, &rules),
             None => {
-                let kind = knarr_api::status::Named { group: GROUP, name: write.resource };
+                let kind = knarr_api::status::GroupResource { group: GROUP, name: write.resource };
                 Err(Status::not_found(kind, name))
             }
         }

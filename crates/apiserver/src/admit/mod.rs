@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -110,7 +110,7 @@ impl Write<'_> {
         let metadata = self.object.at(&["metadata"]);
         let name = [self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
         let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-        Status::forbidden(Named { group: self.group, name: self.resource }, name, why.as_ref())
+        Status::forbidden(GroupResource { group: self.group, name: self.resource }, name, why.as_ref())
     }
 }
 

@@ -2,7 +2,7 @@
 //! stay.
 
 use async_trait::async_trait;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 
 use super::{Operation, Plugin, Write};
@@ -25,7 +25,7 @@ impl Plugin for NamespaceLifecycle {
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.is_part_of("", "namespaces") {
             if write.operation == Operation::Delete && IMMORTAL.contains(&write.name) {
-                let resource = Named { group: "", name: "namespaces" };
+                let resource = GroupResource { group: "", name: "namespaces" };
                 return Err(Status::forbidden(resource, write.name, "this namespace may not be deleted"));
             }
             return Ok(());
@@ -36,7 +36,7 @@ impl Plugin for NamespaceLifecycle {
             return Ok(());
         }
         let Some(namespace) = objects.read("", "namespaces", "", write.namespace)? else {
-            return Err(Status::not_found(Named { group: "", name: "namespaces" }, write.namespace));
+            return Err(Status::not_found(GroupResource { group: "", name: "namespaces" }, write.namespace));
         };
         if write.operation == Operation::Create && namespace.text(&["status", "phase"]) == "Terminating" {
             let name = write.namespace;

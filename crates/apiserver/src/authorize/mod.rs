@@ -13,7 +13,7 @@ pub use node_graph::{NodeGraph, OF_POD};
 pub use rbac::{Rbac, UserRules};
 pub use rule::Rule;
 
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 
 use crate::request::{GROUP_MASTERS, Target, User};
 
@@ -56,7 +56,7 @@ pub fn forbidden(user: &User, target: &Target, reason: &str) -> Status {
     let name = &user.name;
     if !target.is_resource() {
         let why = format!("User {name:?} cannot {} path {:?}{because}", target.verb, target.path);
-        return Status::forbidden(Named { group: "", name: "" }, "", &why);
+        return Status::forbidden(GroupResource { group: "", name: "" }, "", &why);
     }
     let resource = match target.subresource.as_str() {
         "" => target.resource.clone(),
@@ -70,7 +70,7 @@ pub fn forbidden(user: &User, target: &Target, reason: &str) -> Status {
         "User {name:?} cannot {} resource {resource:?} in API group {:?} {place}{because}",
         target.verb, target.group
     );
-    Status::forbidden(Named { group: &target.group, name: &target.resource }, &target.name, &why)
+    Status::forbidden(GroupResource { group: &target.group, name: &target.resource }, &target.name, &why)
 }
 
 #[cfg(test)]

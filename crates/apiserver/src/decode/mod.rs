@@ -11,7 +11,7 @@ use knarr_api::decode::{self, DecodeError, Decoded, StrictProblem, TypeMeta};
 use knarr_api::field::{Errors, Path};
 use knarr_api::protobuf;
 use knarr_api::schema::{NodeRef, builtin};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ impl<'a> Expected<'a> {
             return None;
         }
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        Some(Status::invalid(Named { group, name: kind }, object.text(&["metadata", "name"]), &errors))
+        Some(Status::invalid(GroupResource { group, name: kind }, object.text(&["metadata", "name"]), &errors))
     }
 
     fn decode_json(&self, body: &[u8]) -> Result<Decoded, DecodeError> {

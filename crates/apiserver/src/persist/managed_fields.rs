@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use knarr_api::apply::{self, ApplyError, OneVersion, Set, Tracker, Versions};
+use knarr_api::apply::{self, ApplyError, SingleVersion, Set, Tracker, VersionConverter};
 use knarr_api::decode::{self, StrictProblem};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Status;
@@ -150,7 +150,7 @@ impl Configuration {
             kind: &expected.kind.kind,
             subresource: "",
             ignored: None,
-            versions: &OneVersion,
+            versions: &SingleVersion,
             now: &now,
         };
         tracker.apply(None, &self.value, "", true).map(drop).map_err(apply_status)
@@ -231,7 +231,7 @@ pub fn record_as(call: &ResourceRequest<'_>, expected: &Expected<'_>, object: &m
         kind: &expected.kind.kind,
         subresource: &call.target.subresource,
         ignored: None,
-        versions: &OneVersion,
+        versions: &SingleVersion,
         now: &now,
     };
     tracker.update(None, object, &options.manager);
@@ -304,7 +304,7 @@ struct ResourceVersions<'a> {
     ignored: Option<&'a Set>,
 }
 
-impl Versions for ResourceVersions<'_> {
+impl VersionConverter for ResourceVersions<'_> {
     fn node(&self, api_version: &str) -> Option<NodeRef<'_>> {
         if api_version == self.resource.kind.api_version() || self.resource.custom.is_some() {
             return self.resource.schema();

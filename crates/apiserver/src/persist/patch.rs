@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use knarr_api::field::{Errors, Path};
 use knarr_api::patch::{
-    self, JsonPatch, PatchError, Touched, cannot_restore, merge, read_merge_patch, strategic_merge,
+    self, JsonPatch, PatchError, TouchedFields, cannot_restore, merge, read_merge_patch, strategic_merge,
 };
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
@@ -180,12 +180,12 @@ impl Patch {
         let node = expected.custom.is_none().then_some(expected.node);
         let text = match &self.change {
             Change::Strategic(patch) => patch::shown(patch).to_string(),
-            Change::Merge(patch) => patch::text(changed, node, &Touched::by_merge(current, patch)),
-            Change::Json(patch) => patch::text(changed, node, &Touched::by_pointers(patch.pointers())),
+            Change::Merge(patch) => patch::text(changed, node, &TouchedFields::by_merge(current, patch)),
+            Change::Json(patch) => patch::text(changed, node, &TouchedFields::by_pointers(patch.pointers())),
         };
         let mut errors = Errors::new();
         errors.invalid(&Path::root("patch"), text, why);
-        Status::invalid(Named { group: "", name: "" }, "", &errors)
+        Status::invalid(GroupResource { group: "", name: "" }, "", &errors)
     }
 }
 

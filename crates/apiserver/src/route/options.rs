@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::USER_AGENT;
 use knarr_api::field::{Errors, Path};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use serde_json::{Value, json};
 
 use super::query::Query;
@@ -65,7 +65,7 @@ impl WriteOptions {
                 WriteKind::Update => "UpdateOptions",
                 WriteKind::Patch { .. } => "PatchOptions",
             };
-            return Err(Status::invalid(Named { group: "meta.k8s.io", name }, "", &errors));
+            return Err(Status::invalid(GroupResource { group: "meta.k8s.io", name }, "", &errors));
         }
         Ok(WriteOptions {
             dry_run: !dry_run.is_empty(),
@@ -157,7 +157,7 @@ impl DeleteOptions {
         };
         check_dry_run(&mut errors, &dry_run.iter().map(String::as_str).collect::<Vec<_>>());
         if !errors.is_empty() {
-            return Err(Status::invalid(Named { group: "meta.k8s.io", name: "DeleteOptions" }, "", &errors));
+            return Err(Status::invalid(GroupResource { group: "meta.k8s.io", name: "DeleteOptions" }, "", &errors));
         }
         let precondition = |name: &str| body["preconditions"][name].as_str().map(str::to_owned);
         Ok(DeleteOptions {
@@ -232,7 +232,7 @@ impl ListOptions {
             }
         }
         if !errors.is_empty() {
-            return Err(Status::invalid(Named { group: "meta.k8s.io", name: "ListOptions" }, "", &errors));
+            return Err(Status::invalid(GroupResource { group: "meta.k8s.io", name: "ListOptions" }, "", &errors));
         }
         Ok(ListOptions {
             label_selector: query.text("labelSelector").to_owned(),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::{Read, Write as _};
 use knarr_store::Store;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use ip_allocator::IpAllocator;
 use pending_releases::PendingReleases;
 use port_allocator::PortAllocator;
 
-const SERVICE: Named<'static> = Named { group: "", name: "Service" };
+const SERVICE: GroupResource<'static> = GroupResource { group: "", name: "Service" };
 
 /// Allocates cluster IPs and node ports.
 pub struct ServiceAllocator {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::Response;
 use knarr_api::field::{Errors, Path};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::Entry;
@@ -20,7 +20,7 @@ use crate::response::Body;
 use crate::route::accept::Format;
 use crate::route::accept::Trim;
 
-const BINDING: Named<'static> = Named { group: "", name: "pods/binding" };
+const BINDING: GroupResource<'static> = GroupResource { group: "", name: "pods/binding" };
 
 /// Handles a binding.
 pub async fn serve(
@@ -126,7 +126,7 @@ fn assign(pod: &mut Value, key: &str, binding: &Value, now: &str) -> Result<(), 
                 "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
                  failed: {what} in precondition: {given}, {what} in object meta: {own}"
             );
-            return Err(Status::conflict(Named { group: "", name: "pods" }, &name, &why));
+            return Err(Status::conflict(GroupResource { group: "", name: "pods" }, &name, &why));
         }
     }
     if pod.has(&["metadata", "deletionTimestamp"]) {

@@ -2,7 +2,7 @@
 
 use http::Response;
 use knarr_api::selector::LabelSelector;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result
 
 fn count_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = budget.text(&["metadata", "name"]).to_owned();
-    let of = Named { group: "policy", name: "poddisruptionbudget" };
+    let of = GroupResource { group: "policy", name: "poddisruptionbudget" };
     let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
     if number("observedGeneration") < budget.integer(&["metadata", "generation"]).unwrap_or(0) {
         let why = format!("The disruption budget {name} is still being processed by the server.");
@@ -189,7 +189,7 @@ async fn mark(call: &ResourceRequest<'_>, deleting: &mut DeleteOptions) -> Resul
         return Ok(());
     }
     let now = time::seconds(call.now);
-    let of = Named { group: "", name: "Pod" };
+    let of = GroupResource { group: "", name: "Pod" };
     let (uid, version) = (deleting.uid.clone(), deleting.resource_version.clone());
     let pod = change_stored(call, call.resource, &call.key(), || call.not_found(), false, |pod| {
         let name = pod.text(&["metadata", "name"]);

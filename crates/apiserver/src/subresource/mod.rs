@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
@@ -214,7 +214,7 @@ async fn component_statuses(call: &ResourceRequest<'_>, format: &Format) -> Resp
 async fn component_status(call: &ResourceRequest<'_>, format: &Format) -> Result<Response<Body>, Status> {
     let all = component_values(call).await;
     let found = all.into_iter().find(|value| value.text(&["metadata", "name"]) == call.target.name);
-    let missing = || Status::not_found(Named { group: "", name: "componentstatus" }, &call.target.name);
+    let missing = || Status::not_found(GroupResource { group: "", name: "componentstatus" }, &call.target.name);
     Ok(shaped(call, found.ok_or_else(missing)?, format, false))
 }
 

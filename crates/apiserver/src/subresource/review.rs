@@ -1,7 +1,7 @@
 //! Reviews of tokens and permissions: TokenReview, SubjectAccessReview and the like.
 
 use http::Response;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
@@ -119,7 +119,7 @@ fn subject(review: &Value) -> User {
 /// Validates an access review. Error messages do not name its kind.
 fn check_access(call: &ResourceRequest<'_>, review: &Value) -> Result<(), Status> {
     let errors = call.resource.rules.validate(review, None, &call.rules_context());
-    let unnamed = Named { group: &call.resource.kind.group, name: "" };
+    let unnamed = GroupResource { group: &call.resource.kind.group, name: "" };
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(unnamed, "", &errors)) }
 }
 

@@ -5,7 +5,7 @@ use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
 use knarr_api::field::{Errors, Path};
 use knarr_api::selector::{LabelSelector, Operator};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
@@ -192,7 +192,7 @@ fn check(call: &ResourceRequest<'_>, scale: &Value, replicas: i64) -> Result<(),
     }
     let name = scale.text(&["metadata", "name"]);
     let name = if name.is_empty() { &call.target.name } else { name };
-    Err(Status::invalid(Named { group: "autoscaling", name: "Scale" }, name, &errors))
+    Err(Status::invalid(GroupResource { group: "autoscaling", name: "Scale" }, name, &errors))
 }
 
 /// The scale of an object.

@@ -3,7 +3,7 @@
 use http::Response;
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::field::{Errors, Path};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body};
 use crate::route::accept::Format;
 
-const REQUEST: Named<'static> = Named { group: "authentication.k8s.io", name: "TokenRequest" };
+const REQUEST: GroupResource<'static> = GroupResource { group: "authentication.k8s.io", name: "TokenRequest" };
 const MIN_SECONDS: i64 = 10 * 60;
 const MAX_SECONDS: i64 = 1 << 32;
 const DEFAULT_SECONDS: i64 = 60 * 60;
@@ -118,7 +118,7 @@ fn bound(call: &ResourceRequest<'_>, requested: &Value) -> Result<BoundTo, Statu
         .server
         .objects
         .get("", plural, namespace, name)
-        .ok_or_else(|| Status::not_found(Named { group: "", name: plural }, name))?;
+        .ok_or_else(|| Status::not_found(GroupResource { group: "", name: plural }, name))?;
     let account = &call.target.name;
     let mut node = None;
     if kind == "pod" {
@@ -139,7 +139,7 @@ fn bound(call: &ResourceRequest<'_>, requested: &Value) -> Result<BoundTo, Statu
             "the UID in the bound object reference ({given}) does not match the UID in record. The object might have been \
              deleted and then recreated"
         );
-        return Err(Status::conflict(Named { group: "", name: reference.text(&["kind"]) }, name, &why));
+        return Err(Status::conflict(GroupResource { group: "", name: reference.text(&["kind"]) }, name, &why));
     }
     Ok((Some((kind, (*object).clone())), node))
 }

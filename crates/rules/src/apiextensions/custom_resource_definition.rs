@@ -338,7 +338,7 @@ fn validate_versions(errors: &mut Errors, hoisted: &Hoisted<'_>, strictness: Str
         }
     }
     let invalid_versions = |errors: &mut Errors, detail: &str| {
-        errors.invalid_shown(&path.child("versions"), checks::escaped(&versions::to_json(hoisted)), detail)
+        errors.invalid_verbatim(&path.child("versions"), checks::escaped(&versions::to_json(hoisted)), detail)
     };
     if !unique {
         invalid_versions(errors, "must contain unique version names");

@@ -97,7 +97,7 @@ fn validate_root_with_status(errors: &mut Errors, path: &Path<'_>, schema: &Valu
             let detail = format!(
                 "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            errors.invalid_shown(path, checks::escaped(&schema_fields::to_json(schema)), detail);
+            errors.invalid_verbatim(path, checks::escaped(&schema_fields::to_json(schema)), detail);
             return;
         }
     }

@@ -226,7 +226,7 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
         "" => errors.required(path, ""),
         "OnDelete" if !rolling.is_null() => {
             let fields = settings.map(|(rendered, name, zero)| (rendered, rolling.get(name).unwrap_or(&zero).clone()));
-            errors.invalid_shown(&at, struct_json(&fields), "only allowed for updateStrategy 'RollingUpdate'");
+            errors.invalid_verbatim(&at, struct_json(&fields), "only allowed for updateStrategy 'RollingUpdate'");
         }
         "OnDelete" => {}
         "RollingUpdate" => {
@@ -242,7 +242,7 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
         }
         _ => {
             let rendered = workload::strategy_json(strategy, &settings);
-            errors.invalid_shown(path, rendered, "must be 'RollingUpdate' or 'OnDelete'");
+            errors.invalid_verbatim(path, rendered, "must be 'RollingUpdate' or 'OnDelete'");
         }
     }
 }

@@ -43,7 +43,7 @@ impl KindRules for LocalSubjectAccessReview {
         }
         if spec.has(&["nonResourceAttributes"]) {
             let path = Path::root("spec.nonResourceAttributes");
-            errors.invalid_shown(&path, url_attributes_json(spec), "disallowed on this kind of request");
+            errors.invalid_verbatim(&path, url_attributes_json(spec), "disallowed on this kind of request");
         }
         errors
     }
@@ -63,7 +63,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, of_someone: bool) {
     match (spec.has(&["resourceAttributes"]), spec.has(&["nonResourceAttributes"])) {
         (true, true) => {
             let detail = "cannot be specified in combination with resourceAttributes";
-            errors.invalid_shown(&path.child("nonResourceAttributes"), url_attributes_json(spec), detail);
+            errors.invalid_verbatim(&path.child("nonResourceAttributes"), url_attributes_json(spec), detail);
         }
         (false, false) => {
             let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";

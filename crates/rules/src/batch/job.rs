@@ -244,14 +244,14 @@ fn validate_change(errors: &mut Errors, job: &Value, old_job: &Value) {
     checks::immutable(errors, &path.child("completionMode"), &spec["completionMode"], &old["completionMode"]);
     if spec["podFailurePolicy"] != old["podFailurePolicy"] {
         let rendered = job_spec::failure_policy_json(&spec["podFailurePolicy"]);
-        errors.invalid_shown(&path.child("podFailurePolicy"), rendered, IMMUTABLE);
+        errors.invalid_verbatim(&path.child("podFailurePolicy"), rendered, IMMUTABLE);
     }
     for field in ["backoffLimitPerIndex", "managedBy"] {
         checks::immutable(errors, &path.child(field), &spec[field], &old[field]);
     }
     if spec["successPolicy"] != old["successPolicy"] {
         let rendered = job_spec::success_policy_json(&spec["successPolicy"]);
-        errors.invalid_shown(&path.child("successPolicy"), rendered, IMMUTABLE);
+        errors.invalid_verbatim(&path.child("successPolicy"), rendered, IMMUTABLE);
     }
 }
 

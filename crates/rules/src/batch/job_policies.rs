@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knarr_api::field::{Error, Errors, Fault, Path};
+use knarr_api::field::{Error, Errors, ErrorType, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -160,7 +160,7 @@ fn validate_success_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, com
 
 /// An error that shows no value.
 pub fn invalid_without_value(errors: &mut Errors, path: &Path<'_>, detail: &str) {
-    errors.push(Error { field: path.to_string(), fault: Fault::Invalid, shown: None, detail: detail.to_owned() });
+    errors.push(Error { field: path.to_string(), error_type: ErrorType::Invalid, bad_value: None, detail: detail.to_owned() });
 }
 
 fn valid_values(values: &[&str]) -> String {

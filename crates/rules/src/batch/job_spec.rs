@@ -57,7 +57,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<
         if is_indexed(spec) {
             job_policies::validate_success_policy(errors, &path, spec);
         } else {
-            errors.invalid_shown(
+            errors.invalid_verbatim(
                 &path,
                 success_policy_json(&spec["successPolicy"]),
                 "requires indexed completion mode",

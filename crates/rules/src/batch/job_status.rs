@@ -149,7 +149,7 @@ impl<'a> Writing<'a> {
                 ("Succeeded", uncounted["succeeded"].clone()),
                 ("Failed", uncounted["failed"].clone()),
             ]);
-            errors.invalid_shown(&path.child("uncountedTerminatedPods"), rendered, "must be empty for finished job");
+            errors.invalid_verbatim(&path.child("uncountedTerminatedPods"), rendered, "must be empty for finished job");
         }
     }
 

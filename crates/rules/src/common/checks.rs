@@ -1,6 +1,6 @@
 //! Small checks that many kinds make of a field.
 
-use knarr_api::field::{Error, Errors, Fault, Path};
+use knarr_api::field::{Error, Errors, ErrorType, Path};
 use knarr_api::names::{self, Check};
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub fn immutable(errors: &mut Errors, path: &Path, new: &Value, old: &Value) {
 /// A structure that must stay as it was, shown as Kubernetes shows those of the type.
 pub fn immutable_structure(errors: &mut Errors, path: &Path, type_name: &str, new: &Value, old: &Value) {
     if new != old {
-        errors.invalid_shown(path, internal_types::to_json(type_name, new), IMMUTABLE);
+        errors.invalid_verbatim(path, internal_types::to_json(type_name, new), IMMUTABLE);
     }
 }
 
@@ -41,7 +41,7 @@ pub fn one_of(errors: &mut Errors, path: &Path, value: &str, supported: &[&str])
 pub fn not_supported_struct(errors: &mut Errors, path: &Path<'_>, rendered: String, supported: &[&str]) {
     let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
     let detail = format!("supported values: {}", names.join(", "));
-    errors.push(Error { field: path.to_string(), fault: Fault::NotSupported, shown: Some(rendered), detail });
+    errors.push(Error { field: path.to_string(), error_type: ErrorType::NotSupported, bad_value: Some(rendered), detail });
 }
 
 /// A required name of a certain form.

@@ -55,7 +55,7 @@ fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, l
 
 /// Tells an error about a whole selector.
 pub fn invalid(errors: &mut Errors, path: &Path<'_>, selector: &Value, detail: &str) {
-    errors.invalid_shown(path, to_json(selector), detail);
+    errors.invalid_verbatim(path, to_json(selector), detail);
 }
 
 /// A selector as errors show it: its labels before its expressions.

@@ -285,9 +285,9 @@ fn changes(errors: &mut Errors, event: &Value, old: &Value) {
         let path = root.child(rendered);
         match field {
             "involvedObject" | "related" if !new.is_null() => {
-                errors.invalid_shown(&path, internal_types::to_json("ObjectReference", new), IMMUTABLE);
+                errors.invalid_verbatim(&path, internal_types::to_json("ObjectReference", new), IMMUTABLE);
             }
-            "source" => errors.invalid_shown(&path, internal_types::to_json("EventSource", new), IMMUTABLE),
+            "source" => errors.invalid_verbatim(&path, internal_types::to_json("EventSource", new), IMMUTABLE),
             "count" => errors.invalid(&path, new.as_i64().unwrap_or_default(), IMMUTABLE),
             "reason" | "message" | "type" | "action" | "reportingComponent" | "reportingInstance" => {
                 errors.invalid(&path, new.as_str().unwrap_or_default(), IMMUTABLE);

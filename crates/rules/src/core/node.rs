@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use knarr_api::field::{Error, Errors, Fault, Path, quoted};
+use knarr_api::field::{Error, Errors, ErrorType, Path, quoted};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
@@ -195,8 +195,8 @@ fn taint_list(errors: &mut Errors, taints: &[Value], path: &Path<'_>) {
 fn duplicate(errors: &mut Errors, path: &Path<'_>, rendered: String, detail: &str) {
     errors.push(Error {
         field: path.to_string(),
-        fault: Fault::Duplicate,
-        shown: Some(rendered),
+        error_type: ErrorType::Duplicate,
+        bad_value: Some(rendered),
         detail: detail.to_owned(),
     });
 }
@@ -315,7 +315,7 @@ fn config_source(errors: &mut Errors, source: &Value, path: &Path<'_>, in_status
     let map = source.at(&["configMap"]);
     if map.is_null() {
         let rendered = internal_types::to_json("NodeConfigSource", source);
-        return errors.invalid_shown(path, rendered, "exactly one reference subfield must be non-nil");
+        return errors.invalid_verbatim(path, rendered, "exactly one reference subfield must be non-nil");
     }
     let path = path.child("configMap");
     for field in ["uid", "resourceVersion"] {

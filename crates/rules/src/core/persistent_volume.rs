@@ -318,7 +318,7 @@ fn node_affinity(errors: &mut Errors, volume: &Value, old: &Value) {
         let rendered =
             if new.is_null() { "null".to_owned() } else { internal_types::to_json("VolumeNodeAffinity", new) };
         let detail = format!("{IMMUTABLE}, except for updating from beta label to GA");
-        errors.invalid_shown(&Path::root("nodeAffinity"), rendered, detail);
+        errors.invalid_verbatim(&Path::root("nodeAffinity"), rendered, detail);
     }
 }
 

@@ -404,9 +404,9 @@ fn data_sources(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: Opt
     let differs = ["apiGroup", "kind", "name"].iter().any(|field| source.at(&[field]) != reference.at(&[field]));
     let rendered = "{}";
     if !reference.text(&["namespace"]).is_empty() {
-        errors.invalid_shown(path, rendered, "may not be specified when dataSourceRef.namespace is specified");
+        errors.invalid_verbatim(path, rendered, "may not be specified when dataSourceRef.namespace is specified");
     } else if differs {
-        errors.invalid_shown(path, rendered, "must match dataSourceRef");
+        errors.invalid_verbatim(path, rendered, "must match dataSourceRef");
     }
 }
 

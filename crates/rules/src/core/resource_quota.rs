@@ -195,7 +195,7 @@ fn scope_selector(errors: &mut Errors, quota: &Value, path: &Path<'_>) {
         }
         for _ in unfit_resources(quota, scope) {
             let rendered = internal_types::to_json("ScopeSelector", selector);
-            errors.invalid_shown(&path, rendered, "unsupported scope applied to resource");
+            errors.invalid_verbatim(&path, rendered, "unsupported scope applied to resource");
         }
         let only_exists = matches!(
             scope,

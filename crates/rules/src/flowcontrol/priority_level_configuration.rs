@@ -207,14 +207,14 @@ fn validate_fixed(errors: &mut Errors, name: &str, spec: &Value) {
                 .any(|(field, value)| !matches!(field.as_str(), "type" | "exempt") && !value.is_null());
             if spec["type"] != "Exempt" || others {
                 let detail = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
-                errors.invalid_shown(&path, spec_json(spec), detail);
+                errors.invalid_verbatim(&path, spec_json(spec), detail);
             }
         }
         "catch-all" => {
             let fixed = json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0,
                 "limitResponse": {"type": "Reject"}}});
             if *spec != fixed {
-                errors.invalid_shown(&path, spec_json(spec), "spec of 'catch-all' must equal the fixed value");
+                errors.invalid_verbatim(&path, spec_json(spec), "spec of 'catch-all' must equal the fixed value");
             }
         }
         _ => {}

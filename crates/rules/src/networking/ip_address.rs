@@ -51,7 +51,7 @@ impl KindRules for IpAddress {
                     ("Name", part("name")),
                 ])
             };
-            errors.invalid_shown(&Path::root("spec.parentRef"), rendered, IMMUTABLE);
+            errors.invalid_verbatim(&Path::root("spec.parentRef"), rendered, IMMUTABLE);
         }
         errors
     }

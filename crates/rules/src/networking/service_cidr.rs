@@ -53,7 +53,7 @@ fn validate_ranges(errors: &mut Errors, object: &Value) {
     }
     let rendered = object["spec"]["cidrs"].clone();
     if ranges.len() > 2 {
-        errors.invalid_shown(&path, struct_json(&[("CIDRs", rendered)]), "may only hold up to 2 values");
+        errors.invalid_verbatim(&path, struct_json(&[("CIDRs", rendered)]), "may only hold up to 2 values");
         return;
     }
     for (index, range) in ranges.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! RuntimeClass: which runtime a pod's containers are run with.
 
 use jiff::Timestamp;
-use knarr_api::field::{Error, Errors, Fault, Path};
+use knarr_api::field::{Error, Errors, ErrorType, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
                 ("TolerationSeconds", toleration["tolerationSeconds"].clone()),
             ]);
             let field = path.index(index).to_string();
-            errors.push(Error { field, fault: Fault::Duplicate, shown: Some(rendered), detail: String::new() });
+            errors.push(Error { field, error_type: ErrorType::Duplicate, bad_value: Some(rendered), detail: String::new() });
         }
     }
 }

@@ -95,7 +95,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, lax_selector: bool) {
             spec["maxUnavailable"],
             spec["unhealthyPodEvictionPolicy"]
         );
-        errors.invalid_shown(&path, rendered, "minAvailable and maxUnavailable cannot be both set");
+        errors.invalid_verbatim(&path, rendered, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
         if spec.has(&[field]) {

@@ -74,7 +74,7 @@ pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
     if binding["roleRef"] != old["roleRef"] {
         let part = |field: &str| Value::from(binding.text(&["roleRef", field]));
         let rendered = struct_json(&[("APIGroup", part("apiGroup")), ("Kind", part("kind")), ("Name", part("name"))]);
-        errors.invalid_shown(&Path::root("roleRef"), rendered, "cannot change roleRef");
+        errors.invalid_verbatim(&Path::root("roleRef"), rendered, "cannot change roleRef");
     }
 }
 

@@ -132,7 +132,7 @@ fn validate_device(errors: &mut Errors, path: &Path<'_>, device: &Value, known: 
             ("Device", name.into()),
             ("ShareID", share.unwrap_or_default().into()),
         ]);
-        errors.invalid_shown(path, rendered, "must be an allocated device in the claim");
+        errors.invalid_verbatim(path, rendered, "must be an allocated device in the claim");
     }
     let list = device.items(&["conditions"]);
     naming::within(errors, &path.child("conditions"), list.len(), MAX_CONDITIONS);

@@ -122,7 +122,7 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
                 ("StringValues", attribute["strings"].clone()),
                 ("VersionValues", attribute["versions"].clone()),
             ]);
-            errors.invalid_shown(path, rendered, "exactly one value must be specified");
+            errors.invalid_verbatim(path, rendered, "exactly one value must be specified");
         }
     }
 }

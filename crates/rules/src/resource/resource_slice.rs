@@ -156,7 +156,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         let terms = &spec["nodeSelector"]["nodeSelectorTerms"];
         if terms.items(&[]).len() != 1 {
             let rendered = internal_types::to_json("[]NodeSelectorTerm", terms);
-            errors.invalid_shown(&at.child("nodeSelectorTerms"), rendered, "must have exactly one node selector term");
+            errors.invalid_verbatim(&at.child("nodeSelectorTerms"), rendered, "must have exactly one node selector term");
         }
     }
     for (field, rendered) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {

@@ -49,7 +49,7 @@ impl KindRules for CsiNode {
                         ("TopologyKeys", driver["topologyKeys"].clone()),
                         ("Allocatable", Value::Null),
                     ]);
-                    errors.invalid_shown(&Path::root("spec.drivers"), rendered, IMMUTABLE);
+                    errors.invalid_verbatim(&Path::root("spec.drivers"), rendered, IMMUTABLE);
                 }
             }
         }

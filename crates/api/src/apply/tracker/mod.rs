@@ -7,7 +7,9 @@ use super::conflict::Conflict;
 use super::created::created_fields;
 use super::element::equal_values;
 use super::last_applied;
-use super::managers::{ManagerId, Managers, Operation, Owned, encode_entry, entries_of, set_entries, take_entries};
+use super::managers::{
+    ManagerId, Managers, Operation, OwnedFields, encode_entry, entries_of, remove_entries, set_entries,
+};
 use super::set::Set;
 use super::typing::Type;
 use super::updater::{UpdateError, Updater};
@@ -22,7 +24,7 @@ use thiserror::Error;
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 /// What nobody owns: it says which object this is, or is the server's.
-static NOT_OWNED: LazyLock<Set> = LazyLock::new(|| {
+static UNOWNED_FIELDS: LazyLock<Set> = LazyLock::new(|| {
     let metadata = [
         "name",
         "namespace",
@@ -42,7 +44,7 @@ static NOT_OWNED: LazyLock<Set> = LazyLock::new(|| {
 });
 
 /// The versions of a kind. Owners keep their sets in the version they wrote in.
-pub trait Versions {
+pub trait VersionConverter {
     /// The schema of another version; none where it is not (or no longer) served.
     fn node(&self, api_version: &str) -> Option<NodeRef<'_>>;
     /// Converts an object between versions; none if that is impossible.
@@ -57,9 +59,9 @@ pub trait Versions {
 
 /// A kind with no version but the request's.
 #[derive(Debug, Clone, Copy)]
-pub struct OneVersion;
+pub struct SingleVersion;
 
-impl Versions for OneVersion {
+impl VersionConverter for SingleVersion {
     fn node(&self, _: &str) -> Option<NodeRef<'_>> {
         None
     }
@@ -87,7 +89,7 @@ pub struct Tracker<'a> {
     /// The fields that such a request cannot set: `status` for the object itself, all else for its status.
     pub ignored: Option<&'a Set>,
     /// The other versions of the kind.
-    pub versions: &'a dyn Versions,
+    pub versions: &'a dyn VersionConverter,
     /// RFC 3339 in UTC, with whole seconds.
     pub now: &'a str,
 }
@@ -108,11 +110,11 @@ impl Tracker<'_> {
     /// Tracks a write that is no apply: whoever changes a field comes to own it. `live` is none when the object is new.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.managers_before(live, new);
-        take_entries(new);
+        remove_entries(new);
         if live.is_none()
             && managers.by_id.is_empty()
             && !self.versions.schema_changes()
-            && let Some(fields) = created_fields(new, self.node, &NOT_OWNED, self.ignored)
+            && let Some(fields) = created_fields(new, self.node, &UNOWNED_FIELDS, self.ignored)
         {
             return set_entries(new, self.created_entry(fields, manager));
         }
@@ -187,7 +189,7 @@ impl Tracker<'_> {
             })?;
         let changed = !equal_values(live, &new);
         if let Some(owned) = managers.by_id.get_mut(&id) {
-            owned.set.subtract(&NOT_OWNED);
+            owned.set.subtract(&UNOWNED_FIELDS);
             if changed {
                 owned.time = Some(self.now.to_owned());
             }
@@ -224,11 +226,11 @@ impl Tracker<'_> {
             return Ok(managers);
         }
         let mut set = self.updater().update(live, new, &mut managers)?;
-        set.subtract(&NOT_OWNED);
+        set.subtract(&UNOWNED_FIELDS);
         if !set.is_empty() {
             let id = self.id(manager, Operation::Update);
             let before = managers.by_id.remove(&id).map(|owned| owned.set).unwrap_or_default();
-            let owned = Owned {
+            let owned = OwnedFields {
                 set: before.join(set),
                 api_version: self.api_version.to_owned(),
                 time: Some(self.now.to_owned()),

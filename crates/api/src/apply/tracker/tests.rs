@@ -11,7 +11,7 @@ fn tracker(now: &str) -> Tracker<'_> {
         kind: "Deployment",
         subresource: "",
         ignored: None,
-        versions: &OneVersion,
+        versions: &SingleVersion,
         now,
     }
 }

@@ -105,8 +105,8 @@ impl<'u> Parts<'u> {
         let Some(rest) = rest.strip_prefix("//") else {
             return rest.starts_with('/').then_some(Parts { scheme, host: "", path: rest, query });
         };
-        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let host = authority.rsplit('@').next().unwrap_or(authority);
+        let (authorizer, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let host = authorizer.rsplit('@').next().unwrap_or(authorizer);
         let parts = Parts { scheme, host, path, query };
         let port_fits = parts.port().bytes().all(|byte| byte.is_ascii_digit());
         (port_fits && !parts.hostname().contains(['[', ']'])).then_some(parts)

@@ -2,7 +2,7 @@
 
 mod addresses;
 mod arithmetic;
-mod authority;
+mod authorizer;
 mod conversions;
 mod format_text;
 mod kubernetes;
@@ -34,7 +34,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
         kubernetes::call,
         addresses::call,
         format_text::call,
-        authority::call,
+        authorizer::call,
     ];
     libraries
         .iter()

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use knarr_api::cel::{Authority, Authorize, EvaluateError, Program, Question, Value as Cel};
+use knarr_api::cel::{AuthorizerValue, Authorize, EvaluateError, Program, AccessCheck, Value as Cel};
 use serde_json::{Map, Value};
 
 use crate::authorize::{Authorizer, Decision};
@@ -74,7 +74,7 @@ impl<'a> Evaluation<'a> {
             ("namespaceObject", Cel::of_json(input.namespace, None)),
             ("params", input.parameter.map_or(Cel::Null, |parameter| Cel::of_json(parameter, None))),
         ];
-        let authorizer = Cel::Authority(Arc::new(Authority::new(input.authorizer)));
+        let authorizer = Cel::Authorizer(Arc::new(AuthorizerValue::new(input.authorizer)));
         Evaluation { given, authorizer, defined, known: HashMap::new(), budget }
     }
 
@@ -155,9 +155,9 @@ impl fmt::Debug for RequestAuthority<'_> {
 }
 
 impl Authorize for RequestAuthority<'_> {
-    fn decide(&self, question: &Question) -> Result<(bool, String), String> {
+    fn decide(&self, check: &AccessCheck) -> Result<(bool, String), String> {
         let account;
-        let user = match &question.service_account {
+        let user = match &check.service_account {
             None => self.call.user,
             Some((namespace, name)) => {
                 account = service_account(namespace, name);
@@ -165,16 +165,16 @@ impl Authorize for RequestAuthority<'_> {
             }
         };
         let target = Target {
-            verb: question.verb.clone(),
-            group: question.group.clone(),
-            version: question.version.clone(),
-            resource: question.resource.clone(),
-            subresource: question.subresource.clone(),
-            namespace: question.namespace.clone(),
-            name: question.name.clone(),
-            path: question.path.clone(),
-            field_selector: question.field_selector.clone(),
-            label_selector: question.label_selector.clone(),
+            verb: check.verb.clone(),
+            group: check.group.clone(),
+            version: check.version.clone(),
+            resource: check.resource.clone(),
+            subresource: check.subresource.clone(),
+            namespace: check.namespace.clone(),
+            name: check.name.clone(),
+            path: check.path.clone(),
+            field_selector: check.field_selector.clone(),
+            label_selector: check.label_selector.clone(),
         };
         let authorizer: &dyn Authorizer = &*self.call.server.authorizer;
         Ok(match authorizer.decide(user, &target) {
@@ -183,16 +183,16 @@ impl Authorize for RequestAuthority<'_> {
         })
     }
 
-    fn of_request(&self) -> Question {
+    fn of_request(&self) -> AccessCheck {
         let kind = &self.call.resource.kind;
-        Question {
+        AccessCheck {
             group: kind.group.clone(),
             version: kind.version.clone(),
             resource: kind.plural.clone(),
             subresource: self.subresource.to_owned(),
             namespace: if kind.namespaced { self.call.target.namespace.clone() } else { String::new() },
             name: self.name.to_owned(),
-            ..Question::default()
+            ..AccessCheck::default()
         }
     }
 }
@@ -232,12 +232,12 @@ mod tests {
     struct Nobody;
 
     impl Authorize for Nobody {
-        fn decide(&self, _question: &Question) -> Result<(bool, String), String> {
+        fn decide(&self, _question: &AccessCheck) -> Result<(bool, String), String> {
             Ok((false, String::new()))
         }
 
-        fn of_request(&self) -> Question {
-            Question::default()
+        fn of_request(&self) -> AccessCheck {
+            AccessCheck::default()
         }
     }
 

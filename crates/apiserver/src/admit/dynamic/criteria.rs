@@ -2,7 +2,7 @@
 
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::selector::LabelSelector;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -103,7 +103,7 @@ impl Criteria {
         }
         let namespace = objects
             .read("", "namespaces", "", write.namespace)?
-            .ok_or_else(|| Status::not_found(Named { group: "", name: "namespaces" }, write.namespace))?;
+            .ok_or_else(|| Status::not_found(GroupResource { group: "", name: "namespaces" }, write.namespace))?;
         Ok(selector.matches(namespace.fields(&["metadata", "labels"])))
     }
 

@@ -1,6 +1,6 @@
 //! The pods a node may create: those that mirror its static pods, which refer to nothing in the API but the node itself.
 
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 
 use super::bound_to;
@@ -47,7 +47,7 @@ fn check_owner(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Res
         return refuse("must not set blockOwnerDeletion on an owner reference");
     }
     let Some(found) = objects.read("", "nodes", "", node)? else {
-        return Err(Status::not_found(Named { group: "", name: "nodes" }, node));
+        return Err(Status::not_found(GroupResource { group: "", name: "nodes" }, node));
     };
     let (given, known) = (owner.text(&["uid"]), found.text(&["metadata", "uid"]));
     if given != known {

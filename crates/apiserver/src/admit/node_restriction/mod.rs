@@ -6,7 +6,7 @@ mod token;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
@@ -131,7 +131,7 @@ fn eviction(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result
         return Err(write.forbidden("could not determine pod from request data"));
     }
     let Some(pod) = objects.read("", "pods", write.namespace, name)? else {
-        return Err(Status::not_found(Named { group: "", name: "pods" }, name));
+        return Err(Status::not_found(GroupResource { group: "", name: "pods" }, name));
     };
     if bound_to(&pod) != node {
         let why = format!("node {node} can only evict pods with spec.nodeName set to itself");

@@ -1,6 +1,6 @@
 //! The tokens a node may ask for: those of accounts that its own pods run as, for the audiences that these pods name.
 
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub fn check(
         return Err(write.forbidden("node requested token with a pod binding without a uid"));
     }
     let Some(pod) = objects.read("", "pods", write.namespace, name)? else {
-        return Err(Status::not_found(Named { group: "", name: "pods" }, name));
+        return Err(Status::not_found(GroupResource { group: "", name: "pods" }, name));
     };
     if pod.text(&["metadata", "uid"]) != uid {
         return Err(write.forbidden(format!(

@@ -6,7 +6,7 @@ mod level;
 
 use async_trait::async_trait;
 use knarr_api::field::Errors;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -151,7 +151,7 @@ fn check_namespace(write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<
     };
     let unchanged = write.operation == Operation::Update && errors == old_errors;
     if !errors.is_empty() && !unchanged {
-        return Err(Status::invalid(Named { group: "", name: "Namespace" }, write.name, &errors));
+        return Err(Status::invalid(GroupResource { group: "", name: "Namespace" }, write.name, &errors));
     }
     let relaxed =
         policy.enforce.version == old_policy.enforce.version && policy.enforce.level <= old_policy.enforce.level;

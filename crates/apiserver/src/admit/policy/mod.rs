@@ -12,7 +12,7 @@ pub use mutating::MutatingPolicies;
 pub use type_check::follow as follow_types;
 pub use validating::ValidatingPolicies;
 
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use serde_json::Value;
 
 use super::Write;
@@ -24,7 +24,7 @@ fn namespace_of(write: &Write<'_>, objects: &dyn ObjectReader) -> Result<Value, 
     if write.namespace.is_empty() || write.kind == "Namespace" && write.group.is_empty() {
         return Ok(Value::Null);
     }
-    let missing = || Status::not_found(Named { group: "", name: "namespaces" }, write.namespace);
+    let missing = || Status::not_found(GroupResource { group: "", name: "namespaces" }, write.namespace);
     let namespace = objects.read("", "namespaces", "", write.namespace)?.ok_or_else(missing)?;
     Ok(namespace_object(Some(&namespace)))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
@@ -46,7 +46,7 @@ impl Demand {
         let metadata = self.object.at(&["metadata"]);
         let names = [&*self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
         let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-        Status::forbidden(Named { group: &self.group, name: &self.resource }, name, &why)
+        Status::forbidden(GroupResource { group: &self.group, name: &self.resource }, name, &why)
     }
 }
 

@@ -6,7 +6,7 @@ mod review;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use serde_json::Value;
 
 use super::dynamic::activation::{Input, RequestAuthority};
@@ -191,7 +191,7 @@ async fn concerned(
         Ok(false) => Ok(None),
         Err(why) => {
             let kind = &call.resource.kind;
-            Err(Status::forbidden(Named { group: &kind.group, name: &kind.plural }, write.known_name(), &why))
+            Err(Status::forbidden(GroupResource { group: &kind.group, name: &kind.plural }, write.known_name(), &why))
         }
     }
 }

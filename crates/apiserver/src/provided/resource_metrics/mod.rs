@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use knarr_api::quantity::Quantity;
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ impl Provider for NodeMetrics {
     }
 
     async fn get(&self, server: &Arc<ApiServer>, _: &str, name: &str) -> Result<Value, Status> {
-        let missing = || Status::not_found(Named { group: GROUP, name: "nodemetrics" }, name);
+        let missing = || Status::not_found(GroupResource { group: GROUP, name: "nodemetrics" }, name);
         let node = server.objects.get("", "nodes", "", name).ok_or_else(missing)?;
         self.0.refresh(server).await;
         self.metrics(&node).ok_or_else(missing)
@@ -188,7 +188,7 @@ impl Provider for PodMetrics {
     }
 
     async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status> {
-        let missing = || Status::not_found(Named { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
+        let missing = || Status::not_found(GroupResource { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
         let pod = server.objects.get("", "pods", namespace, name).ok_or_else(missing)?;
         self.0.refresh(server).await;
         self.metrics(&pod).ok_or_else(missing)

@@ -43,7 +43,7 @@ pub fn kubelet(call: &ResourceRequest<'_>, node_name: &str, path: &str, query: &
 }
 
 fn node_of(call: &ResourceRequest<'_>, name: &str) -> Result<Arc<Value>, Status> {
-    let nodes = knarr_api::status::Named { group: "", name: "nodes" };
+    let nodes = knarr_api::status::GroupResource { group: "", name: "nodes" };
     call.server.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
 }
 

@@ -2,7 +2,7 @@
 
 use knarr_api::decode::time_in_seconds;
 use knarr_api::field::{Errors, Path};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::{GroupResource, Status};
 
 use crate::route::query::Query;
 
@@ -37,7 +37,7 @@ pub fn check(pod: &str, query: &Query) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }
-    Err(Status::invalid(Named { group: "", name: "PodLogOptions" }, pod, &errors))
+    Err(Status::invalid(GroupResource { group: "", name: "PodLogOptions" }, pod, &errors))
 }
 
 #[cfg(test)]

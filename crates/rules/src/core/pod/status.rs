@@ -193,7 +193,7 @@ fn ip_list(errors: &mut Errors, status: &Value, field: &str, known: &[&str], pat
     if list.len() > 1 && (!addresses::is_dual_stack(&list) || list.len() > 2) {
         let parts: Vec<String> = list.iter().map(|ip| format!("{{\"IP\":{}}}", Value::from(*ip))).collect();
         let rendered = format!("[{}]", parts.join(","));
-        errors.invalid_shown(path, rendered, "may specify no more than one IP for each IP family");
+        errors.invalid_verbatim(path, rendered, "may specify no more than one IP for each IP family");
     }
 }
 

@@ -165,12 +165,12 @@ fn node_affinity_grows(errors: &mut Errors, new: &Value, old: &Value, path: &Pat
         let rendered: Vec<String> = after.iter().map(term_json).collect();
         let rendered = if after.is_empty() { "null".to_owned() } else { format!("[{}]", rendered.join(",")) };
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        return errors.invalid_shown(&path.child("nodeSelectorTerms"), rendered, detail);
+        return errors.invalid_verbatim(&path.child("nodeSelectorTerms"), rendered, detail);
     }
     for (i, (old, new)) in before.iter().zip(after).enumerate() {
         if !term_grows(new, old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            errors.invalid_shown(&path.item("nodeSelectorTerms", i), term_json(new), detail);
+            errors.invalid_verbatim(&path.item("nodeSelectorTerms", i), term_json(new), detail);
         }
     }
 }

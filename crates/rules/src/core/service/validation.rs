@@ -264,8 +264,8 @@ fn repeated_ports(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
             ]);
             errors.push(knarr_api::field::Error {
                 field: path.item("ports", i).to_string(),
-                fault: knarr_api::field::Fault::Duplicate,
-                shown: Some(rendered),
+                error_type: knarr_api::field::ErrorType::Duplicate,
+                bad_value: Some(rendered),
                 detail: String::new(),
             });
         }

@@ -321,11 +321,11 @@ pub fn claims(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path:
         match (direct.is_null(), template.is_null()) {
             (false, false) => {
                 let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.invalid_shown(&path, rendered(), detail);
+                errors.invalid_verbatim(&path, rendered(), detail);
             }
             (true, true) => {
                 let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.invalid_shown(&path, rendered(), detail);
+                errors.invalid_verbatim(&path, rendered(), detail);
             }
             _ => {}
         }

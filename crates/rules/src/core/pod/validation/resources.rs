@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knarr_api::field::{Error, Errors, Fault, Path, quoted};
+use knarr_api::field::{Error, Errors, ErrorType, Path, quoted};
 use knarr_api::names;
 use knarr_api::quantity::Quantity;
 use knarr_api::value::Read;
@@ -242,8 +242,8 @@ fn claim_names(errors: &mut Errors, requirements: &Value, claims: &BTreeSet<&str
             let known = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
             errors.push(Error {
                 field: path.to_string(),
-                fault: Fault::NotFound,
-                shown: Some(quoted(name)),
+                error_type: ErrorType::NotFound,
+                bad_value: Some(quoted(name)),
                 detail: format!("must be one of the names in pod.spec.resourceClaims{known}"),
             });
         }

@@ -68,12 +68,12 @@ pub fn of_container(errors: &mut Errors, container: &Value, uses_host_users: boo
     if context.flag(&["allowPrivilegeEscalation"]) == Some(false) {
         if context.flag(&["privileged"]) == Some(true) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.invalid_shown(&path, internal_types::to_json("SecurityContext", context), detail);
+            errors.invalid_verbatim(&path, internal_types::to_json("SecurityContext", context), detail);
         }
         for capability in context.items(&["capabilities", "add"]) {
             if capability.as_str() == Some("CAP_SYS_ADMIN") {
                 let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-                errors.invalid_shown(&path, internal_types::to_json("SecurityContext", context), detail);
+                errors.invalid_verbatim(&path, internal_types::to_json("SecurityContext", context), detail);
             }
         }
     }
@@ -102,7 +102,7 @@ fn seccomp(errors: &mut Errors, profile: &Value, path: &Path<'_>) {
         (_, Some(_)) => {
             let rendered = internal_types::to_json("SeccompProfile", profile);
             let detail = "can only be set when seccomp type is Localhost";
-            errors.invalid_shown(&path.child("localhostProfile"), rendered, detail);
+            errors.invalid_verbatim(&path.child("localhostProfile"), rendered, detail);
         }
         (_, None) => {}
     }

@@ -1,4 +1,4 @@
-//! Questions to the authorizer, put together step by step: `authorizer.group('apps').resource('deployments').check('get')`.
+//! The `authorizer` variable, which builds access checks step by step: `authorizer.group('apps').resource('deployments').check('get')`.
 
 use std::fmt::Debug;
 
@@ -8,17 +8,17 @@ pub(super) const GROUP_CHECK: &str = "kubernetes.authorization.GroupCheck";
 pub(super) const RESOURCE_CHECK: &str = "kubernetes.authorization.ResourceCheck";
 pub(super) const DECISION: &str = "kubernetes.authorization.Decision";
 
-/// Who answers questions.
+/// The authorizer behind the variable.
 pub trait Authorize: Debug + Sync {
-    /// Whether what is asked is allowed, and why.
-    fn decide(&self, question: &Question) -> Result<(bool, String), String>;
-    /// The question whether the request at hand is allowed, but for its verb.
-    fn of_request(&self) -> Question;
+    /// Whether the access is allowed, and the reason.
+    fn decide(&self, check: &AccessCheck) -> Result<(bool, String), String>;
+    /// The access check of the current request, without its verb.
+    fn of_request(&self) -> AccessCheck;
 }
 
-/// What is asked. Without a service account it is about the user of the request.
+/// An access to check: that of a service account, or of the user of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct AccessCheck {
     /// Namespace and name.
     pub service_account: Option<(String, String)>,
     /// The path of a non-resource request.
@@ -43,7 +43,7 @@ pub struct Question {
     pub label_selector: String,
 }
 
-/// How far a question was asked.
+/// The step of an expression: which functions can be called next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Authorizer,
@@ -63,26 +63,29 @@ impl Stage {
     }
 }
 
-/// A question on its way to the authorizer.
+/// The value of `authorizer` and of the functions called on it.
 #[derive(Clone, Debug)]
-pub struct Authority<'a> {
+pub struct AuthorizerValue<'a> {
     /// The step of the expression that built this value.
     pub stage: Stage,
-    pub asked: &'a dyn Authorize,
-    pub question: Question,
+    /// The authorizer that decides.
+    pub backend: &'a dyn Authorize,
+    /// The access check so far.
+    pub check: AccessCheck,
 }
 
-impl<'a> Authority<'a> {
-    pub fn new(asked: &'a dyn Authorize) -> Self {
-        Authority { stage: Stage::Authorizer, asked, question: Question::default() }
+impl<'a> AuthorizerValue<'a> {
+    /// The value of the variable itself.
+    pub fn new(backend: &'a dyn Authorize) -> Self {
+        AuthorizerValue { stage: Stage::Authorizer, backend, check: AccessCheck::default() }
     }
 
     pub(super) fn of_request(&self) -> Self {
-        Authority { stage: Stage::Resource, asked: self.asked, question: self.asked.of_request() }
+        AuthorizerValue { stage: Stage::Resource, backend: self.backend, check: self.backend.of_request() }
     }
 }
 
-/// An answer.
+/// The decision of the authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request is allowed.

@@ -1,14 +1,14 @@
-//! Asking the authorizer.
+//! Functions of the `authorizer` variable.
 
 use std::sync::Arc;
 
-use super::super::authority::{Authority, Decision, Question, Stage};
+use super::super::authorizer::{AccessCheck, AuthorizerValue, Decision, Stage};
 use super::super::value::Value;
 use super::{Outcome, failed, flag};
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     match values {
-        [Value::Authority(authority), arguments @ ..] => {
+        [Value::Authorizer(authorizer), arguments @ ..] => {
             let texts: Option<Vec<&str>> = arguments
                 .iter()
                 .map(|value| match value {
@@ -16,7 +16,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
                     _ => None,
                 })
                 .collect();
-            ask(function, authority, &texts?)
+            call_authorizer(function, authorizer, &texts?)
         }
         [Value::Decision(decision)] => match function {
             "allowed" => flag(decision.allowed),
@@ -29,20 +29,20 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
     }
 }
 
-fn ask<'a>(function: &str, authority: &Authority<'a>, texts: &[&str]) -> Option<Outcome<'a>> {
-    let mut question = authority.question.clone();
-    let next = |stage: Stage, question: Question| {
-        Some(Ok(Value::Authority(Arc::new(Authority { stage, asked: authority.asked, question }))))
+fn call_authorizer<'a>(function: &str, authorizer: &AuthorizerValue<'a>, texts: &[&str]) -> Option<Outcome<'a>> {
+    let mut check = authorizer.check.clone();
+    let next = |stage: Stage, check: AccessCheck| {
+        Some(Ok(Value::Authorizer(Arc::new(AuthorizerValue { stage, backend: authorizer.backend, check }))))
     };
-    match (authority.stage, function, texts) {
+    match (authorizer.stage, function, texts) {
         (Stage::Authorizer, "path", [""]) => failed("path must not be empty"),
         (Stage::Authorizer, "path", [path]) => {
-            question.path = (*path).to_owned();
-            next(Stage::Path, question)
+            check.path = (*path).to_owned();
+            next(Stage::Path, check)
         }
         (Stage::Authorizer, "group", [group]) => {
-            question.group = (*group).to_owned();
-            next(Stage::Group, question)
+            check.group = (*group).to_owned();
+            next(Stage::Group, check)
         }
         (Stage::Authorizer, "serviceAccount", [namespace, name]) => {
             if !crate::names::dns_subdomain(name).is_empty() {
@@ -51,18 +51,18 @@ fn ask<'a>(function: &str, authority: &Authority<'a>, texts: &[&str]) -> Option<
             if !crate::names::dns_label(namespace).is_empty() {
                 return failed("Invalid service account namespace");
             }
-            question.service_account = Some(((*namespace).to_owned(), (*name).to_owned()));
-            next(Stage::Authorizer, question)
+            check.service_account = Some(((*namespace).to_owned(), (*name).to_owned()));
+            next(Stage::Authorizer, check)
         }
         (Stage::Group, "resource", [""]) => failed("resource must not be empty"),
         (Stage::Group, "resource", [resource]) => {
-            question.resource = (*resource).to_owned();
-            question.version = "*".to_owned();
-            next(Stage::Resource, question)
+            check.resource = (*resource).to_owned();
+            check.version = "*".to_owned();
+            next(Stage::Resource, check)
         }
         (Stage::Resource, "check", [verb]) | (Stage::Path, "check", [verb]) => {
-            question.verb = (*verb).to_owned();
-            let decision = match authority.asked.decide(&question) {
+            check.verb = (*verb).to_owned();
+            let decision = match authorizer.backend.decide(&check) {
                 Ok((allowed, reason)) => Decision { allowed, reason, error: None },
                 Err(error) => Decision { allowed: false, reason: String::new(), error: Some(error) },
             };
@@ -70,15 +70,15 @@ fn ask<'a>(function: &str, authority: &Authority<'a>, texts: &[&str]) -> Option<
         }
         (Stage::Resource, part, [text]) => {
             let place = match part {
-                "subresource" => &mut question.subresource,
-                "namespace" => &mut question.namespace,
-                "name" => &mut question.name,
-                "fieldSelector" => &mut question.field_selector,
-                "labelSelector" => &mut question.label_selector,
+                "subresource" => &mut check.subresource,
+                "namespace" => &mut check.namespace,
+                "name" => &mut check.name,
+                "fieldSelector" => &mut check.field_selector,
+                "labelSelector" => &mut check.label_selector,
                 _ => return None,
             };
             *place = (*text).to_owned();
-            next(Stage::Resource, question)
+            next(Stage::Resource, check)
         }
         _ => None,
     }
