@@ -7,7 +7,7 @@ use knarr_store::{Entry, Notice, Range, Retention};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::authorize::OF_POD;
+use crate::authorize::POD_FIELDS;
 use crate::kinds::Resource;
 use crate::persist::{raw_json, stored};
 use crate::state::ApiServer;
@@ -25,17 +25,19 @@ pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
         tokio::spawn(compact(server.clone())),
         tokio::spawn(repair(server.clone())),
         tokio::spawn(crate::custom::follow(server.clone())),
-        tokio::spawn(crate::admit::policy::follow_types(server.clone())),
+        tokio::spawn(crate::admit::policy::sync_type_checks(server.clone())),
         tokio::spawn(crate::aggregate::follow(server.clone())),
         tokio::spawn(crate::fairness::run(server.clone())),
-        tokio::spawn(crate::authenticate::follow_uses(server.clone())),
+        tokio::spawn(crate::authenticate::record_token_uses(server.clone())),
     ];
     type Changed = fn(&ApiServer, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
-        ("", "pods", |server, old, new| server.node_graph.pod_changed(old, new)),
-        ("", "persistentvolumes", |server, old, new| server.node_graph.volume_changed(old, new)),
-        ("storage.k8s.io", "volumeattachments", |server, old, new| server.node_graph.attachment_changed(old, new)),
-        ("resource.k8s.io", "resourceslices", |server, old, new| server.node_graph.slice_changed(old, new)),
+        ("", "pods", |server, old, new| server.security.node_graph.pod_changed(old, new)),
+        ("", "persistentvolumes", |server, old, new| server.security.node_graph.volume_changed(old, new)),
+        ("storage.k8s.io", "volumeattachments", |server, old, new| {
+            server.security.node_graph.attachment_changed(old, new)
+        }),
+        ("resource.k8s.io", "resourceslices", |server, old, new| server.security.node_graph.slice_changed(old, new)),
     ];
     for (group, plural, changed) in watched {
         tasks.push(tokio::spawn(watch(server.clone(), group, plural, changed)));
@@ -139,7 +141,7 @@ fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
     if resource.is("", "pods") && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
         return None;
     }
-    let read = if resource.is("", "pods") { OF_POD.read(&entry.value).ok() } else { None };
+    let read = if resource.is("", "pods") { POD_FIELDS.read(&entry.value).ok() } else { None };
     read.or_else(|| stored::parse(entry).ok())
 }
 

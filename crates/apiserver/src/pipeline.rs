@@ -56,9 +56,9 @@ impl ApiServer {
             let kinds = self.kinds.load();
             let Target { group, version, resource, .. } = &routed.target;
             let resource = kinds.resource(group, version, resource);
-            self.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
+            self.telemetry.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
         };
-        let mut record = Record::begin(self.audit.get(), &parts, &routed.target, Timestamp::now());
+        let mut record = Record::start(self.telemetry.audit.get(), &parts, &routed.target, Timestamp::now());
         let handled = match deadline::timeout(&routed.target, &query) {
             Err(status) => Err(status),
             Ok(None) => self.dispatch(&mut parts, body, &query, &routed, sender, &mut record).await,
@@ -76,7 +76,7 @@ impl ApiServer {
         if let Some(class) = parts.extensions.get::<Arc<Class>>() {
             add_class(handled.response.headers_mut(), class);
         }
-        record.answered(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
+        record.responded(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
         running.end(handled.response.status().as_u16(), started.elapsed());
         if handled.response.body().length().is_some() {
             return response::compress(handled.response, &parts.headers);
@@ -114,7 +114,7 @@ impl ApiServer {
             if let Some(class) = self.fairness.classify(&user, &routed.target) {
                 parts.extensions.insert(class);
             }
-            match self.authorizer.decide(&user, &routed.target) {
+            match self.security.authorizer.decide(&user, &routed.target) {
                 Decision::Allow(reason) => record.allowed(&reason),
                 Decision::NoOpinion(reason) => {
                     record.forbidden(&reason);
@@ -134,7 +134,7 @@ impl ApiServer {
         let body = read(body).await?;
         record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
         let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times };
-        if let Some(remote) = self.aggregation.route(request.parts.uri.path()) {
+        if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());
         }
         if routed.target.is_resource() {
@@ -152,7 +152,7 @@ impl ApiServer {
         now: Timestamp,
     ) -> Result<(Arc<User>, Option<Arc<User>>, Option<&'static str>), Status> {
         let known = |named: Option<&User>| -> Result<_, Status> {
-            let (user, warning) = self.authenticator.request(headers, named, &*self.objects, now)?;
+            let (user, warning) = self.security.authenticator.request(headers, named, &*self.objects, now)?;
             Ok((Arc::new(user), warning))
         };
         let by_token = || match known(None)? {
@@ -168,13 +168,13 @@ impl ApiServer {
                 None => by_token()?,
             },
         };
-        let acting = impersonate(&user, headers, &*self.authorizer)?.map(Arc::new);
+        let acting = impersonate(&user, headers, &*self.security.authorizer)?.map(Arc::new);
         Ok((user, acting, warning))
     }
 
     /// Refuses a request that no authorizer allows.
     pub fn authorize(&self, user: &User, target: &Target) -> Result<(), Status> {
-        match self.authorizer.decide(user, target) {
+        match self.security.authorizer.decide(user, target) {
             Decision::Allow(_) => Ok(()),
             Decision::NoOpinion(reason) => Err(forbidden(user, target, &reason)),
         }

@@ -54,7 +54,7 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
         Ok(include) => include,
         Err(status) => return Ok(call.respond(Err(status))),
     };
-    let response = if let Some(provider) = server.provided.provider(&resource.kind) {
+    let response = if let Some(provider) = server.discovery.provided.provider(&resource.kind) {
         crate::provided::serve(server, &**provider, &call, operation, &format).await
     } else if resource.storage().is_none() {
         subresource::virtual_kind(&call, request, operation, &format).await

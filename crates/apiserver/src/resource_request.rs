@@ -9,10 +9,10 @@ use knarr_api::status::Status;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::admit::Operation;
-use crate::audit::Notes;
+use crate::audit::{Annotation, AuditAnnotations};
 use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
+use crate::request::Operation;
 use crate::request::{StageTimes, Target, User};
 use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
@@ -36,15 +36,6 @@ pub struct ResourceRequest<'a> {
     pub delete_options: OnceLock<Value>,
     /// Empty lists and maps of the body, which messages about it mention.
     pub emptied: Mutex<Vec<Emptied>>,
-}
-
-/// An audit annotation of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Annotation {
-    pub key: String,
-    pub value: String,
-    /// Whether it reveals contents of the request.
-    pub of_request: bool,
 }
 
 impl<'a> ResourceRequest<'a> {
@@ -130,7 +121,7 @@ impl ResourceRequest<'_> {
             response.unwrap_or_else(|status| response::negotiated_failure(self.headers, self.query, &status));
         let notes = self.annotations.into_inner();
         if !notes.is_empty() {
-            response.extensions_mut().insert(Notes(notes));
+            response.extensions_mut().insert(AuditAnnotations(notes));
         }
         HandlerResponse { response, warnings: self.warnings.into_inner() }
     }

@@ -10,12 +10,15 @@ use crate::aggregate::Aggregation;
 use crate::audit::Audit;
 use crate::authenticate::{Authenticator, ServiceAccountTokens};
 use crate::authorize::{Authorizer, NodeGraph, Rbac};
-use crate::endpoint;
+use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
+use crate::endpoint::page::Pages;
+use crate::endpoint::slis::Indicators;
 use crate::fairness::Fairness;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
+use crate::provided::Provided;
 use crate::service::ServiceAllocator;
 use crate::subresource::connect::Kubelets;
 
@@ -25,6 +28,25 @@ pub struct ApiServer {
     pub kinds: Arc<ArcSwap<Kinds>>,
     pub objects: Arc<dyn ObjectReader>,
     pub admission: Chain,
+    /// Allocates cluster IPs and node ports.
+    pub services: ServiceAllocator,
+    /// How kubelets are connected to.
+    pub kubelets: Kubelets,
+    /// The client that calls webhooks.
+    pub webhook_client: WebhookClient,
+    /// Which FlowSchema a request belongs to.
+    pub fairness: Fairness,
+    pub security: Security,
+    pub discovery: Discovery,
+    pub telemetry: Telemetry,
+    /// Turns true when the server starts to stop: watches end, and it is no longer ready.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+    /// Turns true once everything a new cluster needs is in place.
+    pub ready: tokio::sync::watch::Receiver<bool>,
+}
+
+/// Authentication and authorization.
+pub struct Security {
     pub authenticator: Arc<Authenticator>,
     pub authorizer: Arc<dyn Authorizer>,
     /// The rules that access reviews list.
@@ -32,30 +54,30 @@ pub struct ApiServer {
     /// Which node needs which object; kept up to date in the background.
     pub node_graph: Arc<NodeGraph>,
     pub service_accounts: Arc<ServiceAccountTokens>,
-    pub services: ServiceAllocator,
-    pub kubelets: Kubelets,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
-    /// Kinds whose objects this process computes on request instead of storing them.
-    pub provided: crate::provided::Provided,
     /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
     pub front_proxy_authority: String,
+}
+
+/// What is served besides stored objects, and the documents that describe everything served.
+pub struct Discovery {
+    /// Kinds whose objects this process computes on request instead of storing them.
+    pub provided: Provided,
     /// Groups that other servers of the cluster serve.
     pub aggregation: Aggregation,
-    /// Where requests are recorded; unset without an audit policy.
-    pub audit: OnceLock<Audit>,
-    /// The client that calls webhooks.
-    pub webhook_client: WebhookClient,
-    pub documents: endpoint::Documents,
+    /// Cached discovery and OpenAPI documents.
+    pub documents: Documents,
     /// Paths that other components of this process serve.
-    pub pages: endpoint::page::Pages,
+    pub pages: Pages,
+}
+
+/// What the server records about itself and its requests.
+#[derive(Default)]
+pub struct Telemetry {
     pub metrics: Metrics,
     /// The results of health checks, as metrics.
-    pub health: endpoint::slis::Indicators,
-    /// Which FlowSchema a request belongs to.
-    pub fairness: Fairness,
-    /// Turns true when the server starts to stop: watches end, and it is no longer ready.
-    pub stopping: tokio::sync::watch::Receiver<bool>,
-    /// Turns true once everything a new cluster needs is in place.
-    pub ready: tokio::sync::watch::Receiver<bool>,
+    pub health: Indicators,
+    /// Where requests are recorded; unset without an audit policy.
+    pub audit: OnceLock<Audit>,
 }

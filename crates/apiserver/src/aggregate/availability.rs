@@ -81,7 +81,7 @@ async fn round(server: &Arc<ApiServer>) -> Option<Duration> {
     let objects = server.objects.list(GROUP, PLURAL, "");
     let remotes: Vec<(Remote, Arc<Value>)> =
         objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
-    let known = server.aggregation.remotes().all.clone();
+    let known = server.discovery.aggregation.remotes().all.clone();
     let asked = remotes.into_iter().map(|(mut remote, object)| {
         let before = known.iter().find(|before| before.name == remote.name).cloned();
         async move {
@@ -103,7 +103,7 @@ async fn round(server: &Arc<ApiServer>) -> Option<Duration> {
         (false, true) => Some(CALM),
         (false, false) => Some(WORRIED),
     };
-    server.aggregation.set(all);
+    server.discovery.aggregation.set(all);
     interval
 }
 

@@ -15,7 +15,7 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
     if !remote.available {
         return response::text(503, "service unavailable\n");
     }
-    let identity = server.aggregation.identity();
+    let identity = server.discovery.aggregation.identity();
     let connection = match remote.connect(server, identity.as_deref()).await {
         Ok(connection) => connection,
         Err(error) => {
@@ -136,7 +136,7 @@ mod tests {
             available: true,
             resources: None,
         };
-        cluster.server().aggregation.set(vec![Arc::new(remote)]);
+        cluster.server().discovery.aggregation.set(vec![Arc::new(remote)]);
         let request = http::Request::get("/apis/example.com/v1/things").body(http_body_util::Empty::new()).unwrap();
         let response = cluster.server().handle::<http_body_util::Empty<bytes::Bytes>>(request, &admin()).await;
         assert_eq!((response.status().as_u16(), response.headers().get(LOCATION)), (502, None));

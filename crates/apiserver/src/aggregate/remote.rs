@@ -90,7 +90,7 @@ impl Remote {
         accept: &'static str,
     ) -> Result<(StatusCode, Bytes), String> {
         let asked = async {
-            let identity = server.aggregation.identity();
+            let identity = server.discovery.aggregation.identity();
             let connection = self.connect(server, identity.as_deref()).await?;
             let (mut sender, driver) =
                 http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;

@@ -222,7 +222,7 @@ impl Seen {
         self.definitions = next;
         if changed {
             let defined = self.definitions.values().flat_map(|served| served.kinds.iter().cloned());
-            let all = defined.chain(server.provided.kinds());
+            let all = defined.chain(server.discovery.provided.kinds());
             let catalogue = Catalogue::with_custom(all.clone().map(|(kind, _)| kind));
             let custom: HashMap<String, Arc<CustomType>> =
                 all.map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect();

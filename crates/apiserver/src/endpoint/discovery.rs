@@ -34,7 +34,7 @@ struct Encoded {
 /// Answers `/api…` and `/apis…` where they name no resource.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let catalogue = server.kinds.load().catalogue.clone();
-    let remotes = server.aggregation.remotes();
+    let remotes = server.discovery.aggregation.remotes();
     let aggregated = if parts.len() == 1 { aggregated_encoding(&request.parts.headers) } else { None };
     let document = match (parts, aggregated) {
         (["api"], Some(_)) => Some(discovery::aggregated_core(&catalogue, AGGREGATED_VERSION)),
@@ -43,7 +43,7 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
             merge_aggregated(&mut document, &catalogue, &remotes);
             Some(document)
         }
-        (["api"], None) => Some(discovery::api_versions(&catalogue, &server.documents.address)),
+        (["api"], None) => Some(discovery::api_versions(&catalogue, &server.discovery.documents.address)),
         (["apis"], None) => {
             let mut document = discovery::group_list(&catalogue);
             merge_group_list(&mut document, &catalogue, &remotes);
@@ -108,9 +108,9 @@ fn aggregated_answer(
     encoding: Encoding,
     document: &Value,
 ) -> Result<Response<Body>, Status> {
-    let generation = server.aggregation.remotes().generation;
+    let generation = server.discovery.aggregation.remotes().generation;
     let name = format!("{root} {encoding:?} {generation}");
-    let encoded = server.documents.discovery.get(catalogue, &name, encoding, document)?;
+    let encoded = server.discovery.documents.discovery.get(catalogue, &name, encoding, document)?;
     let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
     let mut response = response::with_type(200, accept::JSON, Body::full(encoded.bytes));
     if known {

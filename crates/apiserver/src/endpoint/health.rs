@@ -127,7 +127,7 @@ pub async fn serve(server: &ApiServer, parts: &[&str], query: &Query) -> Respons
             continue;
         }
         let passed = check.passes(server, live).await;
-        server.health.record(name, endpoint, passed);
+        server.telemetry.health.record(name, endpoint, passed);
         if passed {
             lines.push_str(&format!("[+]{name} ok\n"));
         } else {

@@ -145,7 +145,7 @@ impl Labels {
 /// Answers `/metrics`.
 pub fn serve(server: &ApiServer) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
-    let metrics = &server.metrics;
+    let metrics = &server.telemetry.metrics;
     requests(&mut out, metrics);
     let gauge = |out: &mut String, name: &str, help: &str| {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");

@@ -39,7 +39,7 @@ impl Documents {
 pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    if let Some(page) = parts.first().and_then(|first| server.pages.get(first)) {
+    if let Some(page) = parts.first().and_then(|first| server.discovery.pages.get(first)) {
         return Ok(page.serve(&request.parts.method, request.query, &request.body).await.into());
     }
     let reads = matches!(request.parts.method, Method::GET | Method::HEAD);
@@ -56,22 +56,22 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
             health::serve(server, &parts, request.query).await
         }
         ["metrics"] if request.parts.method == Method::DELETE => {
-            server.metrics.reset();
+            server.telemetry.metrics.reset();
             response::text(200, "metrics reset\n")
         }
         ["metrics"] => metrics::serve(server),
-        ["metrics", "slis"] => slis::serve(&server.health),
+        ["metrics", "slis"] => slis::serve(&server.telemetry.health),
         ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(HandlerResponse::from),
         ["openapi", ..] => return openapi::serve(server, request, &parts).map(HandlerResponse::from),
         [".well-known", "openid-configuration"] => {
             accept::only(&request.parts.headers, "application/json")?;
-            let keys_uri = format!("{}/openid/v1/jwks", server.service_accounts.issuer());
-            let document = server.service_accounts.discovery(&keys_uri);
+            let keys_uri = format!("{}/openid/v1/jwks", server.security.service_accounts.issuer());
+            let document = server.security.service_accounts.discovery(&keys_uri);
             cached(response::value(&document, 200, &Format::JSON))
         }
         ["openid", "v1", "jwks"] => {
             accept::only(&request.parts.headers, "application/jwk-set+json")?;
-            let body = serde_json::to_vec(&server.service_accounts.keys()).unwrap_or_default();
+            let body = serde_json::to_vec(&server.security.service_accounts.keys()).unwrap_or_default();
             cached(response::with_type(200, "application/jwk-set+json", Body::full(body)))
         }
         _ => response::page_not_found(),

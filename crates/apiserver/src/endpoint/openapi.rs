@@ -46,11 +46,11 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
         ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
         _ => return Ok(response::page_not_found()),
     };
-    let remotes = server.aggregation.remotes();
+    let remotes = server.discovery.aggregation.remotes();
     if path == "v3" && !remotes.all.is_empty() {
         return Ok(respond(headers, &merged_index(&kinds, &remotes), INDEX_TYPE));
     }
-    let Some(packed) = server.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
+    let Some(packed) = server.discovery.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
         return Ok(without_body(StatusCode::NOT_FOUND));
     };
     let Some(protobuf) = protobuf else { return Ok(without_body(StatusCode::NOT_ACCEPTABLE)) };

@@ -15,7 +15,7 @@ use knarr_listen::{BoxError, Limits, Peer};
 use rustls_pki_types::UnixTime;
 use tokio::net::TcpListener;
 
-use crate::authenticate::Connected;
+use crate::authenticate::ClientConnection;
 use crate::pki::Serving;
 use crate::state::ApiServer;
 
@@ -38,7 +38,7 @@ async fn serve_with_limits(
 ) {
     let (tls, clients) = (serving.config(), serving.clients());
     let connected = move |peer: Peer<'_>| {
-        let connected = Arc::new(Connected::new(clients.clone(), peer.certificates, UnixTime::now()));
+        let connected = Arc::new(ClientConnection::new(clients.clone(), peer.certificates, UnixTime::now()));
         let server = server.clone();
         move |request: Request<Incoming>| {
             let (server, sender) = (server.clone(), connected.sender(UnixTime::now()));

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::strategy::{self, Phase};
 use super::{Outcome, convert, generated_name, managed_fields, store_error, stored};
-use crate::admit::Operation;
 use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
+use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::WriteOptions;
 

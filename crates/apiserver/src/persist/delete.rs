@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::strategy::Phase;
 use super::{Outcome, convert, store_error, stored};
-use crate::admit::Operation;
 use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
+use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{DeleteOptions, Propagation};
 

@@ -8,8 +8,9 @@ use knarr_api::value::{Read, Write as _};
 use knarr_rules::metadata;
 use serde_json::Value;
 
-use crate::admit::{Operation, Write};
+use crate::admit::Write;
 use crate::kinds::Resource;
+use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 
 /// The phases of admission.
@@ -259,7 +260,7 @@ fn as_given(
             .0
             .iter()
             .zip(&errors.0)
-            .all(|(given, own)| (&given.field, given.fault) == (&own.field, own.fault));
+            .all(|(given, own)| (&given.field, given.error_type) == (&own.field, own.error_type));
     if alike { given_errors } else { errors }
 }
 

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::strategy::{self, Phase};
 use super::{Outcome, convert, create, managed_fields, patch, store_error, stored};
-use crate::admit::Operation;
 use crate::decode;
 use crate::journey_events::{self, WriteEvent};
+use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{WriteKind, WriteOptions};
 

@@ -18,11 +18,10 @@ use tokio::sync::watch;
 
 use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
 use crate::api_services;
-use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_since};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_tracking_start};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
 use crate::bootstrap::{self, DesiredObject};
 use crate::endpoint::Documents;
-use crate::endpoint::metrics::Metrics;
 use crate::endpoint::page::Pages;
 use crate::kinds::{Kinds, OpenDescriptions};
 use crate::loopback;
@@ -32,7 +31,7 @@ use crate::persist::{managed_fields, store_error, stored};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::request::{Target, User};
 use crate::service::ServiceAllocator;
-use crate::state::ApiServer;
+use crate::state::{ApiServer, Discovery, Security, Telemetry};
 use crate::subresource::connect::Kubelets;
 
 /// How many of the first objects are written concurrently, so that they share syncs of the disk.
@@ -90,24 +89,26 @@ pub fn start(settings: Settings) -> ServerHandle {
         kinds,
         objects,
         admission,
-        authenticator: Arc::new(Authenticator::new(settings.token_file, settings.service_accounts.clone())),
-        authorizer,
-        rbac,
-        node_graph,
-        service_accounts: settings.service_accounts,
         services: ServiceAllocator::new(store, &settings.service_ranges),
         kubelets: Kubelets::default(),
-        client_authority: settings.client_authority,
-        provided,
-        front_proxy_authority: settings.front_proxy_authority,
-        aggregation: Default::default(),
-        audit: Default::default(),
         webhook_client: Default::default(),
-        documents: Documents::new(settings.address),
-        pages: settings.pages,
-        metrics: Metrics::default(),
-        health: Default::default(),
         fairness: Default::default(),
+        security: Security {
+            authenticator: Arc::new(Authenticator::new(settings.token_file, settings.service_accounts.clone())),
+            authorizer,
+            rbac,
+            node_graph,
+            service_accounts: settings.service_accounts,
+            client_authority: settings.client_authority,
+            front_proxy_authority: settings.front_proxy_authority,
+        },
+        discovery: Discovery {
+            provided,
+            aggregation: Default::default(),
+            documents: Documents::new(settings.address),
+            pages: settings.pages,
+        },
+        telemetry: Telemetry::default(),
         stopping,
         ready: is_ready,
     });
@@ -125,9 +126,9 @@ async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
     };
     let data = json!({
-        "client-ca-file": server.client_authority,
+        "client-ca-file": server.security.client_authority,
         "requestheader-allowed-names": json!([crate::authenticate::FRONT_PROXY_CLIENT]).to_string(),
-        "requestheader-client-ca-file": server.front_proxy_authority,
+        "requestheader-client-ca-file": server.security.front_proxy_authority,
         "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
         "requestheader-group-headers": "[\"X-Remote-Group\"]",
         "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
@@ -234,7 +235,7 @@ pub async fn prepare(
     // Namespaces come before the objects in them; beyond that the order is free.
     let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =
         bootstrap::desired_objects(service_ranges).into_iter().partition(|desired| desired.resource == "namespaces");
-    others.extend(server.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
+    others.extend(server.discovery.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
     for batch in [namespaces, others] {
         futures::stream::iter(batch)
             .map(Ok)
@@ -244,7 +245,7 @@ pub async fn prepare(
     let (published, trust, since) = futures::join!(
         api_services::publish(server),
         publish_authorities(server),
-        publish_since(server, jiff::Timestamp::now())
+        publish_tracking_start(server, jiff::Timestamp::now())
     );
     let () = published;
     trust?;

@@ -18,13 +18,13 @@ use knarr_api::value::Read;
 use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
 
-use crate::admit::Operation;
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode::{self, Expected};
 use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
 use crate::persist::strategy::{AdmissionKind, Phase};
 use crate::persist::{self, Outcome, store_error, stored};
+use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;
 use crate::response::{self, Body, IncludeObject};

@@ -5,7 +5,7 @@ use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
-use crate::authenticate::UNKNOWN;
+use crate::authenticate::INVALID_TOKEN;
 use crate::authorize::Decision;
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode;
@@ -28,7 +28,7 @@ pub async fn serve(
     strategy::match_namespace(call, &mut review)?;
     managed_fields::record(call, None, &mut review, &options)?;
     for phase in [Phase::Mutate, Phase::Validate] {
-        call.admit(phase, crate::admit::Operation::Create, &mut review, None, options.dry_run).await?;
+        call.admit(phase, crate::request::Operation::Create, &mut review, None, options.dry_run).await?;
     }
     let kind = call.resource.kind.kind.as_str();
     if kind.ends_with("SubjectAccessReview") {
@@ -78,11 +78,11 @@ fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
-    let own = call.server.service_accounts.api_audiences();
+    let own = call.server.security.service_accounts.api_audiences();
     let requested: Vec<String> =
         review.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let audiences = if requested.is_empty() { own.to_vec() } else { requested.clone() };
-    Ok(match call.server.authenticator.token(text, &audiences, &*call.server.objects, call.now) {
+    Ok(match call.server.security.authenticator.token(text, &audiences, &*call.server.objects, call.now) {
         Ok(mut found) => {
             if !found.user.is_in(GROUP_AUTHENTICATED) {
                 found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
@@ -94,7 +94,7 @@ fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
             status
         }
         // The other authenticators did not accept the token either.
-        Err(why) if why != UNKNOWN => json!({"user": {}, "error": format!("[{UNKNOWN}, {why}]")}),
+        Err(why) if why != INVALID_TOKEN => json!({"user": {}, "error": format!("[{INVALID_TOKEN}, {why}]")}),
         Err(why) => json!({"user": {}, "error": why}),
     })
 }
@@ -147,7 +147,7 @@ fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
             ..Target::default()
         },
     };
-    let (allowed, reason) = match call.server.authorizer.decide(user, &target) {
+    let (allowed, reason) = match call.server.security.authorizer.decide(user, &target) {
         Decision::Allow(reason) => (true, reason),
         Decision::NoOpinion(reason) => (false, reason),
     };
@@ -164,7 +164,7 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let found = call.server.rbac.rules_for(call.user, namespace);
+    let found = call.server.security.rbac.rules_for(call.user, namespace);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());
     for rule in &found.rules {
         if !rule.resources.is_empty() {

@@ -9,7 +9,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
 use super::{admit, decode_created};
-use crate::authenticate::{Bound, TokenRequest};
+use crate::authenticate::{BoundObject, TokenRequest};
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode::Expected;
 use crate::persist::strategy::Phase;
@@ -51,7 +51,7 @@ pub async fn serve(
             format!("the UID in the token request ({given}) does not match the UID of the service account ({uid})");
         return Err(Status::conflict(REQUEST, name, &why));
     }
-    let tokens = &call.server.service_accounts;
+    let tokens = &call.server.security.service_accounts;
     if requested.items(&["spec", "audiences"]).is_empty() {
         requested.set(&["spec", "audiences"], json!(tokens.api_audiences()));
     }
@@ -71,7 +71,7 @@ pub async fn serve(
         account: &account,
         audiences,
         seconds,
-        bound: bound.as_ref().map(|(kind, object)| Bound { kind, object, node: node.as_ref() }),
+        bound: bound.as_ref().map(|(kind, object)| BoundObject { kind, object, node: node.as_ref() }),
     };
     let (token, expires) = tokens
         .issue(&token_request, call.now)

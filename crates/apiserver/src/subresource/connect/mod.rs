@@ -22,10 +22,10 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
 
-use crate::admit::Operation;
 use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
 use crate::persist::strategy::{AdmissionKind, Phase};
+use crate::request::Operation;
 use crate::request::Target;
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;

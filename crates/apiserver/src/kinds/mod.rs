@@ -1,5 +1,9 @@
 //! The kinds that this server serves now, built-in and custom.
 
+mod columns;
+
+pub use columns::rule_columns;
+
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +14,6 @@ use knarr_rules::{KindRules, rules_of};
 use serde_json::Value;
 
 use crate::custom::CustomType;
-use crate::response::table;
 
 /// A resource in one version, with all that is needed to serve it.
 pub struct Resource {
@@ -106,7 +109,7 @@ impl Resource {
 
     /// The column definitions of its tables.
     pub fn columns(&self) -> &Value {
-        self.columns.get_or_init(|| table::columns(self, &*(self.descriptions)()))
+        self.columns.get_or_init(|| columns::columns(self, &*(self.descriptions)()))
     }
 
     /// The first bytes of stored objects, up to and including the opening brace of the metadata.
