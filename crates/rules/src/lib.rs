@@ -1,7 +1,7 @@
-//! What is special to each built-in kind: its defaults, its validation, what a write may change, its table columns.
+//! The rules of each built-in kind: defaults, validation, what an update may change, table columns, conversions.
 //!
-//! In: a decoded object. Out: the object with defaults set, or all that is wrong with it. One file a kind; what is the
-//! same for all kinds is in the API server's one path and never here.
+//! [`KindRules`] is the interface; start reading there. There is one file or directory per kind, grouped by API group;
+//! [`rules_of`] finds the rules of a kind. What is the same for all kinds is in `metadata` and in the API server.
 
 pub mod admissionregistration;
 pub mod apiextensions;

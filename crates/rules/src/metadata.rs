@@ -1,4 +1,4 @@
-//! What holds for the metadata of every kind, built-in or custom.
+//! Validation of the metadata of every kind, built-in or custom.
 
 use knarr_api::field::{Errors, Path, quoted};
 use knarr_api::names::{self, Check};
@@ -6,15 +6,13 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::KindRules;
+use crate::common::checks::{IMMUTABLE, NEGATIVE};
 use crate::common::labels;
-
-pub const IMMUTABLE: &str = "field is immutable";
-pub const NEGATIVE: &str = "must be greater than or equal to 0";
 
 const MANAGER_LIMIT: usize = 128;
 const SUBRESOURCE_LIMIT: usize = 256;
 
-/// All that is wrong with a new object's metadata. A generated name is in place by now.
+/// Returns all errors in the metadata of a new object. A generated name is set by now.
 pub fn validate_create(object: &Value, namespaced: bool, rules: &dyn KindRules) -> Errors {
     let mut errors = Errors::new();
     validate(&mut errors, object.at(&["metadata"]), namespaced, rules.name_check());
@@ -24,10 +22,10 @@ pub fn validate_create(object: &Value, namespaced: bool, rules: &dyn KindRules) 
     errors
 }
 
-/// All that is wrong with an updated object's metadata.
+/// Returns all errors in the metadata of an updated object.
 ///
-/// Kubernetes checks it once for all kinds alike and again in the rules of the kind, and its answers list what is wrong
-/// that often.
+/// Kubernetes validates it once for all kinds alike and again in the rules of most kinds, and its response lists the
+/// errors of every pass; see [`KindRules::metadata_passes`].
 pub fn validate_update(object: &Value, old: &Value, namespaced: bool, rules: &dyn KindRules) -> Errors {
     let (new_metadata, old_metadata) = (object.at(&["metadata"]), old.at(&["metadata"]));
     let mut errors = Errors::new();
@@ -95,7 +93,7 @@ fn validate_change(errors: &mut Errors, metadata: &Value, old: &Value) {
     }
     for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if metadata.at(&[field]) != old.at(&[field]) {
-            // A time is shown as JSON, which is in quotes as a text is.
+            // Times are rendered as JSON strings, which have quotes like other strings.
             errors.invalid(&path.child(field), metadata.at(&[field]).clone(), IMMUTABLE);
         }
     }
@@ -115,7 +113,7 @@ fn validate_maps_and_owners(errors: &mut Errors, metadata: &Value, path: &Path<'
     }
 }
 
-/// A prefix that something will be appended to may end in a dash.
+/// Checks a prefix for generated names. It may end in a dash because something is appended to it.
 fn check_prefix(prefix: &str, check: Check) -> Vec<String> {
     if std::ptr::fn_addr_eq(check, names::path_segment as Check) {
         return names::path_segment(prefix).into_iter().filter(|wrong| !wrong.starts_with("may not be")).collect();
@@ -123,7 +121,7 @@ fn check_prefix(prefix: &str, check: Check) -> Vec<String> {
     check(&mask_trailing_dash(prefix))
 }
 
-/// A name whose last dash is hidden from the check, since something follows it.
+/// Replaces a trailing dash, which the check would reject although something follows it.
 pub fn mask_trailing_dash(name: &str) -> std::borrow::Cow<'_, str> {
     match name.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => {
@@ -177,7 +175,7 @@ fn owner(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     }
 }
 
-/// Owner references are shown as JSON with the fields in the order they are declared in.
+/// Renders owner references as JSON, with the fields in the order in which Kubernetes declares them.
 fn references_json(references: &Value) -> String {
     let each: Vec<String> = references.as_array().into_iter().flatten().map(reference_json).collect();
     format!("[{}]", each.join(","))
@@ -208,7 +206,7 @@ fn finalizers(errors: &mut Errors, metadata: &Value, path: &Path<'_>) {
     }
 }
 
-/// Finalizers without a domain are Kubernetes' own; any other needs one.
+/// Requires that finalizers without a domain are ones that Kubernetes defines.
 fn standard_finalizers(errors: &mut Errors, metadata: &Value) {
     for (i, finalizer) in metadata.items(&["finalizers"]).iter().enumerate() {
         let name = finalizer.as_str().unwrap_or_default();
@@ -254,7 +252,7 @@ fn managed_fields(errors: &mut Errors, entry: &Value, path: &Path<'_>) {
     }
 }
 
-/// The name of a field manager, in managed fields or a request's `fieldManager`.
+/// Validates the name of a field manager, in managed fields or in the parameter `fieldManager`.
 pub fn field_manager(errors: &mut Errors, manager: &str, path: &Path<'_>) {
     if manager.len() > MANAGER_LIMIT {
         errors.too_long(path, MANAGER_LIMIT);

@@ -1,4 +1,4 @@
-//! Which rules belong to which kind.
+//! The registry: finds the rules of a kind by group and kind.
 
 use crate::KindRules;
 use crate::{
@@ -16,7 +16,7 @@ impl KindRules for DefaultRules {
     }
 }
 
-/// The rules of a kind; kinds without rules of their own get the ones that fit anything.
+/// Returns the rules of a kind, or the default rules if it has none of its own.
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
         "" => core::rules_of(kind),

@@ -1,15 +1,16 @@
-//! What the tests of kinds share.
+//! Helpers for the unit tests of kinds.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kind::{Context, KindRules};
 
+/// Returns the context of a request to the object itself, in `version`.
 pub fn context(version: &str) -> Context<'_> {
     Context { version, subresource: "", user: "tester", groups: &[], uid: "", extra: None, now: Timestamp::UNIX_EPOCH }
 }
 
-/// All that is wrong with an object, or with its update from `old`, as clients read it.
+/// Returns the messages of all errors of an object, or of its update from `old`.
 pub fn messages(rules: &dyn KindRules, object: &Value, old: Option<&Value>) -> Vec<String> {
     messages_of(rules, object, old, "")
 }
@@ -24,7 +25,7 @@ pub fn messages_of(rules: &dyn KindRules, object: &Value, old: Option<&Value>, s
     errors.0.iter().map(ToString::to_string).collect()
 }
 
-/// The object with its defaults.
+/// Returns the object with its defaults set.
 pub fn defaulted(rules: &dyn KindRules, mut object: Value) -> Value {
     rules.set_defaults(&mut object, "v1");
     object

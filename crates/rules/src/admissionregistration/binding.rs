@@ -1,4 +1,4 @@
-//! What both kinds of policy bindings have in common.
+//! Rules that both kinds of policy bindings share.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -13,15 +13,18 @@ use crate::kind::Column;
 
 const POLICY: &str = "PolicyName indicates the policy definition which the policy binding binded to";
 const PARAMETERS: &str = "ParamRef indicates the param resource which sets the configuration param";
+/// The columns of both kinds.
 pub const COLUMNS: &[Column] =
     &[NAME, text("PolicyName", "string", POLICY), text("ParamRef", "string", PARAMETERS), AGE];
 
+/// Sets the defaults of a binding.
 pub fn set_defaults(object: &mut Value) {
     if let Some(resources) = object.find(&["spec", "matchResources"]).filter(|value| value.is_object()) {
         matching::set_resource_defaults(resources);
     }
 }
 
+/// Validates the spec of a binding.
 pub fn validate(errors: &mut Errors, spec: &Value) {
     let path = Path::root("spec");
     checks::required_name(errors, &path.child("policyName"), spec.text(&["policyName"]), names::dns_subdomain);
@@ -33,6 +36,7 @@ pub fn validate(errors: &mut Errors, spec: &Value) {
     }
 }
 
+/// Returns the cells of a binding.
 pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let spec = &object["spec"];
     vec![
@@ -53,7 +57,7 @@ fn display_parameter(reference: &Value) -> String {
     }
 }
 
-/// A selector in the debugging form that Kubernetes puts into this cell.
+/// Renders a selector in Go's debug format, as upstream does in this cell.
 fn display_selector(selector: &Value) -> String {
     let labels = selector.fields(&["matchLabels"]).into_iter().flatten();
     let labels: String = labels.map(|(k, v)| format!("{k}: {},", v.as_str().unwrap_or_default())).collect();

@@ -1,20 +1,21 @@
-//! The expressions of policies and of webhooks' conditions: whether they make sense.
+//! Compilation checks of the CEL expressions in policies and match conditions.
 
 use knarr_api::cel::{CompileError, Program, Type, Variable};
 use knarr_api::field::{Errors, Path};
 
 use crate::common::expressions::object;
 
-/// What an expression may use.
+/// The variables that an expression may use.
 #[derive(Clone)]
 pub struct Scope {
     variables: Vec<Variable>,
-    /// The policy's own variables, in the order they were defined.
+    /// The variables that the policy defines, in order.
     defined: Vec<(String, Type)>,
     composes: bool,
 }
 
 impl Scope {
+    /// Returns the scope of expressions in a policy, with `params` if it has parameters.
     pub fn new(has_parameters: bool) -> Self {
         let mut variables = vec![
             ("object".to_owned(), Type::Dyn),
@@ -29,13 +30,13 @@ impl Scope {
         Scope { variables, defined: Vec::new(), composes: false }
     }
 
-    /// The same for messages, which may not ask the authorizer.
+    /// The same for message expressions, which may not use the authorizer.
     pub fn without_authorizer(mut self) -> Self {
         self.variables.retain(|(name, _)| name != "authorizer");
         self
     }
 
-    /// The same with the objects and patches that mutations make.
+    /// The same with the types that mutations create: objects and JSON patches.
     pub fn mutating(mut self) -> Self {
         for name in ["Object", "JSONPatch"] {
             self.variables.push((name.to_owned(), Type::Message(name.into())));
@@ -43,7 +44,7 @@ impl Scope {
         self
     }
 
-    /// The same where the type of the objects is known.
+    /// The same with a known type of the objects.
     pub fn of_objects(mut self, object: &Type, parameter: Option<&Type>) -> Self {
         for (name, kind) in &mut self.variables {
             match (name.as_str(), parameter) {
@@ -55,6 +56,7 @@ impl Scope {
         self
     }
 
+    /// Compiles an expression in this scope.
     pub fn compile(&self, expression: &str) -> Result<Program, CompileError> {
         let mut variables = self.variables.clone();
         if self.composes {
@@ -64,17 +66,17 @@ impl Scope {
         Program::compile(expression, &variables)
     }
 
-    /// Makes a variable known to the expressions after it.
+    /// Declares a variable for later expressions.
     pub fn declare(&mut self, name: &str, kind: Type) {
         self.defined.push((name.to_owned(), kind));
     }
 
-    /// The same with a policy's variables, as they come to be defined.
+    /// The same with the variables of a policy, which are added as they are defined.
     pub fn composing(self) -> Self {
         Scope { composes: true, ..self }
     }
 
-    /// Checks an expression that must come to one of some types; any will do where none are given.
+    /// Validates an expression, which must evaluate to one of the expected types; to any type if there are none.
     pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, expression: &str, expected: &[Type]) -> Type {
         match self.compile(expression) {
             Err(wrong) => {
@@ -83,7 +85,7 @@ impl Scope {
             }
             Ok(program) => {
                 let fits = |kind: &Type| match (kind, program.kind()) {
-                    // A list without elements is a list of anything.
+                    // An empty list is a list of any type.
                     (Type::List(_), Type::List(element)) if **element == Type::Dyn => true,
                     (expected, found) => expected == found,
                 };
@@ -95,7 +97,7 @@ impl Scope {
         }
     }
 
-    /// Checks a variable and makes it known to the expressions after it.
+    /// Validates a variable and declares it for later expressions.
     pub fn define(&mut self, errors: &mut Errors, path: &Path<'_>, name: &str, expression: &str) {
         let kind = self.validate(errors, path, expression, &[]);
         self.declare(name, kind);

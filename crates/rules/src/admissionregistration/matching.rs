@@ -1,4 +1,4 @@
-//! What policies and webhooks match: resources, conditions, parameters.
+//! Validation of match constraints, match conditions and parameters of policies and webhooks.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +16,7 @@ const MAX_CONDITIONS: usize = 64;
 const RULES: [&str; 2] = ["resourceRules", "excludeResourceRules"];
 const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
+/// Sets the defaults of match constraints.
 pub fn set_resource_defaults(resources: &mut Value) {
     resources.set_default(&["matchPolicy"], "Equivalent");
     for selector in ["namespaceSelector", "objectSelector"] {
@@ -28,6 +29,7 @@ pub fn set_resource_defaults(resources: &mut Value) {
     }
 }
 
+/// Validates match constraints.
 pub fn validate_resources(errors: &mut Errors, path: &Path<'_>, resources: &Value) {
     match resources["matchPolicy"].as_str() {
         None => errors.required(&path.child("matchPolicy"), ""),
@@ -46,7 +48,7 @@ pub fn validate_resources(errors: &mut Errors, path: &Path<'_>, resources: &Valu
     }
 }
 
-/// Nothing can be changed of what is deleted.
+/// Rejects DELETE and CONNECT in rules of mutating policies.
 pub fn validate_mutating_operations(errors: &mut Errors, path: &Path<'_>, resources: &Value) {
     let at = path.child("resourceRules.operations");
     for operation in resources.items(&["resourceRules"]).iter().flat_map(|rule| rule.items(&["operations"])) {
@@ -54,6 +56,7 @@ pub fn validate_mutating_operations(errors: &mut Errors, path: &Path<'_>, resour
     }
 }
 
+/// Validates match conditions.
 pub fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value], has_parameters: bool) {
     let scope = Scope::new(has_parameters);
     if conditions.len() > MAX_CONDITIONS {
@@ -76,6 +79,7 @@ pub fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[V
     }
 }
 
+/// Validates the kind of parameters.
 pub fn validate_parameter_kind(errors: &mut Errors, path: &Path<'_>, kind: &Value) {
     let version = kind.text(&["apiVersion"]);
     let at = path.child("apiVersion");
@@ -105,6 +109,7 @@ pub fn validate_parameter_kind(errors: &mut Errors, path: &Path<'_>, kind: &Valu
     }
 }
 
+/// Validates a reference to parameters.
 pub fn validate_parameter_reference(errors: &mut Errors, path: &Path<'_>, reference: &Value) {
     const EXCLUSIVE: &str = "name and selector are mutually exclusive";
     let name = reference.text(&["name"]);
@@ -131,7 +136,7 @@ pub fn validate_parameter_reference(errors: &mut Errors, path: &Path<'_>, refere
     }
 }
 
-/// The kind of parameters as tables show it.
+/// Renders the parameter kind for tables.
 pub fn display_parameter_kind(spec: &Value) -> String {
     match &spec["paramKind"] {
         Value::Null => "<unset>".to_owned(),

@@ -1,4 +1,4 @@
-//! Who is asked before an object is taken.
+//! Rules of the group `admissionregistration.k8s.io`.
 
 mod binding;
 pub mod expressions;
@@ -33,7 +33,7 @@ pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
     })
 }
 
-/// Warns of names that are set aside for configurations from files.
+/// Warns about names that are reserved for configurations from files.
 fn name_warnings(object: &Value) -> Vec<String> {
     if !object.text(&["metadata", "name"]).ends_with(STATIC_SUFFIX) {
         return Vec::new();

@@ -12,6 +12,7 @@ use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of MutatingAdmissionPolicy.
 pub struct MutatingAdmissionPolicy;
 
 impl KindRules for MutatingAdmissionPolicy {

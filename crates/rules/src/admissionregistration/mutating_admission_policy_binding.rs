@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicyBinding: where a mutating policy applies, with which parameters.
+//! MutatingAdmissionPolicyBinding: where a mutating policy applies, and its parameters.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{binding, matching, name_warnings};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of MutatingAdmissionPolicyBinding.
 pub struct MutatingAdmissionPolicyBinding;
 
 impl KindRules for MutatingAdmissionPolicyBinding {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{name_warnings, webhooks};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of MutatingWebhookConfiguration.
 pub struct MutatingWebhookConfiguration;
 
 impl KindRules for MutatingWebhookConfiguration {

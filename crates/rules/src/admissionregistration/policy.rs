@@ -1,4 +1,4 @@
-//! What both kinds of admission policies have in common.
+//! Rules that both kinds of admission policies share.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
@@ -32,6 +32,7 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
+/// Sets the defaults of a policy.
 pub fn set_defaults(object: &mut Value) {
     object.set_default(&["spec", "failurePolicy"], "Fail");
     if let Some(resources) = object.find(&["spec", "matchConstraints"]).filter(|value| value.is_object()) {
@@ -39,7 +40,7 @@ pub fn set_defaults(object: &mut Value) {
     }
 }
 
-/// The parts of a policy's spec that come before what it does. Answers what its other expressions may use.
+/// Validates the fields that both kinds of policies share. Returns the scope of the remaining expressions.
 pub fn validate_matching(errors: &mut Errors, spec: &Value, old: Option<&Value>, mutating: bool) -> Scope {
     let path = Path::root("spec");
     match spec["failurePolicy"].as_str() {

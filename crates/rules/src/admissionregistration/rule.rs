@@ -1,4 +1,4 @@
-//! Which requests a webhook or policy is about.
+//! Validation of the rules that select requests for a webhook or policy.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,12 @@ use crate::common::checks;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
+/// Sets the defaults of a rule.
 pub fn set_defaults(rule: &mut Value) {
     rule.set_default(&["scope"], "*");
 }
 
-/// A rule that may be about objects of certain names only.
+/// Validates a rule that may be restricted to resource names.
 pub fn validate_named(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     let mut seen = BTreeSet::new();
     for (index, name) in rule.items(&["resourceNames"]).iter().enumerate() {
@@ -29,6 +30,7 @@ pub fn validate_named(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     validate(errors, path, rule);
 }
 
+/// Validates a rule.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     validate_list(errors, path, rule, "operations", "operations");
     for (index, operation) in rule.items(&["operations"]).iter().enumerate() {
@@ -48,7 +50,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     }
 }
 
-/// A list that is not empty, and where `*` stands alone.
+/// Validates that a list is not empty and has `*` only as the single member.
 fn validate_list(errors: &mut Errors, path: &Path<'_>, rule: &Value, field: &str, what: &str) {
     let items = rule.items(&[field]);
     if items.is_empty() {
@@ -60,7 +62,7 @@ fn validate_list(errors: &mut Errors, path: &Path<'_>, rule: &Value, field: &str
     }
 }
 
-/// Resources and subresources (`pods/status`), each of which may be `*`, which then stands for all others like it.
+/// Validates resources and subresources (`pods/status`). A wildcard excludes others that it already matches.
 fn validate_resources(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     let resources: Vec<&str> =
         rule.items(&["resources"]).iter().map(|item| item.as_str().unwrap_or_default()).collect();

@@ -18,6 +18,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses};
 const MAX_ANNOTATIONS: usize = 20;
 const MAX_VALUE_LENGTH: usize = 5 * 1024;
 
+/// The rules of ValidatingAdmissionPolicy.
 pub struct ValidatingAdmissionPolicy;
 
 impl KindRules for ValidatingAdmissionPolicy {

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicyBinding: where a validating policy applies, and what comes of a failure.
+//! ValidatingAdmissionPolicyBinding: where a validating policy applies, and the actions on failure.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,6 +9,7 @@ use super::{binding, name_warnings};
 use crate::common::checks;
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ValidatingAdmissionPolicyBinding.
 pub struct ValidatingAdmissionPolicyBinding;
 
 impl KindRules for ValidatingAdmissionPolicyBinding {

@@ -1,4 +1,4 @@
-//! ValidatingWebhookConfiguration: webhooks that may refuse objects.
+//! ValidatingWebhookConfiguration: webhooks that may reject objects.
 
 use jiff::Timestamp;
 use knarr_api::field::Errors;
@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{name_warnings, webhooks};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ValidatingWebhookConfiguration.
 pub struct ValidatingWebhookConfiguration;
 
 impl KindRules for ValidatingWebhookConfiguration {

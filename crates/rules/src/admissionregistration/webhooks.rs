@@ -1,4 +1,4 @@
-//! What both kinds of webhook configurations have in common.
+//! Rules that both kinds of webhook configurations share.
 
 use std::collections::BTreeSet;
 
@@ -17,12 +17,14 @@ const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const HARMLESS: [&str; 2] = ["None", "NoneOnDryRun"];
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const SELECTORS: [&str; 2] = ["namespaceSelector", "objectSelector"];
+/// The columns of both kinds.
 pub const COLUMNS: &[Column] = &[
     NAME,
     text("Webhooks", "integer", "Webhooks indicates the number of webhooks registered in this configuration"),
     AGE,
 ];
 
+/// Sets the defaults of all webhooks of a configuration.
 pub fn set_defaults(object: &mut Value, mutating: bool) {
     for hook in object.items_mut(&["webhooks"]) {
         hook.set_default(&["failurePolicy"], "Fail");
@@ -43,7 +45,7 @@ pub fn set_defaults(object: &mut Value, mutating: bool) {
     }
 }
 
-/// What an update tolerates because the configuration already had it.
+/// The violations that an update tolerates because the stored configuration already has them.
 struct Lax {
     conditions: bool,
     side_effects: bool,
@@ -65,7 +67,7 @@ impl Lax {
             side_effects: !old.iter().all(|hook| HARMLESS.contains(&hook.text(&["sideEffects"]))),
             review_versions: !old.iter().all(reviewed),
             repeated_names: names.len() < old.len(),
-            selector_values: old.iter().any(|hook| SELECTORS.iter().any(|s| label_selector::is_faulty(&hook[*s]))),
+            selector_values: old.iter().any(|hook| SELECTORS.iter().any(|s| label_selector::is_invalid(&hook[*s]))),
         }
     }
 
@@ -80,6 +82,7 @@ impl Lax {
     }
 }
 
+/// Validates all webhooks of a configuration.
 pub fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>, mutating: bool) {
     let hooks = object.items(&["webhooks"]);
     let lax = old.map_or_else(Lax::none, |old| Lax::of(hooks, old.items(&["webhooks"])));
@@ -143,7 +146,7 @@ fn validate_client(errors: &mut Errors, path: &Path<'_>, config: &Value) {
         (Some(url), false) => webhook::validate_url(errors, &path.child("url"), url, true),
         (None, true) => {
             let service = &config["service"];
-            // Kubernetes takes the two names for one another here.
+            // Kubernetes swaps the two names here.
             let (namespace, name) = (service.text(&["name"]), service.text(&["namespace"]));
             let port = service.integer(&["port"]).unwrap_or(0);
             webhook::validate_service(errors, &path.child("service"), namespace, name, service["path"].as_str(), port);
@@ -172,6 +175,7 @@ fn validate_review_versions(errors: &mut Errors, path: &Path<'_>, hook: &Value, 
     }
 }
 
+/// Returns the cells of a configuration.
 pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![columns::name(object), object.items(&["webhooks"]).len().into(), columns::age(object, now)]
 }

@@ -1,4 +1,4 @@
-//! How objects get from one version of a defined kind to another.
+//! Validation of the conversion strategy of a definition.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::common::{checks, webhook};
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// `known_reviews`: whether a review version that this server speaks is demanded.
+/// `known_reviews`: whether at least one supported review version is required.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, conversion: &Value, known_reviews: bool) {
     if conversion.is_null() {
         return;
@@ -38,7 +38,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, conversion: &Value, known_
     }
 }
 
-/// Whether review versions are none at all or include one that this server speaks.
+/// Returns whether there are no review versions or at least one supported one.
 pub fn has_known_review(conversion: &Value) -> bool {
     let reviews = conversion.items(&["webhook", "conversionReviewVersions"]);
     reviews.is_empty() || reviews.iter().any(|version| REVIEW_VERSIONS.contains(&version.as_str().unwrap_or_default()))
@@ -53,7 +53,7 @@ fn validate_client_config(errors: &mut Errors, path: &Path<'_>, config: &Value) 
         (Some(url), false) => webhook::validate_url(errors, &path.child("url"), url, true),
         (None, true) => {
             let service = &config["service"];
-            // Kubernetes takes the two names for one another here.
+            // Kubernetes swaps the two names here.
             let (namespace, name) = (service.text(&["name"]), service.text(&["namespace"]));
             let port = service.integer(&["port"]).unwrap_or(0);
             webhook::validate_service(errors, &path.child("service"), namespace, name, service["path"].as_str(), port);

@@ -1,4 +1,4 @@
-//! Defaults inside schemas must themselves fit the schema.
+//! Validation of the defaults inside schemas.
 
 use knarr_api::custom;
 use knarr_api::field::{Errors, Path};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::schema_fields;
 
-/// Defaults that do not fit their schema, or have fields that it does not know (`pruned`).
+/// Reports defaults that violate their schema, or (`pruned`) have fields that it does not specify.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, schema: &Value, pruned: bool) {
     let default = &schema["default"];
     if !default.is_null() {
@@ -26,7 +26,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, schema: &Value, pruned: bo
     }
 }
 
-/// Whether any default in the schema has a field that its schema does not know.
+/// Returns whether any default in the schema has a field that its schema does not specify.
 pub fn any_unknown(schema: &Value) -> bool {
     schema_fields::any(schema, &mut |schema| schema.has(&["default"]) && has_unknown(&schema["default"], schema))
 }

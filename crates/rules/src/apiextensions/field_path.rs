@@ -1,9 +1,9 @@
-//! Paths such as `.spec.items['a.b']` that must lead to a field of a schema.
+//! Resolves paths such as `.spec.items['a.b']` against a schema.
 
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// The schema of the field that a path leads to, and the path's steps, or what is wrong with the path.
+/// Returns the schema of the field at a path and the steps of the path, or the error of the path.
 pub fn resolve<'a>(path: &str, schema: &'a Value, brackets: bool) -> Result<(Vec<String>, Option<&'a Value>), String> {
     let mut at = Some(schema);
     let mut steps = Vec::new();
@@ -50,7 +50,7 @@ fn step<'a>(schema: Option<&'a Value>, name: &str) -> Result<Option<&'a Value>, 
     }
 }
 
-/// Splits at the delimiters, which are tokens of their own; what is quoted stays whole.
+/// Splits a path into tokens. Delimiters are tokens; quoted text is not split.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;

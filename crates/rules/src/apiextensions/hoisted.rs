@@ -1,11 +1,12 @@
-//! A definition's spec as Kubernetes looks at it: what all versions have in common counts as said once for all, and errors
-//! name it so.
+//! The spec of a definition as Kubernetes validates it internally: fields that are equal in all versions are hoisted to
+//! the top level, and error messages name them there.
 
 use knarr_api::value::Read;
 use serde_json::Value;
 
 const NOTHING: &Value = &Value::Null;
 
+/// The spec of a definition with the fields that are hoisted to its top level.
 pub struct Hoisted<'a> {
     pub spec: &'a Value,
     schema: Option<&'a Value>,
@@ -34,12 +35,12 @@ impl<'a> Hoisted<'a> {
         self.spec.items(&["versions"])
     }
 
-    /// What is said once for all versions; null where nothing is.
+    /// Returns a field that is equal in all versions, or null.
     pub fn common(&self, field: &str) -> &'a Value {
         self.slot(field).unwrap_or(NOTHING)
     }
 
-    /// What one version says for itself; null where it says the same as all.
+    /// Returns a field of one version, or null if it is equal in all versions.
     pub fn own(&self, version: &'a Value, field: &str) -> &'a Value {
         if self.slot(field).is_some() { NOTHING } else { version.get(field).unwrap_or(NOTHING) }
     }
@@ -53,7 +54,7 @@ impl<'a> Hoisted<'a> {
         }
     }
 
-    /// All schemas, each once.
+    /// Returns all schemas; a schema that all versions share is included once.
     pub fn schemas(&self) -> Vec<&'a Value> {
         let common = std::iter::once(self.common("schema"));
         let own = self.versions().iter().map(|version| self.own(version, "schema"));

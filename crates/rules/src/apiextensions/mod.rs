@@ -1,14 +1,18 @@
-//! Kinds that users define.
+//! Rules of the group `apiextensions.k8s.io`.
 
+mod approval;
 mod conversion;
 pub mod custom_resource_definition;
 mod defaults;
 mod field_path;
+mod formats;
 mod hoisted;
 mod names;
 mod schema;
 mod schema_fields;
+mod spec;
 mod structural;
+mod version_json;
 mod versions;
 
 use crate::KindRules;

@@ -1,10 +1,11 @@
-//! The names of a defined kind.
+//! Validation of the names of a defined kind.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
+/// Validates the names of a definition, in its spec or its status.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, given: &Value) {
     let check = |errors: &mut Errors, path: &Path<'_>, name: &str, cased: bool| {
         let wrong = if cased { names::dns_1035_label(&name.to_lowercase()) } else { names::dns_1035_label(name) };

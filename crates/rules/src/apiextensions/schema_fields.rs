@@ -1,14 +1,14 @@
-//! The fields of a JSON schema: their names in objects and in errors, and a schema as errors show it.
+//! The fields of a JSON schema: their names in objects and in error messages, and how messages render a schema.
 
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// What a field holds, as far as showing it needs to know.
+/// The type of a field, as far as rendering depends on it.
 #[derive(Clone, Copy, PartialEq)]
 enum FieldType {
     Text,
     Flag,
-    /// Anything that may be absent, shown as it is.
+    /// Any value that may be absent, rendered as it is.
     Plain,
     Schema,
     Schemas,
@@ -28,7 +28,7 @@ const fn field(go_name: &'static str, name: &'static str, field_type: FieldType)
     Field { go_name, name, field_type }
 }
 
-/// All fields in the order errors show them in.
+/// All fields, in the order of error messages.
 const FIELDS: [Field; 44] = [
     field("ID", "id", FieldType::Text),
     field("Schema", "$schema", FieldType::Text),
@@ -76,7 +76,7 @@ const FIELDS: [Field; 44] = [
     field("XValidations", "x-kubernetes-validations", FieldType::Rules),
 ];
 
-/// The fields that a schema has, by the names errors show, in their order.
+/// Returns the Go names of the fields that are set in a schema, in order.
 pub fn present(schema: &Value) -> impl Iterator<Item = &'static str> + '_ {
     FIELDS.iter().filter(|field| !is_zero(&schema[field.name])).map(|field| field.go_name)
 }
@@ -89,7 +89,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// A schema by its internal names, all fields of it.
+/// Renders a schema with the field names of the internal type, including absent fields.
 pub fn to_json(schema: &Value) -> String {
     if schema.is_null() {
         return "null".to_owned();
@@ -133,7 +133,7 @@ fn list_json(schemas: &[Value]) -> String {
     format!("[{}]", parts.join(","))
 }
 
-/// A validation rule by its internal names.
+/// Renders a validation rule with the field names of the internal type.
 pub fn rule_json(rule: &Value) -> String {
     let text = |field: &str| Value::from(rule.text(&[field]));
     format!(
@@ -147,7 +147,7 @@ pub fn rule_json(rule: &Value) -> String {
     )
 }
 
-/// Whether any schema below and including this one is as asked.
+/// Returns whether the predicate holds for this schema or any schema below it.
 pub fn any(schema: &Value, ask: &mut dyn FnMut(&Value) -> bool) -> bool {
     if schema.is_null() {
         return false;

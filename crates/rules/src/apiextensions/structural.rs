@@ -1,11 +1,11 @@
-//! Structural schemas: those that say the type of every field, so that unknown fields can be told from known ones.
+//! Checks that a schema is structural: it states the type of every field, so that unknown fields can be recognized.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use regex::Regex;
 use serde_json::{Value, json};
 
-/// Where in a schema one stands.
+/// The position in a schema.
 #[derive(Clone, Copy, PartialEq)]
 enum Level {
     Root,
@@ -13,7 +13,7 @@ enum Level {
     Field,
 }
 
-/// What keeps a schema from being structural, in the order of the messages.
+/// Reports why a schema is not structural, in the order of upstream's messages.
 pub fn validate(path: &Path<'_>, schema: &Value) -> Errors {
     let mut errors = Errors::new();
     validate_schema(&mut errors, schema, Level::Root, path);
@@ -22,7 +22,7 @@ pub fn validate(path: &Path<'_>, schema: &Value) -> Errors {
     errors
 }
 
-/// What makes a schema one that cannot be looked at as structural at all.
+/// Returns why a schema cannot be converted to a structural one at all.
 pub fn unsupported(schema: &Value) -> Option<String> {
     for (name, rendered) in [("id", "id"), ("$schema", "schema"), ("$ref", "$ref")] {
         if !schema.text(&[name]).is_empty() {
@@ -126,7 +126,7 @@ fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
     }
 }
 
-/// The fields that every object has must be what they are.
+/// Requires the standard types of `metadata`, `kind` and `apiVersion`.
 fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
     let checked = level == Level::Root || flag(schema, "x-kubernetes-embedded-resource");
     let properties = path.child("properties");
@@ -171,7 +171,7 @@ fn first_is_int_or_string(schema: &Value) -> bool {
     schema.items(&["allOf"]).first().is_some_and(is_int_or_string)
 }
 
-/// The junctors of a schema, whose parts may only say what values are like, not what they are.
+/// Validates `allOf`, `anyOf`, `oneOf` and `not`, which may restrict values but not declare types.
 fn validate_values(errors: &mut Errors, schema: &Value, skip_any: bool, skip_first_all: bool, path: &Path<'_>) {
     if !skip_any {
         for (index, nested) in schema.items(&["anyOf"]).iter().enumerate() {
@@ -240,7 +240,7 @@ fn validate_nested(errors: &mut Errors, schema: &Value, skip_any: bool, path: &P
     }
 }
 
-/// What a junctor's part speaks of must be in the schema itself. `at` is where in the schema, `path` where in the junctor.
+/// Requires that fields in `allOf`, `anyOf`, `oneOf` and `not` also occur in the schema itself, at `at`.
 fn validate_complete(errors: &mut Errors, junctors: &Value, schema: Option<&Value>, at: &Path<'_>, path: &Path<'_>) {
     if junctors.has(&["not"]) {
         validate_nested_complete(errors, &junctors["not"], schema, at, &path.child("not"));

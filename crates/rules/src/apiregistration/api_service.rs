@@ -1,4 +1,4 @@
-//! APIService: who serves a group's version.
+//! APIService: the server of a group version.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -11,6 +11,7 @@ use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, formats};
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ApiService.
 pub struct ApiService;
 
 impl KindRules for ApiService {
@@ -145,7 +146,7 @@ fn validate_spec(errors: &mut Errors, object: &Value) {
     }
     let port = service.integer(&["port"]).unwrap_or(0);
     if !formats::is_port(port) {
-        errors.invalid(&at.child("port"), port, format!("port is not valid: {}", formats::between(1, 65535)));
+        errors.invalid(&at.child("port"), port, format!("port is not valid: {}", checks::between(1, 65535)));
     }
     if insecure && !bundle.is_empty() {
         errors.invalid(&insecure_at, true, "may not be true if caBundle is present");

@@ -1,4 +1,4 @@
-//! Other servers that serve parts of the API.
+//! Rules of the group `apiregistration.k8s.io` (API aggregation).
 
 pub mod api_service;
 

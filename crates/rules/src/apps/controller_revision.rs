@@ -1,4 +1,4 @@
-//! ControllerRevision: one state of a set's template, kept for rolling back.
+//! ControllerRevision: an immutable snapshot of a template, for rollbacks.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,6 +9,7 @@ use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ControllerRevision.
 pub struct ControllerRevision;
 
 impl KindRules for ControllerRevision {

@@ -15,11 +15,12 @@ use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.apps.v1.DaemonSetSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.DaemonSetStatus";
-/// Counts the changes of the template. Clients of old versions read it.
+/// The number of changes of the template, for clients of old versions.
 const TEMPLATE_GENERATION: [&str; 3] = ["metadata", "annotations", "deprecated.daemonset.template.generation"];
 
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
+/// The rules of DaemonSet.
 pub struct DaemonSet;
 
 impl KindRules for DaemonSet {
@@ -48,7 +49,7 @@ impl KindRules for DaemonSet {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
-            // The annotation stands for a field of the spec.
+            // The annotation represents a field of the internal type's spec.
             set_template_generation(object, template_generation(old));
             return;
         }

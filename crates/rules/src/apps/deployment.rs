@@ -1,4 +1,4 @@
-//! Deployment: a set of equal pods that is rolled forward when its template changes.
+//! Deployment: replicated pods with rolling updates.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -17,6 +17,7 @@ const STATUS: &str = "io.k8s.api.apps.v1.DeploymentStatus";
 
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
+/// The rules of Deployment.
 pub struct Deployment;
 
 impl KindRules for Deployment {

@@ -1,4 +1,4 @@
-//! Sets of pods that are kept running.
+//! Rules of the group `apps`.
 
 pub mod controller_revision;
 pub mod daemon_set;

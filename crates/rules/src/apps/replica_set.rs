@@ -1,4 +1,4 @@
-//! ReplicaSet: a number of equal pods.
+//! ReplicaSet: a number of replicas of a pod.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -16,6 +16,7 @@ const STATUS: &str = "io.k8s.api.apps.v1.ReplicaSetStatus";
 
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
+/// The rules of ReplicaSet.
 pub struct ReplicaSet;
 
 impl KindRules for ReplicaSet {

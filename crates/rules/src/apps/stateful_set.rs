@@ -1,4 +1,4 @@
-//! StatefulSet: pods with names and volumes of their own.
+//! StatefulSet: pods with stable names and volumes.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,17 +9,16 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::workload;
-use crate::common::checks::{self, struct_json};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, text};
-use crate::common::label_selector;
-use crate::common::{int_or_percent, labels};
+use crate::common::go_json::struct_json;
+use crate::common::{checks, int_or_percent, label_selector, labels};
 use crate::core::persistent_volume_claim::{self, PersistentVolumeClaim};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
-/// A field of a feature that is off; it stays only where it already is.
+/// A field of a disabled feature gate, dropped unless the stored object has it.
 const MAX_UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
-/// What of the spec an update may change.
+/// The fields of the spec that an update may change.
 const CHANGEABLE: [&str; 7] = [
     "replicas",
     "template",
@@ -35,6 +34,7 @@ const UNCHANGEABLE: &str = "updates to statefulset spec for fields other than 'r
 
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
+/// The rules of StatefulSet.
 pub struct StatefulSet;
 
 impl KindRules for StatefulSet {
@@ -153,7 +153,7 @@ impl KindRules for StatefulSet {
     }
 }
 
-/// What is checked; updates tolerate what was stored before it was.
+/// Which checks apply. Updates skip those that the stored object already violates.
 struct Strictness {
     claims: bool,
     template: bool,
@@ -177,7 +177,7 @@ fn claim_warnings(claim: &Value, path: &str) -> Vec<String> {
     warnings
 }
 
-/// The part of a spec that an update may not change.
+/// Returns the fields of a spec that an update may not change.
 fn kept(spec: &Value) -> Vec<(&String, &Value)> {
     let fields = spec.as_object().into_iter().flatten();
     fields.filter(|(field, value)| !CHANGEABLE.contains(&field.as_str()) && !value.is_null()).collect()
@@ -271,7 +271,8 @@ fn validate_selector_and_template(
     labels::validate_annotations(errors, &metadata["annotations"], &at.child("annotations"));
 }
 
-/// The template as its pods will have it: with the claimed volumes, and with host names that the controller sets.
+/// Returns the template as the controller completes it: with the volumes of the claims, and without host names, which
+/// the controller sets.
 fn template_of_pods(spec: &Value) -> Value {
     let mut template = spec["template"].clone();
     template.remove(&["spec", "subdomain"]);

@@ -1,18 +1,18 @@
-//! What Deployments, ReplicaSets, StatefulSets and DaemonSets have in common.
+//! Rules that Deployments, ReplicaSets, StatefulSets and DaemonSets share.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::checks::{self, struct_json};
-use crate::common::label_selector;
+use crate::common::go_json::struct_json;
+use crate::common::{checks, label_selector};
 use crate::core::pod::warnings;
 use crate::core::pod_template;
 
 const DOES_NOT_MATCH: &str = "`selector` does not match template `labels`";
 
-/// The selector and the template of a set whose pods are all alike and run for good.
+/// Validates the selector and the template of a Deployment or ReplicaSet.
 pub fn validate_selector_and_template(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<&Value>) {
     let selector = &spec["selector"];
     let at = path.child("selector");
@@ -28,6 +28,7 @@ pub fn validate_selector_and_template(errors: &mut Errors, path: &Path<'_>, spec
     validate_runs_forever(errors, &at, template, "ReplicaSet");
 }
 
+/// Validates a required selector, which must not be empty.
 pub fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value, when_empty: &str) {
     if selector.is_null() {
         errors.required(path, "");
@@ -39,7 +40,7 @@ pub fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value,
     }
 }
 
-/// The template's pods must be among those that the selector selects.
+/// Requires that the selector matches the labels of the template.
 pub fn validate_template_labels(errors: &mut Errors, path: &Path<'_>, template: &Value, selector: &LabelSelector) {
     let labels = template.at(&["metadata", "labels"]);
     if !selector.is_everything() && !selector.matches(labels.as_object()) {
@@ -47,7 +48,7 @@ pub fn validate_template_labels(errors: &mut Errors, path: &Path<'_>, template: 
     }
 }
 
-/// Pods of sets are restarted always and have no deadline.
+/// Requires that pods of the template are always restarted and have no deadline.
 pub fn validate_runs_forever(errors: &mut Errors, path: &Path<'_>, template: &Value, kind: &str) {
     let policy = template.text(&["spec", "restartPolicy"]);
     checks::one_of(errors, &path.child("spec.restartPolicy"), policy, &["Always"]);
@@ -57,14 +58,14 @@ pub fn validate_runs_forever(errors: &mut Errors, path: &Path<'_>, template: &Va
     }
 }
 
-/// Counters of a status, in the order they are checked in.
+/// Validates the counters of a status, in this order.
 pub fn validate_counters(errors: &mut Errors, status: &Value, counters: &[&str]) {
     for counter in counters {
         checks::non_negative(errors, &Path::root("status").child(counter), status.integer(&[counter]));
     }
 }
 
-/// Counters that cannot be greater than another.
+/// Reports counters that are greater than the counter `max`.
 pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], max: &str, detail: &str) {
     let max = status.integer(&[max]).unwrap_or(0);
     for counter in counters {
@@ -75,7 +76,7 @@ pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], 
     }
 }
 
-/// The count of hash collisions only grows.
+/// Requires that the count of hash collisions does not decrease.
 pub fn validate_collisions(errors: &mut Errors, status: &Value, old: &Value) {
     let count = status.integer(&["collisionCount"]);
     if old.integer(&["collisionCount"]).is_some_and(|old| count.is_none_or(|count| count < old)) {
@@ -83,7 +84,7 @@ pub fn validate_collisions(errors: &mut Errors, status: &Value, old: &Value) {
     }
 }
 
-/// A strategy as errors show it: its type and its settings by their internal names.
+/// Renders a strategy with the field names of the internal type.
 pub fn strategy_json(strategy: &Value, settings: &[(&str, &str, Value)]) -> String {
     let rolling = &strategy["rollingUpdate"];
     let rolling = if rolling.is_null() {
@@ -98,7 +99,7 @@ pub fn strategy_json(strategy: &Value, settings: &[(&str, &str, Value)]) -> Stri
     format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", Value::from(strategy.text(&["type"])))
 }
 
-/// Warnings about the pods that an object's template makes.
+/// Returns warnings about the pod template of an object.
 pub fn template_warnings(object: &Value) -> Vec<String> {
     warnings::of_template(object.at(&["spec", "template"]), &Path::root("spec.template"))
 }

@@ -1,4 +1,4 @@
-//! Who someone is.
+//! Rules of the group `authentication.k8s.io`.
 
 pub mod token_request;
 

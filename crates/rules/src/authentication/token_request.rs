@@ -1,4 +1,4 @@
-//! TokenRequest: a wish for a token of a service account.
+//! TokenRequest: a request for a token of a service account.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
@@ -10,6 +10,7 @@ const HOUR: i64 = 3600;
 const MIN_EXPIRATION_SECONDS: i64 = 600;
 const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
 
+/// The rules of TokenRequest.
 pub struct TokenRequest;
 
 impl KindRules for TokenRequest {

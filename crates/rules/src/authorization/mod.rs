@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Rules of the group `authorization.k8s.io`.
 
 pub mod reviews;
 

@@ -1,15 +1,18 @@
-//! Questions about who may do what: of oneself, of anyone, of anyone in a namespace.
+//! SubjectAccessReview, SelfSubjectAccessReview and LocalSubjectAccessReview.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::checks::struct_json;
+use crate::common::go_json::struct_json;
 use crate::kind::{Context, KindRules};
 
+/// The rules of SubjectAccessReview.
 pub struct SubjectAccessReview;
+/// The rules of SelfSubjectAccessReview.
 pub struct SelfSubjectAccessReview;
+/// The rules of LocalSubjectAccessReview.
 pub struct LocalSubjectAccessReview;
 
 impl KindRules for SubjectAccessReview {
@@ -98,7 +101,7 @@ fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value, of_
     }
 }
 
-/// Unknown operators are let through: the authorizer may know them.
+/// Validates selector requirements. Unknown operators are accepted because an authorizer may support them.
 fn validate_requirement(errors: &mut Errors, path: &Path<'_>, requirement: &Value, of_labels: bool) {
     let values = requirement.items(&["values"]);
     let at = path.child("values");

@@ -1,22 +1,26 @@
-//! Autoscalers between version 1, which knows the use of processors only, and version 2. What version 1 has no fields
-//! for it carries in annotations.
+//! Conversion of HorizontalPodAutoscalers between v1, which has CPU utilization only, and v2. v1 carries what it has no
+//! fields for in annotations.
 
 use knarr_api::value::{Read, Write};
 use serde_json::{Map, Value, json};
 
-use crate::common::checks::struct_json;
+use crate::common::go_json::struct_json;
 
+/// The default CPU utilization target in percent.
 pub const DEFAULT_CPU: i64 = 80;
+/// The annotation in which v1 carries metrics.
 pub const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 
+/// Returns the metric for a CPU utilization target.
 pub fn cpu_metric(percent: i64) -> Value {
     let target = json!({"type": "Utilization", "averageUtilization": percent});
     json!({"type": "Resource", "resource": {"name": "cpu", "target": target}})
 }
 
+/// Converts an autoscaler from v1 to v2.
 pub fn v1_to_v2(object: &mut Value) {
     let mut metrics: Vec<Value> = Vec::new();
     if let Some(other) = annotation(object, METRICS) {
@@ -55,6 +59,7 @@ pub fn v1_to_v2(object: &mut Value) {
     drop_annotations(object);
 }
 
+/// Converts an autoscaler from v2 to v1.
 pub fn v2_to_v1(object: &mut Value) {
     drop_annotations(object);
     let metrics = object.remove(&["spec", "metrics"]).unwrap_or_default();
@@ -89,7 +94,7 @@ pub fn v2_to_v1(object: &mut Value) {
     object.set_default(&["status", "desiredReplicas"], 0);
 }
 
-/// The share of processors that a metric is about, if it is one of those that version 1 knows.
+/// Returns the CPU utilization of a metric, if it is one that v1 has a field for.
 fn cpu_percent(metric: &Value, side: &str) -> Option<i64> {
     let of_cpu = metric.text(&["type"]) == "Resource" && metric.text(&["resource", "name"]) == "cpu";
     metric.integer(&["resource", side, "averageUtilization"]).filter(|_| of_cpu)
@@ -116,14 +121,14 @@ fn drop_annotations(object: &mut Value) {
     }
 }
 
-/// The object's fields in the order given, then no others.
+/// Renders the given fields of an object, in this order, without any others.
 fn ordered(object: &Value, order: &[&str]) -> String {
     let parts: Vec<String> =
         order.iter().filter_map(|field| object.get(field).map(|value| format!("\"{field}\":{value}"))).collect();
     format!("{{{}}}", parts.join(","))
 }
 
-/// A metric as version 1 writes it; `side` is `target` for what is wanted and `current` for what is measured.
+/// Converts a metric to v1; `side` is `target` for specs and `current` for statuses.
 fn metric_to_v1(metric: &Value, side: &str) -> String {
     let mut parts = vec![format!("\"type\":{}", Value::from(metric.text(&["type"])))];
     for kind in ["object", "pods", "resource", "containerResource", "external"] {
@@ -184,7 +189,7 @@ fn source_to_v1(source: &Value, kind: &str, side: &str) -> String {
     ordered(&Value::Object(fields), &order)
 }
 
-/// A metric of version 1's annotations as version 2 has it.
+/// Converts a metric in an annotation of v1 to v2.
 fn metric_to_v2(metric: &Value, side: &str) -> Value {
     let mut out = json!({"type": metric.text(&["type"])});
     for kind in ["object", "pods", "resource", "containerResource", "external"] {
@@ -237,7 +242,7 @@ fn source_to_v2(source: &Value, kind: &str, side: &str) -> Value {
     out
 }
 
-/// Behaviour as the annotation has it: by its internal names.
+/// Renders the behavior for the annotation, with the field names of the internal type.
 fn behavior_to_internal(behavior: &Value) -> String {
     let rules = |rules: &Value| {
         if rules.is_null() {
@@ -265,7 +270,7 @@ fn behavior_to_internal(behavior: &Value) -> String {
     format!("{{\"ScaleUp\":{},\"ScaleDown\":{}}}", rules(&behavior["scaleUp"]), rules(&behavior["scaleDown"]))
 }
 
-/// Takes internal names to those of the fields: the same with a small first letter.
+/// Converts Go names to field names, which start with a lower-case letter.
 fn behavior_from_internal(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

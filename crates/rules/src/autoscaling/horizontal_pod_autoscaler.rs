@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: keeps the number of replicas where the metrics want it.
+//! HorizontalPodAutoscaler: scales a workload by metrics.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -17,6 +17,7 @@ const STATUS: &str = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus";
 const MAX_WINDOW_SECONDS: i64 = 3600;
 const MAX_PERIOD_SECONDS: i64 = 1800;
 
+/// The rules of HorizontalPodAutoscaler.
 pub struct HorizontalPodAutoscaler;
 
 impl KindRules for HorizontalPodAutoscaler {
@@ -112,7 +113,7 @@ impl KindRules for HorizontalPodAutoscaler {
     }
 }
 
-/// The object as version 2 has it, where metrics are always present.
+/// Returns the object in v2, where metrics are always present.
 fn as_v2(object: &Value) -> Value {
     let mut object = object.clone();
     if !object.has(&["spec", "metrics"]) {
@@ -152,7 +153,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
         metrics.any(|metric| {
             metric.text(&["type"]) == "Object"
                 && metric.has(&["object"])
-                && metrics::version_fault(metric.at(&["object", "describedObject"]), rules).is_some()
+                && metrics::version_error(metric.at(&["object", "describedObject"]), rules).is_some()
         })
     });
     metrics::validate(errors, &path.child("metrics"), spec, rules);

@@ -1,4 +1,4 @@
-//! What an autoscaler measures: validation of its metrics, and how tables show them.
+//! Validation and rendering of the metrics of an autoscaler.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::common::checks;
 use crate::core::pod::validation::resources;
 
-/// Types of metrics with the field each has its source in, in the order that sources are checked in.
+/// The types of metrics and the fields of their sources, in the order of validation.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -19,13 +19,14 @@ const SOURCES: [(&str, &str); 5] = [
 ];
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-/// How strictly a reference's API version is judged.
+/// How strictly the API version of a reference is validated.
 #[derive(Clone, Copy, Default)]
 pub struct VersionRules {
     pub may_lack_group: bool,
     pub may_be_invalid: bool,
 }
 
+/// Validates the metrics of a spec.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, rules: VersionRules) {
     let metrics = spec.items(&["metrics"]);
     for (index, metric) in metrics.iter().enumerate() {
@@ -155,16 +156,18 @@ fn validate_identifier(errors: &mut Errors, path: &Path<'_>, metric: &Value) {
     }
 }
 
+/// Validates a reference to a scale target or an object.
 pub fn validate_reference(errors: &mut Errors, path: &Path<'_>, reference: &Value, rules: VersionRules) {
     for field in ["kind", "name"] {
         checks::required_name(errors, &path.child(field), reference.text(&[field]), names::path_segment);
     }
-    if let Some(wrong) = version_fault(reference, rules) {
+    if let Some(wrong) = version_error(reference, rules) {
         errors.invalid(&path.child("apiVersion"), reference.text(&["apiVersion"]), wrong);
     }
 }
 
-pub fn version_fault(reference: &Value, rules: VersionRules) -> Option<String> {
+/// Returns the error of a reference's API version.
+pub fn version_error(reference: &Value, rules: VersionRules) -> Option<String> {
     let version = reference.text(&["apiVersion"]);
     if rules.may_be_invalid {
         return None;
@@ -177,7 +180,7 @@ pub fn version_fault(reference: &Value, rules: VersionRules) -> Option<String> {
     (!rules.may_lack_group && !has_group).then(|| "apiVersion must specify API group".to_owned())
 }
 
-/// The metrics as tables show them: current value and target of the first two.
+/// Renders metrics for tables: the current value and the target of the first two.
 pub fn display(specs: &[Value], statuses: &[Value]) -> String {
     const MAX_DISPLAYED: usize = 2;
     if specs.is_empty() {
@@ -200,7 +203,7 @@ fn display_metric(spec: &Value, status: &Value) -> String {
     let target = spec.at(&[field, "target"]);
     let current = &status[*field]["current"];
     let measured = status.has(&[field]);
-    // A status without the value that the target is of shows as nothing measured, or as zero where it always has one.
+    // A status without the value of the target's type is rendered as unknown, or as zero where the field is mandatory.
     let amount = |value: &str, zero: bool| match current[value].as_str() {
         Some(text) => text.to_owned(),
         None if measured && zero => "0".to_owned(),

@@ -1,4 +1,4 @@
-//! How many replicas a workload has.
+//! Rules of the group `autoscaling`.
 
 mod conversion;
 pub mod horizontal_pod_autoscaler;

@@ -1,4 +1,4 @@
-//! Scale: the number of replicas of any workload, as a subresource of it.
+//! Scale: the subresource with the number of replicas of a workload.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,6 +9,7 @@ use crate::common::checks;
 use crate::common::columns::{self, AGE, field};
 use crate::kind::{Column, Context, KindRules, OBJECT_META};
 
+/// The rules of Scale.
 pub struct Scale;
 
 impl KindRules for Scale {

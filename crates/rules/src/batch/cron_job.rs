@@ -1,11 +1,12 @@
-//! CronJob: a job at every time that a schedule names.
+//! CronJob: creates Jobs on a schedule.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use super::{job_spec, schedule, time_zone};
+use super::job::spec as job_spec;
+use super::{schedule, time_zone};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
 use crate::common::label_selector;
@@ -15,11 +16,12 @@ use crate::kind::{self, Column, Context, KindRules};
 const SPEC: &str = "io.k8s.api.batch.v1.CronJobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.CronJobStatus";
 const JOB_SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
-/// The names of its jobs add eleven characters and must still be labels.
+/// The controller appends eleven characters to the names of Jobs, which must still be DNS labels.
 const MAX_NAME_LENGTH: usize = 52;
 
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 
+/// The rules of CronJob.
 pub struct CronJob;
 
 impl KindRules for CronJob {

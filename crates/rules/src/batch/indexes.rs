@@ -1,6 +1,6 @@
-//! Sets of completion indexes as Jobs write them: `1,3-5,7`.
+//! Parses sets of completion indexes: `1,3-5,7`.
 
-/// Counts the indexes, or says what is wrong with the text.
+/// Returns the number of indexes, or the error of the text.
 pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     let mut total = 0;
     let mut last: Option<i64> = None;
@@ -18,7 +18,7 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// The first index that is in both sets. Parts that make no sense are passed over.
+/// Returns the first index that is in both sets. Invalid intervals are skipped.
 pub fn overlap(one: &str, other: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',').filter_map(|part| interval(part, completions).ok()).collect()

@@ -1,11 +1,8 @@
-//! Pods that run to an end, once or by the clock.
+//! Rules of the group `batch`.
 
 pub mod cron_job;
 mod indexes;
 pub mod job;
-mod job_policies;
-mod job_spec;
-mod job_status;
 mod schedule;
 mod time_zone;
 

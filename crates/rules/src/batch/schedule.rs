@@ -1,9 +1,9 @@
-//! Cron schedules: what is wrong with one. When a schedule is due is the CronJob controller's matter.
+//! Validation of cron schedules. The CronJob controller computes the times.
 
 use super::time_zone;
 use crate::common::go_duration;
 
-/// The range of one of the five fields, and the names its numbers may have.
+/// The range of one of the five fields, and the names of its numbers.
 struct Bounds {
     low: u64,
     high: u64,
@@ -21,7 +21,7 @@ const FIELDS: [Bounds; 5] = [
 ];
 const DESCRIPTORS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Checks a schedule, with the message clients know for what is wrong first.
+/// Validates a schedule. Returns the message of the first error.
 pub fn check(schedule: &str) -> Result<(), String> {
     let mut spec = schedule;
     if spec.starts_with("TZ=") || spec.starts_with("CRON_TZ=") {
@@ -63,7 +63,7 @@ fn check_descriptor(text: &str) -> Result<(), String> {
     }
 }
 
-/// Checks `number`, `low-high`, `*`, each perhaps with `/step`.
+/// Validates `number`, `low-high` or `*`, each with an optional `/step`.
 fn check_range(range: &str, bounds: &Bounds) -> Result<(), String> {
     let parts: Vec<&str> = range.split('/').collect();
     let ends: Vec<&str> = parts[0].split('-').collect();

@@ -1,8 +1,8 @@
-//! Names of time zones.
+//! Validation of time zone names.
 
 use jiff::tz::TimeZone;
 
-/// What is wrong with the name of a time zone, in the order it is told.
+/// Returns the errors of a time zone name, in the order of messages.
 pub fn faults(name: &str) -> Vec<String> {
     if name.is_empty() {
         return vec!["timeZone must be nil or non-empty string".to_owned()];
@@ -21,11 +21,12 @@ pub fn faults(name: &str) -> Vec<String> {
     faults
 }
 
-/// Whether there is such a zone; names are told apart by their case.
+/// Returns whether the time zone exists. Names are case-sensitive.
 pub fn is_known(name: &str) -> bool {
     matches!(name, "" | "UTC" | "Local") || TimeZone::get(name).is_ok_and(|zone| zone.iana_name() == Some(name))
 }
 
+/// Returns the message for an unknown time zone.
 pub fn unknown(name: &str) -> String {
     format!("unknown time zone {name}")
 }

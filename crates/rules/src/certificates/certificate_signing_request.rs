@@ -1,4 +1,4 @@
-//! CertificateSigningRequest: someone's wish for a certificate, the decision about it, and the certificate.
+//! CertificateSigningRequest: a request for a certificate, the approval or denial, and the issued certificate.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::common::columns::{self, AGE, NAME, field, text};
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.certificates.v1.CertificateSigningRequestSpec";
-/// What the column of signers is said to hold; unlike what the field itself is said to.
+/// The description of the column SignerName, which differs from that of the field.
 const SIGNER_NAME: &str = "Requested signer for the request. It is a qualified name in the form: \
     `scope-hostname.io/name`. If empty, it will be defaulted:
  1. If it's a kubelet client certificate, it is assigned
@@ -28,7 +28,7 @@ const SIGNER_NAME: &str = "Requested signer for the request. It is a qualified n
 Distribution of trust for signers happens out of band. You can select on this field using `spec.signerName`.";
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const MIN_EXPIRATION_SECONDS: i64 = 600;
-/// Conditions that are there or not, but never false.
+/// Conditions that are true or absent, never false.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 const USAGES: [&str; 23] = [
     "any",
@@ -56,6 +56,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
+/// The rules of CertificateSigningRequest.
 pub struct CertificateSigningRequest;
 
 impl KindRules for CertificateSigningRequest {
@@ -154,7 +155,7 @@ fn conditions<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
     all.filter(|condition| condition.text(&["type"]) == kind).collect()
 }
 
-/// A write of the status takes decisions as they were, where it has as many.
+/// Keeps the approval and denial conditions on a status update, if it has as many of them.
 fn keep_conditions(object: &mut Value, old: &Value, kind: &str) {
     let before = conditions(old, kind);
     if before.len() != conditions(object, kind).len() {
@@ -166,7 +167,7 @@ fn keep_conditions(object: &mut Value, old: &Value, kind: &str) {
     }
 }
 
-/// Conditions without times get them: of the same condition before, or of now.
+/// Sets the missing times of conditions, to those of the stored condition or to now.
 fn stamp_conditions(object: &mut Value, old: &Value, now: Timestamp) {
     let now = time::seconds(now);
     for condition in object.items_mut(&["status", "conditions"]) {
@@ -187,7 +188,7 @@ fn stamp_conditions(object: &mut Value, old: &Value, now: Timestamp) {
 fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let path = Path::root("spec");
     let request = spec.text(&["request"]);
-    if let Some(wrong) = pem::request_fault(&STANDARD.decode(request).unwrap_or_default()) {
+    if let Some(wrong) = pem::request_error(&STANDARD.decode(request).unwrap_or_default()) {
         errors.invalid(&path.child("request"), spec["request"].clone(), wrong);
     }
     validate_usages(errors, &path, spec, old);
@@ -265,7 +266,7 @@ fn certificate(object: &Value) -> &str {
 }
 
 fn validate_certificate(errors: &mut Errors, object: &Value, old: Option<&Value>) {
-    let fault = |object: &Value| pem::chain_fault(&STANDARD.decode(certificate(object)).unwrap_or_default());
+    let fault = |object: &Value| pem::chain_error(&STANDARD.decode(certificate(object)).unwrap_or_default());
     if old.is_some_and(|old| certificate(old) == certificate(object) || fault(old).is_some()) {
         return;
     }
@@ -274,7 +275,7 @@ fn validate_certificate(errors: &mut Errors, object: &Value, old: Option<&Value>
     }
 }
 
-/// Decisions are made by `approval` alone and never taken back; the certificate is set once, by `status`.
+/// Only writes to `approval` add decisions, which are never removed; `status` sets the certificate once.
 fn validate_change(errors: &mut Errors, object: &Value, old: &Value, subresource: &str) {
     let path = Path::root("status.conditions");
     for kind in DECISIONS {

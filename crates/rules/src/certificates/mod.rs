@@ -1,4 +1,4 @@
-//! Certificates that the cluster signs.
+//! Rules of the group `certificates.k8s.io`.
 
 pub mod certificate_signing_request;
 mod pem;

@@ -1,11 +1,11 @@
-//! Certificates and requests in their text form.
+//! Validation of PEM-encoded certificates and certificate requests.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
 
-/// What is wrong with a signing request: its form, or its signature.
-pub fn request_fault(text: &[u8]) -> Option<String> {
+/// Returns the error of a certificate request, in its encoding or its signature.
+pub fn request_error(text: &[u8]) -> Option<String> {
     let block = Pem::iter_from_buffer(text).next().and_then(Result::ok);
     let Some(block) = block.filter(|block| block.label == "CERTIFICATE REQUEST") else {
         return Some("PEM block type must be CERTIFICATE REQUEST".to_owned());
@@ -19,8 +19,8 @@ pub fn request_fault(text: &[u8]) -> Option<String> {
     }
 }
 
-/// What is wrong with a chain of certificates.
-pub fn chain_fault(text: &[u8]) -> Option<String> {
+/// Returns the error of a certificate chain.
+pub fn chain_error(text: &[u8]) -> Option<String> {
     if text.is_empty() {
         return None;
     }

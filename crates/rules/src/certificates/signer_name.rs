@@ -1,4 +1,4 @@
-//! Names of signers: `example.com/signer`.
+//! Validation of signer names: `example.com/signer`.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -6,6 +6,7 @@ use knarr_api::names;
 const MAX_DOMAIN_LENGTH: usize = 253;
 const MAX_LENGTH: usize = MAX_DOMAIN_LENGTH + (253 + 63 + 1) + 1;
 
+/// Validates the name of a signer.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
@@ -29,7 +30,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// Tells what is wrong with the first wrong label.
+/// Reports the errors of the first invalid label.
 fn validate_labels(errors: &mut Errors, path: &Path<'_>, text: &str, check: names::Check) {
     if let Some(label) = text.split('.').find(|label| !check(label).is_empty()) {
         for wrong in check(label) {

@@ -1,10 +1,10 @@
-//! IP addresses and ranges, read as Kubernetes reads them: what old clients may still write is told from what is right.
+//! Parsing and validation of IP addresses and CIDRs, in the strict form and in the lax form that old fields accept.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use knarr_api::field::{Errors, Path, quoted};
 
-/// Reads an address that may have leading zeros in its IPv4 parts. An IPv4 address in IPv6 form reads as IPv4.
+/// Parses an address that may have leading zeros in IPv4 octets. An IPv4-mapped IPv6 address is parsed as IPv4.
 pub fn parse_sloppy(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         let address = parse_ipv6_sloppy(text)?;
@@ -28,7 +28,7 @@ fn parse_ipv4_sloppy(text: &str) -> Option<Ipv4Addr> {
 }
 
 fn parse_ipv6_sloppy(text: &str) -> Option<Ipv6Addr> {
-    // Only an IPv4 address at the end can have leading zeros that the strict form refuses.
+    // Only an IPv4 address at the end can have leading zeros that the strict form rejects.
     match text.rfind(':') {
         Some(colon) if text[colon..].contains('.') => {
             let tail = parse_ipv4_sloppy(&text[colon + 1..])?;
@@ -42,7 +42,7 @@ fn is_mapped(text: &str) -> bool {
     text.parse::<Ipv6Addr>().is_ok_and(|address| address.to_ipv4_mapped().is_some())
 }
 
-/// An address in a field that is older than the strict form. `known` are the addresses the field had before.
+/// Validates an address in a field that accepts the lax form. `known` are the stored addresses of the field.
 pub fn legacy_address(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
     if !known.contains(&text) {
         strict_address(errors, path, text);
@@ -64,7 +64,7 @@ fn strict_address(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Ip
     (errors.0.len() == before).then_some(address)
 }
 
-/// An address in its one canonical form.
+/// Validates an address that must be in canonical form.
 pub fn canonical_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if let Some(address) = strict_address(errors, path, text)
         && address.to_string() != text
@@ -73,7 +73,7 @@ pub fn canonical_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// What to tell a client whose address is not in the form that all programs read alike.
+/// Returns warnings about an address that programs may parse differently.
 pub fn address_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else { return Vec::new() };
     let value = quoted(text);
@@ -87,7 +87,7 @@ pub fn address_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// An address and the length of its prefix.
+/// An address and a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub address: IpAddr,
@@ -95,7 +95,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Reads a range that may have leading zeros, and bits beyond its prefix.
+    /// Parses a CIDR that may have leading zeros and bits set beyond its prefix.
     pub fn parse_sloppy(text: &str) -> Option<Range> {
         let (address, prefix) = text.split_once('/')?;
         if prefix.is_empty() || !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -114,7 +114,7 @@ impl Range {
         Some(Range { address, prefix: u8::try_from(length).ok()? })
     }
 
-    /// The range's first address.
+    /// Returns the first address of the CIDR.
     pub fn network(&self) -> IpAddr {
         match self.address {
             IpAddr::V4(address) => {
@@ -128,6 +128,7 @@ impl Range {
         }
     }
 
+    /// Returns whether the CIDR contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4()
             && Range { address, prefix: self.prefix }.network() == self.network()
@@ -140,7 +141,7 @@ impl std::fmt::Display for Range {
     }
 }
 
-/// A range in a field that is older than the strict form. `known` are the ranges the field had before.
+/// Validates a CIDR in a field that accepts the lax form. `known` are the stored CIDRs of the field.
 pub fn legacy_range(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
     if !known.contains(&text) {
         strict_range(errors, path, text);
@@ -166,7 +167,7 @@ fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Rang
     None
 }
 
-/// A range in its one canonical form.
+/// Validates a CIDR that must be in canonical form.
 pub fn canonical_range(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if let Some(range) = strict_range(errors, path, text)
         && range.to_string() != text
@@ -175,7 +176,7 @@ pub fn canonical_range(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// What to tell a client whose range is not in the form that all programs read alike.
+/// Returns warnings about a CIDR that programs may parse differently.
 pub fn range_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     let Some(range) = Range::parse_sloppy(text) else { return Vec::new() };
     let value = quoted(text);
@@ -198,7 +199,7 @@ pub fn range_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     warnings
 }
 
-/// Whether a list has addresses of both families.
+/// Returns whether a list has addresses of both IP families.
 pub fn is_dual_stack(addresses: &[&str]) -> bool {
     let families = || addresses.iter().filter_map(|text| parse_sloppy(text));
     families().any(|address| address.is_ipv4()) && families().any(|address| address.is_ipv6())

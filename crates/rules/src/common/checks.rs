@@ -1,50 +1,59 @@
-//! Small checks that many kinds make of a field.
+//! Checks of single fields that many kinds share.
 
-use knarr_api::field::{Error, Errors, ErrorType, Path};
+use knarr_api::field::{Error, ErrorType, Errors, Path};
 use knarr_api::names::{self, Check};
 use serde_json::Value;
 
 use super::internal_types;
 
+/// The message for a negative number.
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
+/// The message for a number that must be positive.
 pub const NOT_POSITIVE: &str = "must be greater than 0";
+/// The message for a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
+/// Reports a negative number.
 pub fn non_negative(errors: &mut Errors, path: &Path, value: Option<i64>) {
     if let Some(value) = value.filter(|value| *value < 0) {
         errors.invalid(path, value, NEGATIVE);
     }
 }
 
-/// Says that a field may not change; the new value is shown as JSON.
+/// Reports a change of an immutable field.
 pub fn immutable(errors: &mut Errors, path: &Path, new: &Value, old: &Value) {
     if new != old {
         errors.invalid(path, new.clone(), IMMUTABLE);
     }
 }
 
-/// A structure that must stay as it was, shown as Kubernetes shows those of the type.
+/// Reports a change of an immutable field whose type is in `internal_types.txt`.
 pub fn immutable_structure(errors: &mut Errors, path: &Path, type_name: &str, new: &Value, old: &Value) {
     if new != old {
         errors.invalid_verbatim(path, internal_types::to_json(type_name, new), IMMUTABLE);
     }
 }
 
-/// A value that must be one of a few.
+/// Reports a value that is not one of the supported ones.
 pub fn one_of(errors: &mut Errors, path: &Path, value: &str, supported: &[&str]) {
     if !supported.contains(&value) {
         errors.not_supported(path, value, supported);
     }
 }
 
-/// An unsupported value that is shown just as given, for structures.
+/// Reports an unsupported value that is already rendered as JSON.
 pub fn not_supported_struct(errors: &mut Errors, path: &Path<'_>, rendered: String, supported: &[&str]) {
     let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
     let detail = format!("supported values: {}", names.join(", "));
-    errors.push(Error { field: path.to_string(), error_type: ErrorType::NotSupported, bad_value: Some(rendered), detail });
+    errors.push(Error {
+        field: path.to_string(),
+        error_type: ErrorType::NotSupported,
+        bad_value: Some(rendered),
+        detail,
+    });
 }
 
-/// A required name of a certain form.
+/// Validates a required name.
 pub fn required_name(errors: &mut Errors, path: &Path, name: &str, check: Check) {
     if name.is_empty() {
         errors.required(path, "");
@@ -53,31 +62,9 @@ pub fn required_name(errors: &mut Errors, path: &Path, name: &str, check: Check)
     }
 }
 
-/// The message for a number outside a range.
+/// Returns the message for a number outside a range.
 pub fn between(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
-}
-
-/// JSON text as Kubernetes writes it: with the marks of HTML escaped.
-pub fn escaped(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for character in json.chars() {
-        match character {
-            '<' => out.push_str("\\u003c"),
-            '>' => out.push_str("\\u003e"),
-            '&' => out.push_str("\\u0026"),
-            '\u{2028}' => out.push_str("\\u2028"),
-            '\u{2029}' => out.push_str("\\u2029"),
-            plain => out.push(plain),
-        }
-    }
-    out
-}
-
-/// Structures that Kubernetes shows in an error by its internal field names, all of them, in their order.
-pub fn struct_json(fields: &[(&str, Value)]) -> String {
-    let parts: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    escaped(&format!("{{{}}}", parts.join(",")))
 }
 
 #[cfg(test)]
@@ -103,6 +90,5 @@ mod tests {
                 "spec.d: Required value",
             ]
         );
-        assert_eq!(struct_json(&[("Kind", "Role".into()), ("N", 1.into())]), r#"{"Kind":"Role","N":1}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! The columns that many kinds' tables share, and how their cells read.
+//! Table columns and cells that many kinds share.
 
 use jiff::Timestamp;
 use knarr_api::time;
@@ -7,35 +7,41 @@ use serde_json::{Map, Value};
 
 use crate::kind::{Column, ColumnPriority, Description, OBJECT_META};
 
+/// The column Name.
 pub const NAME: Column = Column { format: "name", ..field("Name", "string", OBJECT_META, "name") };
+/// The column Age.
 pub const AGE: Column = field("Age", "string", OBJECT_META, "creationTimestamp");
+/// The wide column Containers of kinds with a pod template.
 pub const CONTAINERS: Column = wide(text("Containers", "string", "Names of each container in the template."));
+/// The wide column Images of kinds with a pod template.
 pub const IMAGES: Column = wide(text("Images", "string", "Images referenced by each container in the template."));
 
-/// A column with a description of its own.
+/// Returns a column with its own description.
 pub const fn text(name: &'static str, kind: &'static str, description: &'static str) -> Column {
     Column { name, kind, format: "", description: Description::Text(description), priority: ColumnPriority::Always }
 }
 
-/// A column described by the documentation of a field.
+/// Returns a column with the description of a field.
 pub const fn field(name: &'static str, kind: &'static str, of: &'static str, field: &'static str) -> Column {
     Column { name, kind, format: "", description: Description::Field(of, field), priority: ColumnPriority::Always }
 }
 
-/// The same column, shown with `-o wide` only.
+/// Returns the same column, printed with `-o wide` only.
 pub const fn wide(column: Column) -> Column {
     Column { priority: ColumnPriority::Wide, ..column }
 }
 
+/// Returns the cell of the column Name.
 pub fn name(object: &Value) -> Value {
     object.text(&["metadata", "name"]).into()
 }
 
+/// Returns the cell of the column Age.
 pub fn age(object: &Value, now: Timestamp) -> Value {
     since(object.text(&["metadata", "creationTimestamp"]), now).into()
 }
 
-/// How long ago a time was, in the coarse form of tables.
+/// Renders the time since a timestamp as tables do.
 pub fn since(at: &str, now: Timestamp) -> String {
     match time::parse(at) {
         Some(at) => time::human_duration(now.duration_since(at).as_secs()),
@@ -43,7 +49,7 @@ pub fn since(at: &str, now: Timestamp) -> String {
     }
 }
 
-/// The names and the images of a pod template's containers.
+/// Returns the names and the images of the containers in a pod template.
 pub fn containers_and_images(template: &Value) -> [Value; 2] {
     let joined = |field: &str| {
         let parts: Vec<&str> = template.items(&["spec", "containers"]).iter().map(|c| c.text(&[field])).collect();
@@ -52,7 +58,7 @@ pub fn containers_and_images(template: &Value) -> [Value; 2] {
     [joined("name"), joined("image")]
 }
 
-/// Labels as `a=b,c=d`.
+/// Renders labels as `a=b,c=d`.
 pub fn labels(labels: Option<&Map<String, Value>>) -> String {
     let mut parts: Vec<String> =
         labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
@@ -60,13 +66,13 @@ pub fn labels(labels: Option<&Map<String, Value>>) -> String {
     if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
 }
 
-/// A count that reads as zero where the field is absent.
+/// Returns a count, which is zero if the field is absent.
 pub fn count(object: &Value, path: &[&str]) -> Value {
     object.integer(path).unwrap_or(0).into()
 }
 
-/// The first few of a list, and how many more there are.
-pub fn first_of(items: &[&str], max: usize, when_empty: &str) -> String {
+/// Renders the first `max` items of a list and the number of further ones.
+pub fn join_first(items: &[&str], max: usize, when_empty: &str) -> String {
     if items.is_empty() {
         return when_empty.to_owned();
     }
@@ -87,7 +93,7 @@ mod tests {
         assert_eq!(age(&json!({}), now), "<unknown>");
         let template = json!({"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]}});
         assert_eq!(containers_and_images(&template), [json!("a,b"), json!("x,y")]);
-        assert_eq!(first_of(&["a", "b", "c", "d"], 3, "<unset>"), "a,b,c + 1 more...");
-        assert_eq!(first_of(&[], 3, "<unset>"), "<unset>");
+        assert_eq!(join_first(&["a", "b", "c", "d"], 3, "<unset>"), "a,b,c + 1 more...");
+        assert_eq!(join_first(&[], 3, "<unset>"), "<unset>");
     }
 }

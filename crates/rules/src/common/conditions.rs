@@ -1,4 +1,4 @@
-//! Conditions in the form that newer kinds share (`metav1.Condition`).
+//! Validation of conditions of type `metav1.Condition`.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use super::checks;
 const MAX_REASON_LENGTH: usize = 1024;
 const MAX_MESSAGE_LENGTH: usize = 32 * 1024;
 
+/// Validates a list of conditions.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What changed in an object, line by line, as Kubernetes tells it of fields that may not change.
+//! Unified diffs of two objects, which Kubernetes includes in messages about immutable fields.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,12 @@ use serde_json::Value;
 
 use super::internal_types;
 
+/// Returns the diff of two pod specs.
 pub fn of_pod_specs(old: &Value, new: &Value) -> String {
     unified(&internal_types::to_json_pretty("PodSpec", old), &internal_types::to_json_pretty("PodSpec", new))
 }
 
+/// Returns the diff of two ephemeral containers.
 pub fn of_ephemeral_containers(old: &Value, new: &Value) -> String {
     unified(
         &internal_types::to_json_pretty("EphemeralContainer", old),
@@ -17,11 +19,13 @@ pub fn of_ephemeral_containers(old: &Value, new: &Value) -> String {
     )
 }
 
+/// Returns the diff of two specs of PersistentVolumeClaims.
 pub fn of_claim_specs(old: &Value, new: &Value) -> String {
     let name = "PersistentVolumeClaimSpec";
     unified(&internal_types::to_json_pretty(name, old), &internal_types::to_json_pretty(name, new))
 }
 
+/// Returns the diff of two sources of PersistentVolumes.
 pub fn of_volume_sources(old: &Value, new: &Value) -> String {
     let name = "PersistentVolumeSource";
     unified(&internal_types::to_json_pretty(name, old), &internal_types::to_json_pretty(name, new))
@@ -29,7 +33,7 @@ pub fn of_volume_sources(old: &Value, new: &Value) -> String {
 
 const CONTEXT: usize = 3;
 
-/// A unified difference of two texts with three lines of context.
+/// Returns the unified diff of two texts with three lines of context.
 pub fn unified(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.split('\n').collect(), new.split('\n').collect());
     let mut text = String::new();
@@ -65,7 +69,7 @@ fn range(start: usize, end: usize) -> String {
     }
 }
 
-/// A stretch of lines that stayed, or that became others.
+/// A range of lines that are equal, or that are replaced by others.
 #[derive(Clone, Debug, PartialEq)]
 struct Step {
     equal: bool,
@@ -73,7 +77,7 @@ struct Step {
     new: std::ops::Range<usize>,
 }
 
-/// Cuts the steps where more lines stayed than the context of two changes covers.
+/// Splits the steps into hunks, where more lines are equal than two contexts cover.
 fn hunks(steps: &[Step]) -> Vec<Vec<Step>> {
     let mut steps = steps.to_vec();
     if let Some(first) = steps.first_mut().filter(|step| step.equal) {
@@ -124,8 +128,8 @@ fn steps(old: &[&str], new: &[&str]) -> Vec<Step> {
     steps
 }
 
-/// Stretches that both texts have, found from the longest one outward. Lines that come too often in a long text are no
-/// place to start from.
+/// Finds the ranges that both texts share, starting from the longest one. Frequent lines of a long text are not used as
+/// starting points.
 fn matching_blocks(old: &[&str], new: &[&str]) -> Vec<(usize, usize, usize)> {
     let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
     for (j, line) in new.iter().enumerate() {

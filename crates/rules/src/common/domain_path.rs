@@ -1,10 +1,11 @@
-//! Names with a domain before them, such as `example.com/controller`.
+//! Validation of names with a domain prefix, such as `example.com/controller`.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 
 const FORM: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
 
+/// Validates a name with a domain prefix.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, text: &str) {
     match text.split_once('/') {
         _ if text.is_empty() => errors.required(path, ""),

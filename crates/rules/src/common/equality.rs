@@ -1,9 +1,9 @@
-//! When two values mean the same to Kubernetes: what is absent, null or empty is alike, and quantities have many texts.
+//! Semantic equality: absent, null and empty values are equal, and so are quantities of equal value.
 
 use knarr_api::quantity::Quantity;
 use serde_json::{Map, Value};
 
-/// Compares two values by their meaning.
+/// Returns whether two values are semantically equal (upstream: `apiequality.Semantic.DeepEqual`).
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => same_fields(a, b),
@@ -29,7 +29,7 @@ fn same_fields(a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
     covers(a, b) && b.iter().all(|(name, value)| a.contains_key(name) || is_nothing(name, value))
 }
 
-/// An empty object is not like an absent one: it is a pointer that is set. Lists and maps are told by what they hold.
+/// Returns whether a value counts as absent. An empty object does not, because it is a pointer that is set.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -41,7 +41,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Fields that are maps, where an empty one is nothing.
+/// Fields that are maps; an empty one counts as absent.
 fn is_map(name: &str) -> bool {
     holds_quantities(name)
         || matches!(name, "labels" | "annotations" | "nodeSelector" | "matchLabels" | "data" | "selector")

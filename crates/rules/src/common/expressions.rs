@@ -1,10 +1,10 @@
-//! Expressions in the fields of built-in kinds: admission policies, webhook conditions, device selectors.
+//! CEL types for expressions in built-in kinds: admission policies, webhook match conditions, device selectors.
 
 use std::sync::Arc;
 
 use knarr_api::cel::{ObjectType, Type};
 
-/// A type with fields of its own.
+/// Returns an object type with the given fields.
 pub fn object(name: &str, fields: Vec<(&str, Type)>) -> Type {
     let fields = fields.into_iter().map(|(field, kind)| (field.to_owned(), kind)).collect();
     Type::Object(Arc::new(ObjectType { name: name.to_owned(), fields }))

@@ -1,25 +1,24 @@
-//! Texts and numbers that must have a certain form. Each check answers what is wrong; empty when all is right.
+//! Checks of the format of strings and numbers. Each reports or returns its errors; there are none for a valid value.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use serde_json::Value;
 
-pub fn between(low: i64, high: i64) -> String {
-    format!("must be between {low} and {high}, inclusive")
-}
+use super::checks::between;
 
+/// Returns whether a number is a valid port.
 pub fn is_port(port: i64) -> bool {
     (1..=65535).contains(&port)
 }
 
-/// A port's number.
+/// Checks a port number.
 pub fn port_number(errors: &mut Errors, path: &Path<'_>, port: i64) {
     if !is_port(port) {
         errors.invalid(path, port, between(1, 65535));
     }
 }
 
-/// A port's number, or its name in the pod.
+/// Checks a port number or the name of a container port.
 pub fn port_number_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
     match port {
         Value::String(name) => names::check(errors, path, name, port_name),
@@ -27,7 +26,7 @@ pub fn port_number_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
     }
 }
 
-/// A name of a port, as services are registered: `http`, `dns-tcp`.
+/// Checks a port name, which must be an IANA service name: `http`, `dns-tcp`.
 pub fn port_name(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 15 {
@@ -49,7 +48,7 @@ pub fn port_name(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A name of an environment variable: anything printable but `=`.
+/// Checks the name of an environment variable: printable ASCII without `=`.
 pub fn variable_name(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.is_empty() {
@@ -62,7 +61,7 @@ pub fn variable_name(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A key in a ConfigMap or Secret.
+/// Checks a key of a ConfigMap or Secret.
 pub fn config_key(key: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if key.len() > 253 {
@@ -85,6 +84,7 @@ pub fn config_key(key: &str) -> Vec<String> {
     wrong
 }
 
+/// Checks the name of an HTTP header.
 pub fn header_name(name: &str) -> Vec<String> {
     if !name.is_empty() && name.bytes().all(|byte| byte == b'-' || byte.is_ascii_alphanumeric()) {
         return Vec::new();
@@ -96,7 +96,7 @@ pub fn header_name(name: &str) -> Vec<String> {
     ]
 }
 
-/// A DNS name as resolvers search it: a subdomain that may have underscores.
+/// Checks a DNS search domain: a subdomain that may contain underscores.
 pub fn search_domain(name: &str) -> Vec<String> {
     const LABEL: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
     let mut wrong = Vec::new();
@@ -120,21 +120,22 @@ pub fn search_domain(name: &str) -> Vec<String> {
     wrong
 }
 
-/// A path inside a volume that may not leave it.
+/// Checks a relative path inside a volume, which must not leave it.
 pub fn local_descending_path(errors: &mut Errors, path: &Path<'_>, target: &str) {
     if target.starts_with('/') {
         errors.invalid(path, target, "must be a relative path");
     }
-    no_backsteps(errors, path, target);
+    reject_parent_references(errors, path, target);
 }
 
-pub fn no_backsteps(errors: &mut Errors, path: &Path<'_>, target: &str) {
+/// Rejects `..` in a path.
+pub fn reject_parent_references(errors: &mut Errors, path: &Path<'_>, target: &str) {
     if target.split('/').any(|part| part == "..") {
         errors.invalid(path, target, "must not contain '..'");
     }
 }
 
-/// A path inside a volume whose first part is not one of those that the kubelet makes for itself.
+/// The same, where the path must not start with `..`, which the kubelet reserves.
 pub fn local_non_reserved_path(errors: &mut Errors, path: &Path<'_>, target: &str) {
     local_descending_path(errors, path, target);
     if target.starts_with("..") && !target.starts_with("../") {
@@ -142,14 +143,14 @@ pub fn local_non_reserved_path(errors: &mut Errors, path: &Path<'_>, target: &st
     }
 }
 
-/// File modes are bits of permission.
+/// Checks a file mode.
 pub fn file_mode(errors: &mut Errors, path: &Path<'_>, mode: Option<i64>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         errors.invalid(path, mode, "must be a number between 0 and 0777 (octal), both inclusive");
     }
 }
 
-/// User and group numbers.
+/// Checks a user or group ID.
 pub fn user_number(errors: &mut Errors, path: &Path<'_>, number: Option<i64>) {
     let limit = i64::from(i32::MAX);
     if let Some(number) = number.filter(|number| !(0..=limit).contains(number)) {

@@ -1,6 +1,6 @@
-//! Durations as Go writes them (`1h30m`, `250ms`), with the errors it has for others.
+//! Parses Go durations (`1h30m`, `250ms`), with the error messages of Go.
 
-/// Reads a duration in nanoseconds, or says what is wrong.
+/// Returns a duration in nanoseconds, or Go's error message.
 pub fn parse(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {text:?}");
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
         };
         let number: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
         total = total.checked_add(number.checked_mul(nanoseconds).ok_or_else(invalid)?).ok_or_else(invalid)?;
-        // More digits than these are below a nanosecond even of hours.
+        // Further digits are below a nanosecond even for hours.
         let kept = &fraction[..fraction.len().min(18)];
         if !kept.is_empty() {
             let scale = 10_i128.pow(kept.len() as u32);

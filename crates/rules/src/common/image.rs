@@ -1,11 +1,11 @@
-//! The names of container images, as far as defaults depend on them.
+//! Parses image references, as far as the default pull policy depends on them.
 
-/// The pull policy of an image whose container names none.
+/// Returns the default pull policy of an image.
 pub fn default_pull_policy(image: &str) -> &'static str {
     if tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }
 
-/// The tag of a well-formed image name: `latest` where the name has neither tag nor digest.
+/// Returns the tag of a valid image reference: `latest` if it has neither tag nor digest.
 fn tag(image: &str) -> Option<&str> {
     let (rest, digest) = match image.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -14,7 +14,7 @@ fn tag(image: &str) -> Option<&str> {
     if digest.is_some_and(|digest| !is_digest(digest)) || is_bare_identifier(image) {
         return None;
     }
-    // A colon before the last slash belongs to the registry's port.
+    // A colon before the last slash separates the port of the registry.
     let last = rest.rfind('/').map_or(0, |slash| slash + 1);
     let (name, tag) = match rest[last..].find(':') {
         Some(colon) => (&rest[..last + colon], Some(&rest[last + colon + 1..])),
@@ -30,7 +30,7 @@ fn tag(image: &str) -> Option<&str> {
     }
 }
 
-/// A whole SHA-256 in hexadecimal names an image by its identity, never by a name.
+/// Returns whether a reference is a bare SHA-256 digest, which is an image ID and not a name.
 fn is_bare_identifier(image: &str) -> bool {
     image.len() == 64 && image.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
@@ -48,7 +48,7 @@ fn is_name(name: &str) -> bool {
     name.len() <= 255 && path.split('/').all(is_path_component)
 }
 
-/// The first part of a name is a registry when it looks like a host: with a dot, a port, `localhost` or capitals.
+/// Returns whether the first component is a registry: it has a dot, a port or capitals, or is `localhost`.
 fn is_registry(first: &str) -> bool {
     first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
 }
@@ -78,7 +78,7 @@ fn is_host_component(part: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
-/// Lower-case letters and digits, parted by one dot, one or two underscores, or any number of dashes.
+/// Lower-case letters and digits, separated by one dot, one or two underscores, or any number of dashes.
 fn is_path_component(part: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = part.as_bytes();

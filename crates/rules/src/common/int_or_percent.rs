@@ -1,11 +1,11 @@
-//! Fields that are a number or a percentage.
+//! Fields of type IntOrString that hold a number or a percentage.
 
 use knarr_api::field::{Errors, Path};
 use serde_json::Value;
 
 use super::checks;
 
-/// Checks that it is a number from zero on or a text such as `25%`.
+/// Validates that a value is a non-negative number or a percentage such as `25%`.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, value: &Value) {
     match value {
         Value::String(text) if percent(text).is_none() => {
@@ -18,14 +18,14 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, value: &Value) {
     }
 }
 
-/// Checks that a percentage is no more than the whole.
+/// Validates that a percentage is at most 100%.
 pub fn at_most_all(errors: &mut Errors, path: &Path<'_>, value: &Value) {
     if value.as_str().and_then(percent).is_some_and(|percent| percent > 100) {
         errors.invalid(path, value.clone(), "must not be greater than 100%");
     }
 }
 
-/// The number, be it a percentage or not.
+/// Returns the number of a value, without its percent sign.
 pub fn number(value: &Value) -> i64 {
     match value {
         Value::String(text) => percent(text).unwrap_or_else(|| text.parse().unwrap_or(0)),
@@ -33,7 +33,7 @@ pub fn number(value: &Value) -> i64 {
     }
 }
 
-/// As tables show it.
+/// Renders a value for tables.
 pub fn display(value: &Value) -> String {
     value.as_str().map_or_else(|| value.as_i64().unwrap_or(0).to_string(), str::to_owned)
 }

@@ -1,38 +1,49 @@
-//! Objects as Kubernetes shows them in some of its messages: by the names its own program has for the fields, every
-//! field of a structure, those that are empty too.
+//! Renders values the way Kubernetes renders its internal types in error messages.
+//!
+//! Kubernetes validates objects in its internal version: Go structures without JSON tags. A message that includes such a
+//! value, or a diff of two values, therefore shows Go's field names (`HostPID` instead of `hostPID`) and every field of
+//! the structure, absent ones with their zero value:
+//!
+//! ```text
+//! spec.taints[1]: Duplicate value: {"Key":"a","Value":"","Effect":"NoSchedule","TimeAdded":null}
+//! ```
+//!
+//! Clients see these messages, so they must be the same here. Our objects are plain JSON in the public version and know
+//! neither the Go names nor the absent fields; `internal_types.txt` lists both for the types that occur in messages.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// A value of one of the types of the core group, in one line.
+use super::go_json::escape_html;
+
+/// Renders a value of an internal type as JSON on one line. `type_name` is written as in `internal_types.txt`.
 pub fn to_json(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     write(&mut text, &tree(type_name, value, &Value::Null), None, 0);
     text
 }
 
-/// The same over many lines, indented by one space.
+/// Renders a value of an internal type as JSON with one field per line, indented by one space.
 pub fn to_json_pretty(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     write(&mut text, &tree(type_name, value, &Value::Null), Some(1), 0);
     text
 }
 
-/// Types, their fields, and what the fields hold. A field's name in objects is its own with a small first letter unless
-/// another stands after `=`; `^` before it says that the field is one of the object that holds this one.
+/// The types of `internal_types.txt` by name.
 static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
     let mut types = HashMap::new();
     let mut current = "";
     let mut text = String::new();
     let mut finish = |name: &'static str, text: &mut String| {
         if !name.is_empty() {
-            types.insert(name, text.split(", ").filter_map(Field::read).collect::<Vec<_>>());
+            types.insert(name, text.split(", ").filter_map(Field::parse).collect::<Vec<_>>());
         }
         text.clear();
     };
-    for line in include_str!("internal_types.txt").lines() {
+    for line in include_str!("internal_types.txt").lines().filter(|line| !line.starts_with('#')) {
         if let Some(name) = line.strip_suffix(':') {
             finish(current, &mut text);
             current = name;
@@ -48,68 +59,69 @@ static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
 });
 
 struct Field {
-    name: String,
-    field: String,
-    of_holder: bool,
-    kind: String,
+    go_name: String,
+    json_name: String,
+    /// Whether objects have the field in the object that contains this one.
+    in_parent: bool,
+    type_name: String,
 }
 
 impl Field {
-    fn read(text: &str) -> Option<Field> {
-        let (names, kind) = text.trim_end_matches(',').split_once(' ')?;
-        let (name, field) = match names.split_once('=') {
-            Some((name, field)) => (name, field.to_owned()),
+    fn parse(text: &str) -> Option<Field> {
+        let (names, type_name) = text.trim_end_matches(',').split_once(' ')?;
+        let (go_name, json_name) = match names.split_once('=') {
+            Some((go_name, json_name)) => (go_name, json_name.to_owned()),
             None => (names, names[..1].to_lowercase() + &names[1..]),
         };
-        let (field, of_holder) = match field.strip_prefix('^') {
-            Some(field) => (field.to_owned(), true),
-            None => (field, false),
+        let (json_name, in_parent) = match json_name.strip_prefix('^') {
+            Some(json_name) => (json_name.to_owned(), true),
+            None => (json_name, false),
         };
-        Some(Field { name: name.to_owned(), field, of_holder, kind: kind.to_owned() })
+        Some(Field { go_name: go_name.to_owned(), json_name, in_parent, type_name: type_name.to_owned() })
     }
 }
 
-/// What is written: like JSON, but the fields keep their order.
+/// JSON whose fields are in the order of the internal type.
 enum Tree {
     Leaf(Value),
     List(Vec<Tree>),
     Fields(Vec<(String, Tree)>),
 }
 
-fn tree(kind: &str, value: &Value, holder: &Value) -> Tree {
-    if let Some(inner) = kind.strip_prefix('*') {
-        return if value.is_null() { Tree::Leaf(Value::Null) } else { tree(inner, value, holder) };
+fn tree(type_name: &str, value: &Value, parent: &Value) -> Tree {
+    if let Some(inner) = type_name.strip_prefix('*') {
+        return if value.is_null() { Tree::Leaf(Value::Null) } else { tree(inner, value, parent) };
     }
-    if let Some(inner) = kind.strip_prefix("[]") {
+    if let Some(inner) = type_name.strip_prefix("[]") {
         return match value {
-            Value::Array(items) => Tree::List(items.iter().map(|item| tree(inner, item, holder)).collect()),
+            Value::Array(items) => Tree::List(items.iter().map(|item| tree(inner, item, parent)).collect()),
             _ => Tree::Leaf(Value::Null),
         };
     }
-    let zero = match kind {
+    let zero = match type_name {
         "string" => Value::from(""),
         "bool" => Value::from(false),
         "int" | "intstr" => Value::from(0),
         "quantity" => Value::from("0"),
         "map" | "raw" | "time" => Value::Null,
-        _ => return structure(kind, value, holder),
+        _ => return structure(type_name, value, parent),
     };
     match value {
         Value::Null => Tree::Leaf(zero),
         Value::Object(fields) => {
-            Tree::Fields(fields.iter().map(|(name, value)| (name.clone(), tree("raw", value, holder))).collect())
+            Tree::Fields(fields.iter().map(|(name, value)| (name.clone(), tree("raw", value, parent))).collect())
         }
-        Value::Array(items) => Tree::List(items.iter().map(|item| tree("raw", item, holder)).collect()),
+        Value::Array(items) => Tree::List(items.iter().map(|item| tree("raw", item, parent)).collect()),
         other => Tree::Leaf(other.clone()),
     }
 }
 
-fn structure(kind: &str, value: &Value, holder: &Value) -> Tree {
-    let Some(fields) = TYPES.get(kind) else { return Tree::Leaf(value.clone()) };
+fn structure(type_name: &str, value: &Value, parent: &Value) -> Tree {
+    let Some(fields) = TYPES.get(type_name) else { return Tree::Leaf(value.clone()) };
     let mut parts = Vec::with_capacity(fields.len());
     for field in fields {
-        if field.kind == "meta" {
-            // Metadata's fields stand among the others, and only those that are set.
+        if field.type_name == "meta" {
+            // Metadata is embedded: its fields are among those of the object, and only those that are set.
             for name in ["name", "generateName", "namespace", "labels", "annotations", "ownerReferences", "finalizers"]
             {
                 if let Some(map) = value.get("metadata").and_then(|metadata| metadata.get(name)) {
@@ -118,9 +130,9 @@ fn structure(kind: &str, value: &Value, holder: &Value) -> Tree {
             }
             continue;
         }
-        let from = if field.of_holder { holder } else { value };
-        let inner = from.get(&field.field).unwrap_or(&Value::Null);
-        parts.push((field.name.clone(), tree(&field.kind, inner, value)));
+        let from = if field.in_parent { parent } else { value };
+        let inner = from.get(&field.json_name).unwrap_or(&Value::Null);
+        parts.push((field.go_name.clone(), tree(&field.type_name, inner, value)));
     }
     Tree::Fields(parts)
 }
@@ -133,7 +145,7 @@ fn write(text: &mut String, tree: &Tree, indent: Option<usize>, depth: usize) {
         }
     };
     match tree {
-        Tree::Leaf(value) => text.push_str(&escaped(&value.to_string())),
+        Tree::Leaf(value) => text.push_str(&escape_html(&value.to_string())),
         Tree::List(items) if items.is_empty() => text.push_str("[]"),
         Tree::List(items) => {
             text.push('[');
@@ -155,7 +167,7 @@ fn write(text: &mut String, tree: &Tree, indent: Option<usize>, depth: usize) {
                     text.push(',');
                 }
                 between(text, depth + 1);
-                text.push_str(&escaped(&Value::from(name.as_str()).to_string()));
+                text.push_str(&escape_html(&Value::from(name.as_str()).to_string()));
                 text.push(':');
                 if indent.is_some() {
                     text.push(' ');
@@ -168,28 +180,13 @@ fn write(text: &mut String, tree: &Tree, indent: Option<usize>, depth: usize) {
     }
 }
 
-/// Characters that mean something in HTML are escaped, as Go's JSON does.
-fn escaped(text: &str) -> String {
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-        return text.to_owned();
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        match character {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", character as u32)),
-            other => out.push(other),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
-    fn every_field_is_shown_by_its_internal_name() {
+    fn every_field_is_rendered_with_its_go_name() {
         assert_eq!(
             to_json("SecurityContext", &json!({"privileged": true, "capabilities": {"add": ["A<B"]}})),
             "{\"Capabilities\":{\"Add\":[\"A\\u003cB\"],\"Drop\":null},\"Privileged\":true,\"SELinuxOptions\":null,\
@@ -200,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_holder_are_found() {
+    fn fields_of_the_parent_are_found() {
         let spec = json!({"hostNetwork": true, "securityContext": {}, "containers": [{"name": "c"}]});
         let text = to_json_pretty("PodSpec", &spec);
         assert!(text.contains("\n \"SecurityContext\": {\n  \"HostNetwork\": true,\n  \"HostPID\": false,"), "{text}");
         assert!(text.contains("\n  {\n   \"Name\": \"c\",\n   \"Image\": \"\","), "{text}");
         assert!(!TYPES.values().flatten().any(|field| {
-            let base = field.kind.trim_start_matches(['*', '[', ']']);
+            let base = field.type_name.trim_start_matches(['*', '[', ']']);
             base.starts_with(char::is_uppercase) && !TYPES.contains_key(base)
         }));
     }

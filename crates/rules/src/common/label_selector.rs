@@ -1,4 +1,4 @@
-//! LabelSelector objects (`matchLabels` and `matchExpressions`): their validation, what they match, how tables show them.
+//! Validation and rendering of LabelSelector objects. `knarr_api::selector` evaluates them.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::checks::IMMUTABLE;
 
-/// Checks a selector. `lax_values` lets values through that are no label values, for objects that already had such.
+/// Validates a selector. `lax_values` accepts invalid label values, for objects that already have some.
 pub fn validate(errors: &mut Errors, path: &Path, selector: &Value, lax_values: bool) {
     if let Some(labels) = selector.fields(&["matchLabels"]) {
         validate_labels(errors, &path.child("matchLabels"), labels);
@@ -18,6 +18,7 @@ pub fn validate(errors: &mut Errors, path: &Path, selector: &Value, lax_values: 
     }
 }
 
+/// Validates `matchLabels`.
 pub fn validate_labels(errors: &mut Errors, path: &Path, labels: &Map<String, Value>) {
     for (key, value) in labels {
         names::check(errors, path, key, names::qualified_name);
@@ -53,12 +54,12 @@ fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, l
     }
 }
 
-/// Tells an error about a whole selector.
+/// Reports an error about a whole selector.
 pub fn invalid(errors: &mut Errors, path: &Path<'_>, selector: &Value, detail: &str) {
     errors.invalid_verbatim(path, to_json(selector), detail);
 }
 
-/// A selector as errors show it: its labels before its expressions.
+/// Renders a selector for error messages, with labels before expressions.
 pub fn to_json(selector: &Value) -> String {
     if selector.is_null() {
         return "null".to_owned();
@@ -70,32 +71,33 @@ pub fn to_json(selector: &Value) -> String {
     format!("{{{}}}", parts.join(","))
 }
 
-/// A selector that may not change.
+/// Reports a change of an immutable selector.
 pub fn immutable(errors: &mut Errors, path: &Path<'_>, new: &Value, old: &Value) {
     if new != old {
         invalid(errors, path, new, IMMUTABLE);
     }
 }
 
-/// Whether a selector has an error, so that updates must not be stricter with it than it was.
-pub fn is_faulty(selector: &Value) -> bool {
+/// Returns whether a stored selector is invalid, so that updates must tolerate it.
+pub fn is_invalid(selector: &Value) -> bool {
     let mut errors = Errors::new();
     validate(&mut errors, &Path::default(), selector, false);
     !errors.is_empty()
 }
 
-/// Whether an expression names a value that is no label value.
+/// Returns whether an expression has a value that is not a valid label value.
 pub fn has_invalid_value(selector: &Value) -> bool {
     let expressions = selector.items(&["matchExpressions"]);
     let mut values = expressions.iter().flat_map(|expression| expression.items(&["values"]));
     values.any(|value| !names::label_value(value.as_str().unwrap_or_default()).is_empty())
 }
 
+/// Returns whether a selector has no requirements.
 pub fn is_empty(selector: &Value) -> bool {
     selector.fields(&["matchLabels"]).is_none_or(Map::is_empty) && selector.items(&["matchExpressions"]).is_empty()
 }
 
-/// A selector as tables show it.
+/// Renders a selector for tables.
 pub fn display(selector: &Value) -> String {
     match LabelSelector::from_object(selector) {
         Err(_) => "<error>".to_owned(),

@@ -1,4 +1,4 @@
-//! Labels and annotations.
+//! Validation of labels and annotations.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// A map of labels: keys are qualified names, values short texts.
+/// Validates labels.
 pub fn validate_labels(errors: &mut Errors, labels: &Value, path: &Path<'_>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
         names::check(errors, path, key, names::qualified_name);
@@ -14,7 +14,7 @@ pub fn validate_labels(errors: &mut Errors, labels: &Value, path: &Path<'_>) {
     }
 }
 
-/// A map of annotations: keys are qualified names in any case; all together are at most 256 KiB.
+/// Validates annotations: keys are qualified names regardless of case, and the total size is at most 256 KiB.
 pub fn validate_annotations(errors: &mut Errors, annotations: &Value, path: &Path<'_>) {
     let mut size = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
@@ -32,7 +32,7 @@ pub fn validate_annotations(errors: &mut Errors, annotations: &Value, path: &Pat
     }
 }
 
-/// Labels as tables show them: `a=b,c=d`.
+/// Renders labels for tables: `a=b,c=d`.
 pub fn display(labels: &Value) -> String {
     let pairs: Vec<String> = labels
         .as_object()

@@ -1,4 +1,4 @@
-//! What the rules of several kinds share.
+//! Helpers that the rules of several kinds share.
 
 pub mod addresses;
 pub mod checks;
@@ -11,6 +11,7 @@ pub mod equality;
 pub mod expressions;
 pub mod formats;
 pub mod go_duration;
+pub mod go_json;
 pub mod image;
 pub mod int_or_percent;
 pub mod internal_types;

@@ -1,4 +1,4 @@
-//! Node labels that are no longer used, and the warnings about them.
+//! Warnings about deprecated node labels.
 
 use knarr_api::field::Path;
 use knarr_api::value::Read;
@@ -18,12 +18,12 @@ const DEPRECATED: [(&str, &str); 8] = [
     ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
 ];
 
-/// What to say of a node label that is deprecated.
+/// Returns the warning about a deprecated node label.
 pub fn deprecation(key: &str) -> Option<&'static str> {
     DEPRECATED.iter().find(|(label, _)| *label == key).map(|(_, message)| *message)
 }
 
-/// Warnings about deprecated labels in a label selector over nodes.
+/// Returns warnings about deprecated labels in a label selector for nodes.
 pub fn selector_warnings(selector: &Value, path: &Path) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, expression) in selector.items(&["matchExpressions"]).iter().enumerate() {

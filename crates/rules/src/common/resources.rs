@@ -1,4 +1,4 @@
-//! Lists of resources (`cpu: 500m`, `memory: 1Gi`): rounding, sums, and what a whole pod asks for.
+//! Resource lists (`cpu: 500m`, `memory: 1Gi`): rounding, sums, and the requests and limits of a whole pod.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Quantities by resource name.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// Quantities finer than a thousandth are rounded up to one, as Kubernetes does on reading a resource list.
+/// Rounds quantities up to multiples of 1m, as Kubernetes does when it decodes a resource list.
 pub fn round_to_milli(list: Option<&mut Value>) {
     for (_, value) in list.and_then(Value::as_object_mut).into_iter().flatten() {
         let Value::String(text) = value else { continue };
@@ -29,20 +29,23 @@ pub fn round_requirements(requirements: Option<&mut Value>) {
     }
 }
 
-/// The quantity a field holds; decoded objects hold only well-formed ones.
+/// Returns the quantity in a field. Decoded objects contain valid quantities only.
 pub fn quantity(value: &Value) -> Quantity {
     value.as_str().and_then(|text| Quantity::parse(text).ok()).unwrap_or_default()
 }
 
+/// Parses a resource list.
 pub fn list(value: &Value) -> ResourceList {
     let fields = value.as_object().into_iter().flatten();
     fields.map(|(name, value)| (name.clone(), quantity(value))).collect()
 }
 
+/// Renders a resource list as JSON.
 pub fn to_value(list: &ResourceList) -> Value {
     Value::Object(list.iter().map(|(name, quantity)| (name.clone(), Value::from(quantity.to_string()))).collect())
 }
 
+/// Adds a resource list to a sum.
 pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     for (name, quantity) in more {
         match sum.get_mut(name) {
@@ -54,6 +57,7 @@ pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     }
 }
 
+/// Raises each total to the quantity in `other` if that is greater.
 pub fn raise_to_max(totals: &mut ResourceList, other: &ResourceList) {
     for (name, quantity) in other {
         if totals.get(name).is_none_or(|have| quantity > have) {
@@ -62,7 +66,7 @@ pub fn raise_to_max(totals: &mut ResourceList, other: &ResourceList) {
     }
 }
 
-/// Requests or limits, as resource requirements name them.
+/// The requests or the limits of resource requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Requests,
@@ -70,6 +74,7 @@ pub enum Side {
 }
 
 impl Side {
+    /// Returns the field in resource requirements.
     pub fn field(self) -> &'static str {
         match self {
             Side::Requests => "requests",
@@ -78,8 +83,8 @@ impl Side {
     }
 }
 
-/// What all containers of a pod need together: the sum of those that run side by side, or the most that any step of the
-/// start-up needs if that is more. Restartable init containers keep running beside all that follow.
+/// Returns what all containers of a pod need together: the sum of those that run concurrently, or the maximum of any
+/// startup step if that is more. Restartable init containers (sidecars) keep running beside all later containers.
 pub fn of_containers(spec: &Value, side: Side) -> ResourceList {
     let mut total = ResourceList::new();
     for container in spec.items(&["containers"]) {
@@ -102,31 +107,32 @@ pub fn of_containers(spec: &Value, side: Side) -> ResourceList {
     total
 }
 
-/// Whether an init container keeps running beside the pod's main containers.
+/// Returns whether an init container keeps running beside the main containers.
 pub fn is_sidecar(container: &Value) -> bool {
     container.text(&["restartPolicy"]) == "Always"
 }
 
-/// What can be asked for on the level of the whole pod.
+/// Returns whether a resource may be requested for the pod as a whole.
 pub fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || is_huge_page(name)
 }
 
+/// Returns whether a resource is a huge page size.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Whether the name is in Kubernetes' own domain: without a prefix, or with one of kubernetes.io.
+/// Returns whether the name is native: without a prefix, or with one in kubernetes.io.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Resources of which a node may promise more than it has.
+/// Returns whether the limits of a resource may exceed its requests.
 pub fn allows_overcommit(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// Resources that device plugins and the like advertise: of another domain, and usable in quotas.
+/// Returns whether a resource is extended: not native, and with a name that is valid in quotas.
 pub fn is_extended(name: &str) -> bool {
     if is_native(name) || name.starts_with("requests.") {
         return false;
@@ -134,7 +140,7 @@ pub fn is_extended(name: &str) -> bool {
     knarr_api::names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Copies each entry that the target lacks.
+/// Copies the entries that the target lacks.
 pub fn fill_in(target: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (name, value) in from {
         if !target.contains_key(name) {

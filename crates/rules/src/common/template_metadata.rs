@@ -1,10 +1,11 @@
-//! Metadata of an object that another is made from: labels and annotations, nothing else.
+//! Validation of the metadata in a template: only labels and annotations are allowed.
 
 use knarr_api::field::{Errors, Path};
 use serde_json::Value;
 
 use super::labels;
 
+/// Validates the metadata of a template.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     labels::validate_annotations(errors, &metadata["annotations"], &path.child("annotations"));
     labels::validate_labels(errors, &metadata["labels"], &path.child("labels"));

@@ -1,13 +1,13 @@
-//! How webhooks are reached: by URL or by service.
+//! Validation of webhook client configurations: a URL or a service.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 
-use super::formats;
+use super::{checks, formats};
 
 const FORM: &str = "; desired format: https://host[/path]";
 
-/// Checks a webhook's URL. `https_only` for those that carry secrets.
+/// Validates the URL of a webhook.
 pub fn validate_url(errors: &mut Errors, path: &Path<'_>, text: &str, https_only: bool) {
     let url = match Url::parse(text) {
         Ok(url) => url,
@@ -33,7 +33,7 @@ pub fn validate_url(errors: &mut Errors, path: &Path<'_>, text: &str, https_only
     }
 }
 
-/// Checks the service that a webhook is behind.
+/// Validates the service reference of a webhook.
 pub fn validate_service(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -49,7 +49,7 @@ pub fn validate_service(
         errors.required(&path.child("namespace"), "");
     }
     if !formats::is_port(port) {
-        errors.invalid(&path.child("port"), port, format!("port is not valid: {}", formats::between(1, 65535)));
+        errors.invalid(&path.child("port"), port, format!("port is not valid: {}", checks::between(1, 65535)));
     }
     let Some(text) = url_path.filter(|text| !matches!(*text, "" | "/")) else { return };
     let at = path.child("path");
@@ -73,7 +73,7 @@ pub fn validate_service(
     }
 }
 
-/// The parts of a URL that matter here.
+/// The components of a URL that validation needs.
 struct Url<'a> {
     scheme: String,
     user: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! Lease: who holds a lock, and until when.
+//! Lease: a lock with a holder and a duration.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,9 +9,10 @@ use crate::common::checks::{NEGATIVE, NOT_POSITIVE};
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules};
 
-/// Fields of coordinated leader election, which is off; they stay only where they already are.
+/// Fields of coordinated leader election, a disabled feature gate; dropped unless the stored object has them.
 const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 
+/// The rules of Lease.
 pub struct Lease;
 
 impl KindRules for Lease {

@@ -1,4 +1,4 @@
-//! Who leads.
+//! Rules of the group `coordination.k8s.io`.
 
 pub mod lease;
 

@@ -1,4 +1,4 @@
-//! ComponentStatuses.
+//! ComponentStatus: the health of a control plane component. Read-only and deprecated.
 
 use jiff::Timestamp;
 use knarr_api::value::Read;
@@ -14,6 +14,7 @@ const COLUMNS: &[Column] = &[
     text("Error", "string", "Error of the component conditions"),
 ];
 
+/// The rules of ComponentStatus.
 pub struct ComponentStatus;
 
 impl KindRules for ComponentStatus {

@@ -1,4 +1,4 @@
-//! ConfigMaps.
+//! ConfigMap: configuration data.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -11,11 +11,13 @@ use crate::common::columns::{self, field};
 use crate::common::formats;
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The maximum total size of the data of a ConfigMap or Secret.
 pub const SIZE_LIMIT: usize = 1024 * 1024;
 
 const COLUMNS: &[Column] =
     &[columns::NAME, field("Data", "string", "io.k8s.api.core.v1.ConfigMap", "data"), columns::AGE];
 
+/// The rules of ConfigMap.
 pub struct ConfigMap;
 
 impl KindRules for ConfigMap {
@@ -41,7 +43,7 @@ impl KindRules for ConfigMap {
             size += decoded_length(value);
         }
         if size > SIZE_LIMIT {
-            // Kubernetes writes the path of the object itself so here.
+            // Upstream reports this error for the empty path, which it renders like this.
             errors.too_long(&Path::root("[]"), SIZE_LIMIT);
         }
         errors

@@ -1,4 +1,4 @@
-//! Endpoints, and addresses that traffic can be sent to.
+//! Endpoints: the addresses and ports of a service, in the deprecated form.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -12,6 +12,7 @@ use crate::common::equality::same;
 use crate::common::{addresses, defaults as set, formats};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of Endpoints.
 pub struct Endpoints;
 
 const COLUMNS: &[Column] =
@@ -33,7 +34,7 @@ impl KindRules for Endpoints {
         for (i, subset) in object.items(&["subsets"]).iter().enumerate() {
             self::subset(&mut errors, subset, &Path::root("").item("subsets", i));
         }
-        // What is stored already may stay as it is.
+        // Stored subsets are not validated again.
         if old.is_some_and(|old| same(old.at(&["subsets"]), object.at(&["subsets"]))) {
             return Errors::new();
         }
@@ -114,7 +115,7 @@ fn address(errors: &mut Errors, address: &Value, path: &Path<'_>) {
     endpoint_ip(errors, ip, &path.child("ip"));
 }
 
-/// An address that a service's traffic may be sent to.
+/// Validates an address to which a service may send traffic.
 pub fn endpoint_ip(errors: &mut Errors, text: &str, path: &Path<'_>) {
     let Some(ip) = addresses::parse_sloppy(text) else {
         return errors.invalid(path, text, "must be a valid IP address");
@@ -139,7 +140,7 @@ pub fn endpoint_ip(errors: &mut Errors, text: &str, path: &Path<'_>) {
     }
 }
 
-/// The first few addresses with their ports.
+/// Renders the first few addresses with their ports.
 fn display_addresses(endpoints: &Value) -> String {
     let subsets = endpoints.items(&["subsets"]);
     if subsets.is_empty() {

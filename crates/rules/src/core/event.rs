@@ -1,4 +1,4 @@
-//! Events, in their first form (core) and their later one (events.k8s.io). Both are the same objects in the store.
+//! Event, in the core group and in events.k8s.io. Both are views of the same stored objects.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -27,7 +27,7 @@ const COLUMNS: &[Column] = &[
     wide(Column { format: "name", ..field("Name", "string", OBJECT_META, "name") }),
 ];
 
-/// Events of the core group.
+/// The rules of events in the core group.
 pub struct Event;
 
 impl KindRules for Event {
@@ -66,7 +66,7 @@ impl KindRules for Event {
     }
 }
 
-/// Events of their own group.
+/// The rules of events in events.k8s.io.
 pub struct GroupedEvent;
 
 impl KindRules for GroupedEvent {
@@ -113,7 +113,7 @@ impl KindRules for GroupedEvent {
     }
 }
 
-/// The fields that have another name in the other form: core's first.
+/// The fields that differ in name: in core, in events.k8s.io.
 const RENAMED: &[(&str, &str)] = &[
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -132,7 +132,7 @@ fn convert(object: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// Into the core group's form. What that form always shows, it shows empty.
+/// Converts to the core group, where some fields are never omitted.
 pub fn to_core(event: &mut Value) {
     let Some(fields) = event.as_object_mut() else { return };
     for (core, grouped) in RENAMED {
@@ -151,7 +151,7 @@ pub fn to_core(event: &mut Value) {
     }
 }
 
-/// Into the form of the events' own group.
+/// Converts to events.k8s.io.
 pub fn to_grouped(event: &mut Value) {
     let Some(fields) = event.as_object_mut() else { return };
     for (core, grouped) in RENAMED {
@@ -179,7 +179,7 @@ fn rename(fields: &mut Map<String, Value>, from: &str, to: &str) {
     }
 }
 
-/// What holds for events of both groups; `event` has the core form.
+/// Validates events of both groups; `event` is in the core form.
 fn legacy(errors: &mut Errors, event: &Value, controller_field: &str) {
     const LIMIT: usize = 128;
     const MESSAGE_LIMIT: usize = 1024;
@@ -256,7 +256,7 @@ fn series(errors: &mut Errors, event: &Value) {
     }
 }
 
-/// Only an event's series goes on.
+/// Requires that only the series of an event changes.
 fn changes(errors: &mut Errors, event: &Value, old: &Value) {
     if !same(event.at(&["series"]), old.at(&["series"])) {
         series(errors, event);

@@ -1,4 +1,4 @@
-//! LimitRanges.
+//! LimitRange: default, minimum and maximum resources in a namespace.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use super::pod::validation::resources::{any_name, container_name};
 use crate::common::{defaults as set, resources};
 use crate::kind::{Context, KindRules, MetadataPasses};
 
+/// The rules of LimitRange.
 pub struct LimitRange;
 
 impl KindRules for LimitRange {
@@ -54,7 +55,7 @@ impl KindRules for LimitRange {
     }
 }
 
-/// Copies what one list has and the other lacks.
+/// Copies the entries of one list that the other lacks.
 fn fill_in(limit: &mut set::Fields, target: &str, from: &str) {
     let Some(Value::Object(source)) = limit.get(from).filter(|list| list.as_object().is_some_and(|l| !l.is_empty()))
     else {
@@ -120,7 +121,7 @@ fn limit(errors: &mut Errors, limit: &Value, path: &Path<'_>) {
     }
 }
 
-/// The bounds of one resource among each other.
+/// Validates the limits of one resource against each other.
 fn amounts(errors: &mut Errors, key: &str, amount: impl Fn(&str) -> Option<Quantity>, path: &Path<'_>) {
     let (min, max, ratio) = (amount("min"), amount("max"), amount("maxLimitRequestRatio"));
     let (limit, request) = (amount("default"), amount("defaultRequest"));
@@ -179,7 +180,7 @@ fn amounts(errors: &mut Errors, key: &str, amount: impl Fn(&str) -> Option<Quant
     }
 }
 
-/// The ratio asked for and the widest that the bounds allow, in thousandths where those fit.
+/// Returns the requested ratio and the maximum that the limits allow, in thousandths if those fit.
 fn ratios(ratio: &Quantity, min: &Quantity, max: &Quantity) -> (f64, f64) {
     const LARGEST: i64 = i64::MAX / 1000;
     if [ratio, min, max].iter().all(|quantity| quantity.value() < LARGEST) {

@@ -1,4 +1,4 @@
-//! The kinds of the core group.
+//! Rules of the core group.
 
 mod component_status;
 mod config_map;
@@ -20,6 +20,7 @@ pub mod volume;
 
 use crate::KindRules;
 
+/// The rules of a kind of this group.
 pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
     Some(match kind {
         "ComponentStatus" => &component_status::ComponentStatus,

@@ -1,4 +1,4 @@
-//! Namespaces.
+//! Namespace: its finalizers and its phase.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -12,6 +12,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
 const COLUMNS: &[Column] = &[columns::NAME, text("Status", "string", "The status of the namespace"), columns::AGE];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// The rules of Namespace.
 pub struct Namespace;
 
 impl KindRules for Namespace {
@@ -30,7 +31,7 @@ impl KindRules for Namespace {
             finalizers.push("kubernetes".into());
             object.set(&["spec", "finalizers"], finalizers);
         }
-        // A generated name was not there yet when defaults were set.
+        // The name may have been generated after defaults were set.
         label_with_name(object);
     }
 
@@ -113,7 +114,7 @@ fn finalizer(errors: &mut Errors, finalizer: &Value, path: &Path<'_>) {
     }
 }
 
-/// The phase follows from whether the namespace is being deleted.
+/// Sets the phase, which depends on whether the namespace is being deleted.
 fn phase(errors: &mut Errors, namespace: &Value) {
     let path = Path::root("status");
     let phase = namespace.text(&["status", "phase"]);

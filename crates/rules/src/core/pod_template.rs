@@ -1,4 +1,4 @@
-//! Pod templates: what Deployments, Jobs and the others make their pods from, and the kind that is nothing but one.
+//! Pod templates in Deployments, Jobs and other workloads, and the kind PodTemplate.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -11,15 +11,15 @@ use super::pod::{annotations, defaults, prepare, validation, warnings};
 use crate::common::{columns, labels};
 use crate::kind::{Column, Context, KindRules};
 
-/// Sets the defaults of a template's pod spec. `template` is the object that holds `metadata` and `spec`.
+/// Sets the defaults of a pod template, the object with `metadata` and `spec`.
 pub fn set_defaults(template: &mut Value) {
     if let Some(template) = template.as_object_mut() {
         defaults::set_spec_defaults(crate::common::defaults::object_or_new(template, "spec"));
     }
 }
 
-/// Removes what Kubernetes has behind a feature gate that is off, unless `old`, the template before an update, has it.
-/// Kinds with templates call it before their objects are checked.
+/// Drops fields of disabled feature gates, unless the stored template has them. Kinds with templates call it when they
+/// prepare their objects.
 pub fn drop_disabled(template: &mut Value, old: Option<&Value>) {
     let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
     if let Some(spec) = template.get_mut("spec") {
@@ -46,8 +46,7 @@ pub fn name_warning(object: &Value) -> Option<String> {
     })
 }
 
-/// All that is wrong with a template. `old` is the template before an update: what it already had is judged less
-/// strictly.
+/// Validates a template. An update tolerates violations that `old`, the stored template, already has.
 pub fn validate(errors: &mut Errors, template: &Value, old: Option<&Value>, path: &Path<'_>) {
     let options = Options::of(old, false);
     let (metadata, spec) = (template.at(&["metadata"]), template.at(&["spec"]));
@@ -63,7 +62,7 @@ pub fn validate(errors: &mut Errors, template: &Value, old: Option<&Value>, path
     }
 }
 
-/// PodTemplates: a template that stands alone.
+/// The kind PodTemplate, a standalone template.
 pub struct PodTemplate;
 
 const COLUMNS: &[Column] = &[

@@ -1,4 +1,4 @@
-//! ReplicationControllers.
+//! ReplicationController: the predecessor of ReplicaSet.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -25,6 +25,7 @@ const COLUMNS: &[Column] = &[
     wide(field("Selector", "string", SPEC, "selector")),
 ];
 
+/// The rules of ReplicationController.
 pub struct ReplicationController;
 
 impl KindRules for ReplicationController {
@@ -102,7 +103,7 @@ impl KindRules for ReplicationController {
             Some(old) if old.at(&["spec"]) == object.at(&["spec"]) => return warnings,
             Some(_) => {}
         }
-        // An update is warned of the template it replaces, not of the new one.
+        // On update, upstream warns about the old template, not the new one.
         let template = old.unwrap_or(object).at(&["spec", "template"]);
         if !template.is_null() {
             warnings.extend(pod::warnings::of_template(template, &spec.child("template")));

@@ -1,4 +1,4 @@
-//! ResourceQuotas.
+//! ResourceQuota: limits the total resources of a namespace.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +24,7 @@ const COLUMNS: &[Column] = &[
     columns::AGE,
 ];
 
+/// The rules of ResourceQuota.
 pub struct ResourceQuota;
 
 impl KindRules for ResourceQuota {
@@ -141,7 +142,7 @@ fn is_scope(scope: &str) -> bool {
     )
 }
 
-/// Whether objects of the scope use the resource at all.
+/// Returns whether a resource can be used by objects in the scope.
 fn scope_fits(scope: &str, resource: &str) -> bool {
     let computes =
         matches!(resource, "cpu" | "memory" | "limits.cpu" | "limits.memory" | "requests.cpu" | "requests.memory");

@@ -1,4 +1,4 @@
-//! Secrets.
+//! Secret: confidential data, and the keys that each type of secret requires.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +19,7 @@ const SECRET: &str = "io.k8s.api.core.v1.Secret";
 const COLUMNS: &[Column] =
     &[columns::NAME, field("Type", "string", SECRET, "type"), field("Data", "string", SECRET, "data"), columns::AGE];
 
+/// The rules of Secret.
 pub struct Secret;
 
 impl KindRules for Secret {
@@ -63,7 +64,7 @@ impl KindRules for Secret {
     }
 }
 
-/// Data that was sent as text becomes data like all other.
+/// Merges `stringData` into `data`.
 fn merge_string_data(secret: &mut set::Fields) {
     let Some(Value::Object(texts)) = secret.remove("stringData") else { return };
     if texts.is_empty() {
@@ -75,14 +76,14 @@ fn merge_string_data(secret: &mut set::Fields) {
     }
 }
 
-/// How many bytes a base64 text stands for.
+/// Returns the number of bytes that a base64 text encodes.
 pub fn decoded_length(value: &Value) -> usize {
     let text = value.as_str().unwrap_or_default();
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// What `immutable` holds fast in ConfigMaps and Secrets.
+/// Validates an update of an immutable ConfigMap or Secret.
 pub fn immutable(errors: &mut Errors, object: &Value, old: &Value, fields: &[&str]) {
     const DETAIL: &str = "field is immutable when `immutable` is set";
     if old.flag(&["immutable"]) != Some(true) {
@@ -124,7 +125,7 @@ fn by_type(errors: &mut Errors, secret: &Value, path: &Path<'_>) {
     }
 }
 
-/// A client's configuration is a JSON object; nothing of it is shown.
+/// Validates a Docker configuration, which must be a JSON object. Messages do not contain its content.
 fn docker_config(errors: &mut Errors, data: &Value, key: &str, path: &Path<'_>) {
     let Some(text) = data.get(key).and_then(Value::as_str) else { return errors.required(&path.key(key), "") };
     let bytes = STANDARD.decode(text).unwrap_or_default();
@@ -133,7 +134,7 @@ fn docker_config(errors: &mut Errors, data: &Value, key: &str, path: &Path<'_>) 
     }
 }
 
-/// Says what keeps bytes from being a JSON object, in the words Kubernetes has for it.
+/// Returns the message of Go's JSON decoder if the bytes are not a JSON object.
 fn object_error(bytes: &[u8]) -> Result<(), String> {
     let kind = match serde_json::from_slice::<Value>(bytes) {
         Ok(Value::Object(_) | Value::Null) => return Ok(()),

@@ -1,4 +1,4 @@
-//! ServiceAccounts.
+//! ServiceAccount: an identity for pods.
 
 use jiff::Timestamp;
 use knarr_api::value::{Read, Write};
@@ -10,6 +10,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses};
 const COLUMNS: &[Column] = &[columns::NAME, columns::AGE];
 const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 
+/// The rules of ServiceAccount.
 pub struct ServiceAccount;
 
 impl KindRules for ServiceAccount {
@@ -45,7 +46,7 @@ impl KindRules for ServiceAccount {
     }
 }
 
-/// Secrets are in the account's own namespace; nothing but their names counts.
+/// Reduces references to secrets to their names; they are in the namespace of the account.
 fn keep_names_of_secrets(account: &mut Value) {
     for secret in account.items_mut(&["secrets"]) {
         let name = secret.text(&["name"]);

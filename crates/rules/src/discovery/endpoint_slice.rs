@@ -1,4 +1,4 @@
-//! EndpointSlice: some of the addresses and ports behind a service.
+//! EndpointSlice: a subset of the endpoints of a service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,9 +19,10 @@ const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
 const MAX_HINTS: usize = 8;
 const MAX_LABELS: usize = 16;
-/// Slices of these managers are not warned about: nobody reads the warnings.
+/// Managers whose slices cause no warnings, because they are controllers.
 const OWN_MANAGERS: [&str; 2] = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
 
+/// The rules of EndpointSlice.
 pub struct EndpointSlice;
 
 impl KindRules for EndpointSlice {
@@ -120,7 +121,7 @@ impl KindRules for EndpointSlice {
         let addresses: Vec<&str> =
             endpoints.flat_map(|endpoint| endpoint.items(&["addresses"])).filter_map(Value::as_str).collect();
         let rendered = |items: &[&str]| {
-            let text = columns::first_of(items, 3, "<unset>");
+            let text = columns::join_first(items, 3, "<unset>");
             Value::from(if text.is_empty() { "<unset>".to_owned() } else { text })
         };
         vec![
@@ -133,7 +134,8 @@ impl KindRules for EndpointSlice {
     }
 }
 
-/// This version has no topology; a node that only the old topology named is kept as the endpoint's node.
+/// Drops the deprecated topology, which this version does not have. A node name that the stored topology has is kept in
+/// `nodeName`.
 fn drop_topology(object: &mut Value, old: Option<&Value>) {
     let host = ["deprecatedTopology", "kubernetes.io/hostname"];
     let known: BTreeSet<String> = old
@@ -240,7 +242,7 @@ fn validate_address(errors: &mut Errors, list: &Path<'_>, index: usize, address:
     }
 }
 
-/// Addresses that mean this very machine or network cannot be endpoints.
+/// Rejects loopback, link-local and other addresses that cannot be endpoints.
 fn validate_reachable(errors: &mut Errors, path: &Path<'_>, text: &str, address: IpAddr) {
     let (link_local, link_local_multicast) = match address {
         IpAddr::V4(address) => (address.is_link_local(), address.octets()[..3] == [224, 0, 0]),

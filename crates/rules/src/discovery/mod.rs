@@ -1,4 +1,4 @@
-//! Where services' pods are.
+//! Rules of the group `discovery.k8s.io`.
 
 pub mod endpoint_slice;
 

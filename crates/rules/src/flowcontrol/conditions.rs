@@ -1,4 +1,4 @@
-//! The conditions of both kinds, and what a write of a status keeps.
+//! Conditions of FlowSchemas and PriorityLevelConfigurations, and what a status update keeps.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::kind;
 
+/// Validates the conditions of an object.
 pub fn validate(errors: &mut Errors, object: &Value) {
     let path = Path::root("status");
     let mut seen = BTreeSet::new();
@@ -23,7 +24,7 @@ pub fn validate(errors: &mut Errors, object: &Value) {
     }
 }
 
-/// A write of the status changes nothing else, metadata included.
+/// Prepares a status update, which keeps everything else, including metadata.
 pub fn keep_all_but_status(object: &mut Value, old: &Value) {
     kind::keep_all_but_status(object, old);
     let managed = object.at(&["metadata", "managedFields"]).clone();

@@ -1,4 +1,4 @@
-//! FlowSchema: which requests belong to which priority level.
+//! FlowSchema: assigns requests to priority levels.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -7,8 +7,8 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::conditions;
-use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
+use crate::common::{checks, go_json};
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.FlowSchemaSpec";
@@ -17,6 +17,7 @@ const DEFAULT_PRECEDENCE: i64 = 1000;
 const HIGHEST_PRECEDENCE: i64 = 10_000;
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
+/// The rules of FlowSchema.
 pub struct FlowSchema;
 
 impl KindRules for FlowSchema {
@@ -91,7 +92,7 @@ impl KindRules for FlowSchema {
     }
 }
 
-/// The two schemas that must always be as they are, so that no request is without one.
+/// Validates the two mandatory schemas, which must keep their predefined spec.
 fn fixed_spec(name: &str) -> Option<Value> {
     let everything = |groups: &[&str]| {
         let subjects: Vec<Value> =
@@ -137,7 +138,7 @@ fn validate_spec(errors: &mut Errors, name: &str, spec: &Value) {
         let method = spec.text(&["distinguisherMethod", "type"]);
         if !matches!(method, "ByNamespace" | "ByUser") {
             let at = path.child("distinguisherMethod.type");
-            let rendered = checks::struct_json(&[("Type", method.into())]);
+            let rendered = go_json::struct_json(&[("Type", method.into())]);
             checks::not_supported_struct(errors, &at, rendered, &["ByNamespace", "ByUser"]);
         }
     }
@@ -204,7 +205,7 @@ fn validate_subject(errors: &mut Errors, path: &Path<'_>, subject: &Value) {
     }
 }
 
-/// A list that is not empty, and where `*` stands alone. Answers whether its members are to be checked.
+/// Validates that a list is not empty and has `*` only as the single member. Returns whether to validate the members.
 fn validate_list(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -262,14 +263,14 @@ fn validate_url_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     if validate_list(errors, path, rule, "nonResourceURLs", detail, "non-resource URLs") {
         for (index, url) in rule.items(&["nonResourceURLs"]).iter().enumerate() {
             let url = url.as_str().unwrap_or_default();
-            if let Some(wrong) = url_fault(url) {
+            if let Some(wrong) = url_error(url) {
                 errors.invalid(&path.item("nonResourceURLs", index), url, wrong);
             }
         }
     }
 }
 
-fn url_fault(url: &str) -> Option<&'static str> {
+fn url_error(url: &str) -> Option<&'static str> {
     let stars = url.matches('*').count();
     match url {
         "" => Some("must not be empty"),

@@ -1,4 +1,4 @@
-//! How requests share the server.
+//! Rules of the group `flowcontrol.apiserver.k8s.io`.
 
 mod conditions;
 pub mod flow_schema;

@@ -1,4 +1,4 @@
-//! PriorityLevelConfiguration: how many requests of a level are served at once, and how many wait.
+//! PriorityLevelConfiguration: the concurrency and the queues of a priority level.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -6,8 +6,9 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::conditions;
-use crate::common::checks::{self, between};
+use crate::common::checks::between;
 use crate::common::columns::{self, AGE, NAME, field};
+use crate::common::go_json;
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
@@ -17,6 +18,7 @@ const MAX_QUEUES: i64 = 10_000_000;
 const HASH_BITS: i64 = 60;
 const ZERO_SHARES: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
 
+/// The rules of PriorityLevelConfiguration.
 pub struct PriorityLevelConfiguration;
 
 impl KindRules for PriorityLevelConfiguration {
@@ -196,7 +198,7 @@ fn validate_queuing(errors: &mut Errors, path: &Path<'_>, queuing: &Value) {
     }
 }
 
-/// The two levels that must always be as they are, so that no request is without one.
+/// Validates the two mandatory levels, which must keep their predefined spec.
 fn validate_fixed(errors: &mut Errors, name: &str, spec: &Value) {
     let path = Path::root("spec");
     match name {
@@ -221,7 +223,7 @@ fn validate_fixed(errors: &mut Errors, name: &str, spec: &Value) {
     }
 }
 
-/// A spec by its internal names, as errors show it.
+/// Renders a spec with the field names of the internal type.
 fn spec_json(spec: &Value) -> String {
     let limited = &spec["limited"];
     let queuing = limited.at(&["limitResponse", "queuing"]);
@@ -251,7 +253,7 @@ fn section_json(part: &Value, fields: &[(&str, &str)]) -> String {
         return "null".to_owned();
     }
     let fields: Vec<(&str, Value)> = fields.iter().map(|(rendered, name)| (*rendered, part[*name].clone())).collect();
-    checks::struct_json(&fields)
+    go_json::struct_json(&fields)
 }
 
 #[cfg(test)]

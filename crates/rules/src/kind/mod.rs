@@ -241,7 +241,7 @@ pub trait KindRules: Sync {
         false
     }
 
-    /// The warning for a delete without a propagation policy. Upstream: `WarningsOnDelete` of the storage.
+    /// The warning for a delete without a propagation policy. Upstream: added by the storage of Jobs.
     fn orphan_warning(&self) -> Option<&'static str> {
         None
     }

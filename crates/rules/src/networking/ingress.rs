@@ -1,4 +1,4 @@
-//! Ingress: which requests from outside go to which service.
+//! Ingress: routes HTTP requests from outside the cluster to services.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +16,7 @@ const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const FORBIDDEN_SEQUENCES: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
 const FORBIDDEN_ENDS: [&str; 2] = ["/..", "/."];
 
+/// The rules of Ingress.
 pub struct Ingress;
 
 impl KindRules for Ingress {
@@ -104,7 +105,7 @@ impl KindRules for Ingress {
     }
 }
 
-/// What an update tolerates because the object already had it.
+/// The violations that an update tolerates because the stored object already has them.
 #[derive(Default)]
 struct Lax {
     secret_names: bool,
@@ -283,7 +284,7 @@ fn validate_status(errors: &mut Errors, object: &Value, old: &Value) {
     }
 }
 
-/// A name such as `*.example.com`.
+/// Validates a wildcard host such as `*.example.com`.
 fn wildcard_subdomain(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 253 {
@@ -300,7 +301,7 @@ fn wildcard_subdomain(name: &str) -> Vec<String> {
     wrong
 }
 
-/// The first three hosts; rules without a host count only when there are more.
+/// Renders the first three hosts. Rules without a host count only among those left out.
 fn hosts(rules: &[Value]) -> String {
     const MAX_HOSTS: usize = 3;
     let mut list: Vec<&str> = Vec::new();

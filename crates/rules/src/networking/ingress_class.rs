@@ -1,4 +1,4 @@
-//! IngressClass: which controller carries out the Ingresses of a class.
+//! IngressClass: the controller that implements the Ingresses of a class.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -12,6 +12,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const MAX_CONTROLLER_LENGTH: usize = 250;
 
+/// The rules of IngressClass.
 pub struct IngressClass;
 
 impl KindRules for IngressClass {

@@ -1,4 +1,4 @@
-//! IPAddress: an address that is in use, and by whom.
+//! IPAddress: an allocated cluster IP and the object that uses it.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -7,10 +7,12 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses;
-use crate::common::checks::{self, IMMUTABLE, struct_json};
+use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, NAME, field};
+use crate::common::go_json::struct_json;
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of IpAddress.
 pub struct IpAddress;
 
 impl KindRules for IpAddress {
@@ -72,7 +74,7 @@ impl KindRules for IpAddress {
         const { &[NAME, field("ParentRef", "string", "io.k8s.api.networking.v1.IPAddressSpec", "parentRef")] }
     }
 
-    /// One cell more than there are columns, as Kubernetes answers.
+    /// One cell more than there are columns, as in Kubernetes' tables.
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let parent = object.at(&["spec", "parentRef"]);
         let rendered = if parent.is_null() {

@@ -1,4 +1,4 @@
-//! What may reach what, and by which address.
+//! Rules of the group `networking.k8s.io`.
 
 pub mod ingress;
 pub mod ingress_class;

@@ -1,4 +1,4 @@
-//! NetworkPolicy: which traffic pods may send and receive.
+//! NetworkPolicy: the traffic that pods may send and receive.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -11,9 +11,10 @@ use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::{checks, formats, label_selector};
 use crate::kind::{Column, Context, KindRules};
 
-/// The lists of rules, and what the peers are called in each.
+/// The lists of rules, and the field of the peers in each.
 const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 
+/// The rules of NetworkPolicy.
 pub struct NetworkPolicy;
 
 impl KindRules for NetworkPolicy {
@@ -36,7 +37,7 @@ impl KindRules for NetworkPolicy {
         let path = Path::root("spec");
         let spec = &object["spec"];
         let known = Known {
-            lax_selectors: old.is_some_and(|old| label_selector::is_faulty(old.at(&["spec", "podSelector"]))),
+            lax_selectors: old.is_some_and(|old| label_selector::is_invalid(old.at(&["spec", "podSelector"]))),
             ranges: old.map(|old| ranges(&old["spec"])).unwrap_or_default(),
         };
         label_selector::validate(&mut errors, &path.child("podSelector"), &spec["podSelector"], known.lax_selectors);
@@ -92,13 +93,13 @@ impl KindRules for NetworkPolicy {
     }
 }
 
-/// What an update tolerates because the object already had it.
+/// The violations that an update tolerates because the stored object already has them.
 struct Known<'a> {
     lax_selectors: bool,
     ranges: Vec<&'a str>,
 }
 
-/// All ranges of addresses that a policy names.
+/// Returns all CIDRs in a policy.
 fn ranges(spec: &Value) -> Vec<&str> {
     let mut ranges = Vec::new();
     for (rules, peers) in DIRECTIONS {

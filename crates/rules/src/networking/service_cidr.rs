@@ -1,4 +1,4 @@
-//! ServiceCIDR: the ranges that cluster addresses come from.
+//! ServiceCIDR: the ranges from which cluster IPs are allocated.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -6,10 +6,12 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses::{self, Range};
-use crate::common::checks::{IMMUTABLE, struct_json};
+use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, AGE, NAME, field};
+use crate::common::go_json::struct_json;
 use crate::kind::{Column, Context, KindRules};
 
+/// The rules of ServiceCidr.
 pub struct ServiceCidr;
 
 impl KindRules for ServiceCidr {
@@ -69,7 +71,7 @@ fn validate_ranges(errors: &mut Errors, object: &Value) {
     }
 }
 
-/// Ranges stay; a second of the other family may be added.
+/// Ranges are immutable, but a second one of the other IP family may be added.
 fn validate_change(errors: &mut Errors, object: &Value, old: &Value) {
     let path = Path::root("spec.cidrs");
     let (new, old) = (ranges(object), ranges(old));

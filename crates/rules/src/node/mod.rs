@@ -1,4 +1,4 @@
-//! How nodes run containers.
+//! Rules of the group `node.k8s.io`.
 
 pub mod runtime_class;
 

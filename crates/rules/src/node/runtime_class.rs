@@ -1,18 +1,18 @@
-//! RuntimeClass: which runtime a pod's containers are run with.
+//! RuntimeClass: the container runtime handler for a pod.
 
 use jiff::Timestamp;
-use knarr_api::field::{Error, Errors, ErrorType, Path};
+use knarr_api::field::{Error, ErrorType, Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::common::{labels, node_labels};
+use crate::common::{checks, go_json, labels, node_labels};
 use crate::core::pod::options::Options;
 use crate::core::pod::validation::{resources, scheduling};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of RuntimeClass.
 pub struct RuntimeClass;
 
 impl KindRules for RuntimeClass {
@@ -67,7 +67,7 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
     for (index, toleration) in tolerations.iter().enumerate() {
         if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
             let text = |field: &str| Value::from(toleration.text(&[field]));
-            let rendered = checks::struct_json(&[
+            let rendered = go_json::struct_json(&[
                 ("Key", text("key")),
                 ("Operator", text("operator")),
                 ("Value", text("value")),
@@ -75,7 +75,12 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
                 ("TolerationSeconds", toleration["tolerationSeconds"].clone()),
             ]);
             let field = path.index(index).to_string();
-            errors.push(Error { field, error_type: ErrorType::Duplicate, bad_value: Some(rendered), detail: String::new() });
+            errors.push(Error {
+                field,
+                error_type: ErrorType::Duplicate,
+                bad_value: Some(rendered),
+                detail: String::new(),
+            });
         }
     }
 }

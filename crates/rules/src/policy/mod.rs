@@ -1,4 +1,4 @@
-//! How much of what runs may be disturbed.
+//! Rules of the group `policy`.
 
 pub mod pod_disruption_budget;
 

@@ -1,4 +1,4 @@
-//! PodDisruptionBudget: how many pods of an application may be down by intent.
+//! PodDisruptionBudget: limits the voluntary disruptions of an application.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -12,6 +12,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const COUNTERS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
+/// The rules of PodDisruptionBudget.
 pub struct PodDisruptionBudget;
 
 impl KindRules for PodDisruptionBudget {
@@ -32,7 +33,7 @@ impl KindRules for PodDisruptionBudget {
                 checks::non_negative(&mut errors, &Path::root("status").child(counter), status.integer(&[counter]));
             }
         } else {
-            let lax = old.is_some_and(|old| label_selector::is_faulty(old.at(&["spec", "selector"])));
+            let lax = old.is_some_and(|old| label_selector::is_invalid(old.at(&["spec", "selector"])));
             validate_spec(&mut errors, &object["spec"], lax);
         }
         errors

@@ -1,4 +1,4 @@
-//! What RoleBindings and ClusterRoleBindings have in common.
+//! Rules that RoleBindings and ClusterRoleBindings share.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -7,9 +7,10 @@ use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
 use super::GROUP;
-use crate::common::checks::struct_json;
 use crate::common::columns;
+use crate::common::go_json::struct_json;
 
+/// Sets the defaults of a binding.
 pub fn set_defaults(binding: &mut Value) {
     if binding.text(&["roleRef", "apiGroup"]).is_empty() {
         binding.set(&["roleRef", "apiGroup"], GROUP);
@@ -70,6 +71,7 @@ fn validate_subject(errors: &mut Errors, path: &Path, subject: &Value, namespace
     }
 }
 
+/// Validates an update: the role is immutable.
 pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
     if binding["roleRef"] != old["roleRef"] {
         let part = |field: &str| Value::from(binding.text(&["roleRef", field]));
@@ -78,6 +80,7 @@ pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
     }
 }
 
+/// Returns the cells of a binding.
 pub fn cells(binding: &Value, now: Timestamp) -> Vec<Value> {
     let role = format!("{}/{}", binding.text(&["roleRef", "kind"]), binding.text(&["roleRef", "name"]));
     let subjects = |kind: &str| -> Value {

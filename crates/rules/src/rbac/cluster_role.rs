@@ -1,4 +1,4 @@
-//! ClusterRole: what may be done anywhere, perhaps gathered from other roles.
+//! ClusterRole: cluster-wide permissions, possibly aggregated from other roles.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names::{self, Check};
@@ -10,6 +10,7 @@ use super::policy_rule;
 use crate::common::label_selector;
 use crate::kind::{Context, KindRules, MetadataPasses};
 
+/// The rules of ClusterRole.
 pub struct ClusterRole;
 
 impl KindRules for ClusterRole {
@@ -18,7 +19,7 @@ impl KindRules for ClusterRole {
         policy_rule::validate_all(&mut errors, object, false);
         if object.has(&["aggregationRule"]) {
             let old_selectors = old.map_or(&[][..], |old| old.items(&["aggregationRule", "clusterRoleSelectors"]));
-            let lax = old_selectors.iter().any(label_selector::is_faulty);
+            let lax = old_selectors.iter().any(label_selector::is_invalid);
             validate_aggregation(&mut errors, &object["aggregationRule"], lax);
         }
         errors

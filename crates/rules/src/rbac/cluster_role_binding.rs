@@ -1,4 +1,4 @@
-//! ClusterRoleBinding: who has a role everywhere.
+//! ClusterRoleBinding: grants a cluster role in the whole cluster.
 
 use jiff::Timestamp;
 use knarr_api::field::Errors;
@@ -9,10 +9,11 @@ use super::binding;
 use crate::common::columns::{AGE, NAME, text, wide};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-/// The column's description says what every version of the kind has in common.
+/// The description of the column, which is that of the internal type's field.
 const ROLE: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be \
     resolved, the Authorizer must return an error.";
 
+/// The rules of ClusterRoleBinding.
 pub struct ClusterRoleBinding;
 
 impl KindRules for ClusterRoleBinding {

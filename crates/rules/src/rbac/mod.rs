@@ -1,4 +1,4 @@
-//! Roles and who has them.
+//! Rules of the group `rbac.authorization.k8s.io`.
 
 mod binding;
 pub mod cluster_role;

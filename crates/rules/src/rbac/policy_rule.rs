@@ -1,10 +1,10 @@
-//! One rule of a Role or ClusterRole.
+//! Validation of the rules of Roles and ClusterRoles.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// Checks all rules. Rules of a namespaced role cannot speak of URLs that belong to no resource.
+/// Validates all rules. Those of a namespaced role cannot apply to non-resource URLs.
 pub fn validate_all(errors: &mut Errors, role: &Value, namespaced: bool) {
     for (index, rule) in role.items(&["rules"]).iter().enumerate() {
         validate(errors, &Path::root("rules").index(index), rule, namespaced);

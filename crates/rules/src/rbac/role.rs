@@ -1,4 +1,4 @@
-//! Role: what may be done in a namespace.
+//! Role: permissions in a namespace.
 
 use knarr_api::field::Errors;
 use knarr_api::names::{self, Check};
@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::policy_rule;
 use crate::kind::{Context, KindRules, MetadataPasses};
 
+/// The rules of Role.
 pub struct Role;
 
 impl KindRules for Role {

@@ -1,4 +1,4 @@
-//! RoleBinding: who has a role in a namespace.
+//! RoleBinding: grants a role in a namespace.
 
 use jiff::Timestamp;
 use knarr_api::field::Errors;
@@ -9,10 +9,11 @@ use super::binding;
 use crate::common::columns::{AGE, NAME, text, wide};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-/// The column's description says what every version of the kind has in common.
+/// The description of the column, which is that of the internal type's field.
 const ROLE: &str = "RoleRef can reference a Role in the current namespace or a ClusterRole in the global namespace. \
     If the RoleRef cannot be resolved, the Authorizer must return an error.";
 
+/// The rules of RoleBinding.
 pub struct RoleBinding;
 
 impl KindRules for RoleBinding {

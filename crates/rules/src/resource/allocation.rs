@@ -1,4 +1,4 @@
-//! The status of a claim: which devices it got, and who uses them.
+//! Validation of the status of a claim: allocated devices and consumers.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::claim_spec::RequestNames;
 use super::{configuration, device, naming};
 use crate::common::addresses::Range;
-use crate::common::checks::{self, struct_json};
-use crate::common::conditions;
+use crate::common::go_json::struct_json;
+use crate::common::{checks, conditions};
 use crate::core::pod::validation::scheduling;
 
 const MAX_CONSUMERS: usize = 256;
@@ -23,7 +23,7 @@ const MAX_INTERFACE_LENGTH: usize = 256;
 const MAX_HARDWARE_LENGTH: usize = 128;
 const MAX_ADDRESSES: usize = 16;
 
-/// A device as status and allocation both name it.
+/// The identity of a device in status and allocation: driver, pool, device, share.
 type Device<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
 
 fn device_of(value: &Value) -> Device<'_> {
@@ -34,7 +34,7 @@ fn allocated(status: &Value) -> BTreeSet<Device<'_>> {
     status.items(&["allocation", "devices", "results"]).iter().map(device_of).collect()
 }
 
-/// Devices that the claim no longer has lose their status.
+/// Removes the status of devices that are no longer allocated.
 pub fn drop_deallocated(claim: &mut Value, old: &Value) {
     let now: BTreeSet<Device<'_>> = allocated(&claim["status"]);
     let gone: Vec<Device<'_>> = allocated(&old["status"]).into_iter().filter(|device| !now.contains(device)).collect();
@@ -50,6 +50,7 @@ pub fn drop_deallocated(claim: &mut Value, old: &Value) {
     }
 }
 
+/// Validates a status update.
 pub fn validate(errors: &mut Errors, claim: &Value, old: &Value) {
     let path = Path::root("status");
     let (status, old) = (&claim["status"], &old["status"]);
@@ -109,7 +110,7 @@ fn validate_devices(errors: &mut Errors, path: &Path<'_>, status: &Value) {
     }
 }
 
-/// A device as errors show it.
+/// Renders a device for error messages.
 fn device_json((driver, pool, device, share): Device<'_>) -> Value {
     let mut rendered = json!({"Driver": driver, "Pool": pool, "Device": device});
     rendered.set(&["ShareID"], share.unwrap_or_default());

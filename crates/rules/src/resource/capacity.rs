@@ -1,4 +1,4 @@
-//! How much of a device one claim may take where several share it.
+//! Validation of the sharing policy of a device's capacity.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::quantity::Quantity;
@@ -13,6 +13,7 @@ fn quantity(value: &Value) -> Option<Quantity> {
     value.as_str().and_then(|text| Quantity::parse(text).ok())
 }
 
+/// Validates the capacity of a device; only `shared` devices may have a sharing policy.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, capacity: &Value, shared: bool) {
     let policy = &capacity["requestPolicy"];
     if policy.is_null() {

@@ -1,4 +1,4 @@
-//! What a claim asks for, in a claim or a template.
+//! Validation of the spec of a claim, in a ResourceClaim or in a template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,7 @@ const MAX_ALTERNATIVES: usize = 8;
 const NOT_A_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
+/// Sets the defaults of a spec.
 pub fn set_defaults(spec: &mut Value) {
     for request in spec.items_mut(&["devices", "requests"]) {
         if request.has(&["exactly"])
@@ -44,10 +45,11 @@ fn set_request_defaults(request: &mut Value) {
     }
 }
 
-/// The names of a claim's requests, each with those of its alternatives.
+/// The names of the requests of a claim, each with the names of its subrequests.
 pub struct RequestNames<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> RequestNames<'a> {
+    /// Collects the names of the requests of a spec.
     pub fn of(spec: &'a Value) -> Self {
         let requests = spec.items(&["devices", "requests"]).iter();
         RequestNames(
@@ -68,7 +70,7 @@ impl<'a> RequestNames<'a> {
         }
     }
 
-    /// A list of references to requests.
+    /// Validates a list of references to requests.
     pub fn validate_list(&self, errors: &mut Errors, path: &Path<'_>, references: &[Value]) {
         if !naming::within(errors, path, references.len(), MAX_REQUESTS) {
             return;
@@ -79,6 +81,7 @@ impl<'a> RequestNames<'a> {
         naming::validate_distinct(errors, path, references);
     }
 
+    /// Validates a reference to a request.
     pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, reference: &str) {
         let parts: Vec<&str> = reference.split('/').collect();
         if parts.len() > 2 {
@@ -94,6 +97,7 @@ impl<'a> RequestNames<'a> {
     }
 }
 
+/// Validates a spec.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let path = path.child("devices");
     let known = RequestNames::of(spec);

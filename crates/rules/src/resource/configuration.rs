@@ -1,4 +1,4 @@
-//! Settings that are passed to drivers unread, and selectors of devices.
+//! Validation of opaque driver parameters and of device selectors.
 
 use knarr_api::cel::{Program, Type};
 use knarr_api::field::{Errors, Path};
@@ -12,7 +12,7 @@ const MAX_PARAMETERS_LENGTH: usize = 10 * 1024;
 const MAX_EXPRESSION_LENGTH: usize = 10 * 1024;
 const MAX_SELECTORS: usize = 32;
 
-/// `stored` settings may be longer than new ones.
+/// Parameters that are already `stored` may exceed the limit.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, config: &Value, stored: bool) {
     let at = path.child("opaque");
     let opaque = &config["opaque"];
@@ -24,7 +24,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, config: &Value, stored: bo
     validate_raw(errors, &at.child("parameters"), &opaque["parameters"], stored, MAX_PARAMETERS_LENGTH);
 }
 
-/// An object of someone else's form.
+/// Validates an object whose schema is unknown.
 pub fn validate_raw(errors: &mut Errors, path: &Path<'_>, raw: &Value, stored: bool, max_length: usize) {
     match raw {
         Value::Null => errors.required(path, ""),
@@ -34,6 +34,7 @@ pub fn validate_raw(errors: &mut Errors, path: &Path<'_>, raw: &Value, stored: b
     }
 }
 
+/// Validates device selectors.
 pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Value]) {
     if !naming::within(errors, path, selectors.len(), MAX_SELECTORS) {
         return;
@@ -51,7 +52,7 @@ pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Val
     }
 }
 
-/// An expression over a device must make sense and come to true or false.
+/// Validates a CEL expression over a device, which must evaluate to a bool.
 fn validate_expression(errors: &mut Errors, path: &Path<'_>, expression: &str) {
     let by_domain = |value: Type| Type::map(Type::String, Type::map(Type::String, value));
     let device = expressions::object(

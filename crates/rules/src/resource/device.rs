@@ -1,4 +1,4 @@
-//! A device as its driver describes it in a slice.
+//! Validation of the devices in a slice.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -6,7 +6,7 @@ use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
 use super::{capacity, naming, taints};
-use crate::common::checks;
+use crate::common::{checks, go_json};
 use crate::core::pod::validation::scheduling;
 
 const MAX_DESCRIBING: usize = 32;
@@ -19,7 +19,7 @@ const MAX_VALUE_LENGTH: usize = 64;
 const MAX_KEY_LENGTH: usize = 63 + 1 + 32;
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
-/// `per_device` says that each device names its own nodes.
+/// `per_device`: whether each device selects its own nodes.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, device: &Value, old: Option<&Value>, per_device: bool) {
     names::check(errors, &path.child("name"), device.text(&["name"]), names::dns_label);
     let (attributes, capacities) = (device.fields(&["attributes"]), device.fields(&["capacity"]));
@@ -69,7 +69,7 @@ fn validate_map(
     }
 }
 
-/// Keys that are too long are shown with their middle left out.
+/// Shortens a long key for error messages by omitting its middle.
 fn shortened(key: &str, max_length: usize) -> String {
     if key.len() <= max_length || !key.is_ascii() {
         return key.to_owned();
@@ -112,7 +112,7 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
         0 => errors.invalid(path, "", "exactly one value must be specified"),
         1 => {}
         _ => {
-            let rendered = checks::struct_json(&[
+            let rendered = go_json::struct_json(&[
                 ("IntValue", attribute["int"].clone()),
                 ("BoolValue", attribute["bool"].clone()),
                 ("StringValue", attribute["string"].clone()),
@@ -127,7 +127,7 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
     }
 }
 
-/// A version as semver.org has it: `1.2.3-rc.1+build`.
+/// Returns whether the text is a semantic version: `1.2.3-rc.1+build`.
 fn is_version(text: &str) -> bool {
     let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
     let (core, pre) = rest.split_once('-').map_or((rest, None), |(core, pre)| (core, Some(pre)));
@@ -152,7 +152,7 @@ fn validate_consumption(errors: &mut Errors, path: &Path<'_>, consumptions: &[Va
     naming::validate_distinct(errors, path, &sets);
 }
 
-/// A set of counters; `name_field` is what its name is in.
+/// Validates a counter set, whose name is in the field `name_field`.
 pub fn validate_counters(errors: &mut Errors, path: &Path<'_>, set: &Value, name_field: &str) {
     checks::required_name(errors, &path.child(name_field), set.text(&[name_field]), names::dns_label);
     let counters = set.fields(&["counters"]).filter(|counters| !counters.is_empty());
@@ -205,7 +205,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value, per_devi
     }
 }
 
-/// Conditions that must hold before a pod is bound, and those that end the wait for them.
+/// Validates the conditions that binding waits for, and those that make it fail.
 pub fn validate_binding_conditions(errors: &mut Errors, path: &Path<'_>, device: &Value) {
     const BIND: &str = "bindingConditions";
     const FAIL: &str = "bindingFailureConditions";

@@ -1,4 +1,4 @@
-//! DeviceClass: a kind of device that claims may ask for.
+//! DeviceClass: a category of devices that claims may request.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -13,6 +13,7 @@ use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const MAX_CONFIGURATIONS: usize = 32;
 
+/// The rules of DeviceClass.
 pub struct DeviceClass;
 
 impl KindRules for DeviceClass {

@@ -1,4 +1,4 @@
-//! Devices that pods claim.
+//! Rules of the group `resource.k8s.io` (dynamic resource allocation).
 
 mod allocation;
 mod capacity;

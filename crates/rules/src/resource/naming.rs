@@ -1,4 +1,4 @@
-//! Names of drivers, pools, attributes and shares, and lists whose members are told apart by a name.
+//! Validation of names of drivers, pools, attributes and shares, and of lists whose members have unique names.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +10,7 @@ const MAX_DRIVER_LENGTH: usize = 63;
 const MAX_POOL_LENGTH: usize = 253;
 const MAX_IDENTIFIER_LENGTH: usize = 32;
 
+/// Validates the name of a driver.
 pub fn validate_driver(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
@@ -23,7 +24,7 @@ pub fn validate_driver(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// A pool's name: parts of a path that are each a domain.
+/// Validates the name of a pool: DNS subdomains separated by slashes.
 pub fn validate_pool(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
@@ -37,7 +38,7 @@ pub fn validate_pool(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// An attribute's or capacity's name: an identifier, perhaps after a domain.
+/// Validates the name of an attribute or capacity: a C identifier with an optional domain.
 pub fn validate_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
     match name.split('/').collect::<Vec<_>>()[..] {
         [name] => validate_identifier(errors, path, name),
@@ -55,7 +56,7 @@ pub fn validate_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// The same with a domain for certain.
+/// The same, with a mandatory domain.
 pub fn validate_fully_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
     validate_qualified(errors, path, name);
     if !name.contains('/') {
@@ -76,7 +77,7 @@ fn validate_identifier(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// The id of a share of a device.
+/// Validates the ID of a share of a device.
 pub fn validate_share(errors: &mut Errors, path: &Path<'_>, id: &str) {
     let is_uuid = |id: &str| {
         id.char_indices().all(|(at, c)| if matches!(at, 8 | 13 | 18 | 23) { c == '-' } else { c.is_ascii_hexdigit() })
@@ -100,7 +101,7 @@ pub fn validate_share(errors: &mut Errors, path: &Path<'_>, id: &str) {
     }
 }
 
-/// A list of limited length: too long a list is not looked at further.
+/// Checks the length of a list. Returns whether its members should be validated.
 pub fn within(errors: &mut Errors, path: &Path<'_>, count: usize, max: usize) -> bool {
     if count > max {
         errors.too_many(path, count, max);
@@ -108,7 +109,7 @@ pub fn within(errors: &mut Errors, path: &Path<'_>, count: usize, max: usize) ->
     count <= max
 }
 
-/// Tells members that are there twice.
+/// Reports duplicate members.
 pub fn validate_distinct(errors: &mut Errors, path: &Path<'_>, keys: &[Value]) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for (index, key) in keys.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! ResourceClaim: devices that a pod asks for, and those it got.
+//! ResourceClaim: the devices that a pod requests, and the allocated ones.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -10,6 +10,7 @@ use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ResourceClaim.
 pub struct ResourceClaim;
 
 impl KindRules for ResourceClaim {

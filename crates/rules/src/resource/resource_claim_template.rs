@@ -1,4 +1,4 @@
-//! ResourceClaimTemplate: what claims for pods are made from.
+//! ResourceClaimTemplate: the template from which claims for pods are created.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -10,6 +10,7 @@ use crate::common::columns::{self, AGE, NAME};
 use crate::common::{checks, template_metadata};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of ResourceClaimTemplate.
 pub struct ResourceClaimTemplate;
 
 impl KindRules for ResourceClaimTemplate {

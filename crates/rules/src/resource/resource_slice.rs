@@ -1,4 +1,4 @@
-//! ResourceSlice: some of the devices of a driver's pool.
+//! ResourceSlice: a subset of the devices in a pool of a driver.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -15,12 +15,13 @@ use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.resource.v1.ResourceSliceSpec";
 const MAX_DEVICES: usize = 128;
-/// Devices with taints or counters take more room.
+/// The limit for slices with taints or consumed counters, which need more space.
 const MAX_LARGE_DEVICES: usize = 64;
 const MAX_COUNTER_SETS: usize = 8;
-/// Forms of attributes that are behind a feature that is off.
+/// Types of attributes that belong to a disabled feature gate.
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
+/// The rules of ResourceSlice.
 pub struct ResourceSlice;
 
 impl KindRules for ResourceSlice {
@@ -73,7 +74,7 @@ impl KindRules for ResourceSlice {
     }
 }
 
-/// Stamps new taints, and drops what is behind features that are off unless the slice already has it.
+/// Sets the time of new taints, and drops fields of disabled feature gates unless the stored slice has them.
 fn prepare(slice: &mut Value, old: Option<&Value>, now: Timestamp) {
     let devices = |slice: &Value, ask: &dyn Fn(&Value) -> bool| slice.items(&["spec", "devices"]).iter().any(ask);
     let has_list = |device: &Value| {
@@ -156,7 +157,11 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         let terms = &spec["nodeSelector"]["nodeSelectorTerms"];
         if terms.items(&[]).len() != 1 {
             let rendered = internal_types::to_json("[]NodeSelectorTerm", terms);
-            errors.invalid_verbatim(&at.child("nodeSelectorTerms"), rendered, "must have exactly one node selector term");
+            errors.invalid_verbatim(
+                &at.child("nodeSelectorTerms"),
+                rendered,
+                "must have exactly one node selector term",
+            );
         }
     }
     for (field, rendered) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {

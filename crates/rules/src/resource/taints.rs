@@ -1,4 +1,4 @@
-//! Taints of devices, and requests that tolerate them.
+//! Validation of taints of devices, and of tolerations.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -9,6 +9,7 @@ use crate::common::checks;
 
 const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
+/// Validates a taint.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, taint: &Value) {
     names::check(errors, &path.child("key"), taint.text(&["key"]), names::qualified_name);
     names::check(errors, &path.child("value"), taint.text(&["value"]), names::label_value);
@@ -18,6 +19,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, taint: &Value) {
     }
 }
 
+/// Validates a toleration.
 pub fn validate_toleration(errors: &mut Errors, path: &Path<'_>, toleration: &Value) {
     let (key, value) = (toleration.text(&["key"]), toleration.text(&["value"]));
     if !key.is_empty() {

@@ -1,4 +1,4 @@
-//! How important pods are.
+//! Rules of the group `scheduling.k8s.io`.
 
 pub mod priority_class;
 

@@ -1,4 +1,4 @@
-//! PriorityClass: a name for a pod priority.
+//! PriorityClass: maps a name to a pod priority.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -15,6 +15,7 @@ const SYSTEM_CLASSES: [(&str, i64); 2] =
     [("system-node-critical", 2 * HIGHEST_OF_USERS + 1000), ("system-cluster-critical", 2 * HIGHEST_OF_USERS)];
 const TYPE: &str = "io.k8s.api.scheduling.v1.PriorityClass";
 
+/// The rules of PriorityClass.
 pub struct PriorityClass;
 
 impl KindRules for PriorityClass {
@@ -89,7 +90,7 @@ impl KindRules for PriorityClass {
     }
 }
 
-/// What keeps a class with a system name from being one of the system's own.
+/// Returns why a class with the reserved prefix `system-` is not one of the predefined ones.
 fn system_class_error(name: &str, value: i64, global_default: bool) -> Option<String> {
     let Some((_, known)) = SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) else {
         return Some(format!("{name} is not a known system priority class"));

@@ -1,4 +1,4 @@
-//! CSIDriver: what a storage driver can do and needs.
+//! CSIDriver: the capabilities and requirements of a CSI driver.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,12 @@ use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.storage.v1.CSIDriverSpec";
-/// A field of a feature that is off; it stays only where it already is.
+/// A field of a disabled feature gate, dropped unless the stored object has it.
 const PREVENT_SCHEDULING: [&str; 2] = ["spec", "preventPodSchedulingIfMissing"];
 const TOKENS_BELONG_IN_SECRETS: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set \
                                         to true to prevent possible logging of tokens in volume attributes";
 
+/// The rules of CsiDriver.
 pub struct CsiDriver;
 
 impl KindRules for CsiDriver {

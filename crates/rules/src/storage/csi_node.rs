@@ -1,4 +1,4 @@
-//! CSINode: the storage drivers of a node.
+//! CSINode: the CSI drivers of a node.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,14 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::provisioner;
-use crate::common::checks::{self, IMMUTABLE, struct_json};
+use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, AGE, NAME, text};
+use crate::common::go_json::struct_json;
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const MAX_NODE_ID_LENGTH: usize = 256;
 
+/// The rules of CsiNode.
 pub struct CsiNode;
 
 impl KindRules for CsiNode {

@@ -1,4 +1,4 @@
-//! CSIStorageCapacity: how much a driver has left for a class in a part of the cluster.
+//! CSIStorageCapacity: the available capacity of a storage class in a topology segment.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -10,12 +10,13 @@ use crate::common::checks::{self, NEGATIVE};
 use crate::common::{label_selector, node_labels};
 use crate::kind::{Context, KindRules, MetadataPasses};
 
+/// The rules of CsiStorageCapacity.
 pub struct CsiStorageCapacity;
 
 impl KindRules for CsiStorageCapacity {
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
-        let lax = old.is_some_and(|old| label_selector::is_faulty(&old["nodeTopology"]));
+        let lax = old.is_some_and(|old| label_selector::is_invalid(&old["nodeTopology"]));
         label_selector::validate(&mut errors, &Path::root("nodeTopology"), &object["nodeTopology"], lax);
         let class = object.text(&["storageClassName"]);
         names::check(&mut errors, &Path::root("storageClassName"), class, names::dns_subdomain);

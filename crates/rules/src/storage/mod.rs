@@ -1,4 +1,4 @@
-//! How volumes are provisioned, attached and described.
+//! Rules of the group `storage.k8s.io`.
 
 pub mod csi_driver;
 pub mod csi_node;

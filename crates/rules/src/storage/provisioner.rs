@@ -1,4 +1,4 @@
-//! Naming a driver and passing it parameters.
+//! Validation of provisioner names and parameters.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -8,7 +8,7 @@ const MAX_PARAMETERS: usize = 512;
 const MAX_BYTES: usize = 256 << 10;
 const MAX_DRIVER_NAME_LENGTH: usize = 63;
 
-/// The name of a provisioner, whose case does not matter.
+/// Validates the name of a provisioner, ignoring case.
 pub fn validate_name(errors: &mut Errors, path: &Path, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
@@ -17,7 +17,7 @@ pub fn validate_name(errors: &mut Errors, path: &Path, name: &str) {
     }
 }
 
-/// The name of a CSI driver as other objects refer to it.
+/// Validates a reference to a CSI driver.
 pub fn validate_driver_name(errors: &mut Errors, path: &Path, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
@@ -31,6 +31,7 @@ pub fn validate_driver_name(errors: &mut Errors, path: &Path, name: &str) {
     }
 }
 
+/// Validates the parameters for a provisioner.
 pub fn validate_parameters(errors: &mut Errors, parameters: Option<&Map<String, Value>>, may_be_empty: bool) {
     let path = Path::root("parameters");
     let count = parameters.map_or(0, Map::len);

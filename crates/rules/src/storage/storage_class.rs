@@ -1,4 +1,4 @@
-//! StorageClass: how volumes of a class are made.
+//! StorageClass: how volumes of a class are provisioned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +18,7 @@ const TYPE: &str = "io.k8s.api.storage.v1.StorageClass";
 const DEFAULT_CLASS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
+/// The rules of StorageClass.
 pub struct StorageClass;
 
 impl KindRules for StorageClass {
@@ -112,7 +113,7 @@ fn validate_topologies(errors: &mut Errors, terms: &[Value]) {
             }
             by_key.insert(key, values);
         }
-        // A term without expressions equals the empty terms that the comparison starts from, one for each term.
+        // Upstream compares with a list of empty terms of equal length, so an empty term counts as a duplicate.
         let equals = seen.iter().filter(|other| **other == by_key).count();
         let starts = if by_key.is_empty() { terms.len() } else { 0 };
         for _ in 0..equals + starts {

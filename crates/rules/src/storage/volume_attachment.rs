@@ -1,4 +1,4 @@
-//! VolumeAttachment: a volume that is to be attached to a node.
+//! VolumeAttachment: the intent to attach a volume to a node.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -18,6 +18,7 @@ const STATUS: &str = "io.k8s.api.storage.v1.VolumeAttachmentStatus";
 const MAX_METADATA: usize = 256 << 10;
 const MAX_MESSAGE_LENGTH: usize = 1024;
 
+/// The rules of VolumeAttachment.
 pub struct VolumeAttachment;
 
 impl KindRules for VolumeAttachment {

@@ -1,4 +1,4 @@
-//! VolumeAttributesClass: what may be changed of a volume once it is there.
+//! VolumeAttributesClass: mutable attributes of volumes.
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
@@ -9,6 +9,7 @@ use super::provisioner;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
+/// The rules of VolumeAttributesClass.
 pub struct VolumeAttributesClass;
 
 impl KindRules for VolumeAttributesClass {

@@ -1,4 +1,4 @@
-//! Annotations of pods that mean something to Kubernetes.
+//! Validation of annotations of pods that Kubernetes interprets.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
@@ -8,6 +8,7 @@ use super::options::{Options, containers};
 use super::validation::scheduling;
 use crate::common::formats;
 
+/// The annotation of mirror pods, which represent static pods.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -15,6 +16,7 @@ const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
+/// Validates the annotations of a pod or template.
 pub fn validate(errors: &mut Errors, annotations: &Value, spec: &Value, path: &Path<'_>, options: &Options) {
     let Some(all) = annotations.as_object().filter(|all| !all.is_empty()) else { return };
     let text = |key: &str| all.get(key).and_then(Value::as_str);
@@ -53,7 +55,7 @@ pub fn validate(errors: &mut Errors, annotations: &Value, spec: &Value, path: &P
     }
 }
 
-/// Whether the cost of deleting a pod, if there is one, is a number that controllers understand.
+/// Returns whether the deletion cost of a pod is absent or a number that controllers accept.
 pub fn is_deletion_cost(annotations: &Value) -> bool {
     let Some(cost) = annotations.get(DELETION_COST).and_then(Value::as_str) else { return true };
     let digits = cost.strip_prefix('-').unwrap_or(cost);
@@ -71,7 +73,7 @@ fn seccomp(errors: &mut Errors, profile: &str, path: &Path<'_>) {
     }
 }
 
-/// What an update may not do to them.
+/// Validates an update of annotations.
 pub fn validate_update(errors: &mut Errors, pod: &Value, old: &Value, path: &Path<'_>, options: &Options) {
     let (new, before) = (pod.at(&["metadata", "annotations"]), old.at(&["metadata", "annotations"]));
     for (key, value) in before.as_object().into_iter().flatten() {
@@ -99,7 +101,7 @@ pub fn validate_update(errors: &mut Errors, pod: &Value, old: &Value, path: &Pat
     validate(errors, new, pod.at(&["spec"]), path, options);
 }
 
-/// Profiles that are told twice, in an annotation and a field, must agree.
+/// Requires that profiles in annotations and in fields agree.
 pub fn agree_with_fields(errors: &mut Errors, metadata: &Value, spec: &Value, path: &Path<'_>) {
     let Some(annotations) = metadata.fields(&["annotations"]).filter(|all| !all.is_empty()) else { return };
     let text = |key: &str| annotations.get(key).and_then(Value::as_str);

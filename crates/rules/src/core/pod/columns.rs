@@ -1,4 +1,4 @@
-//! A pod's row in a table.
+//! The cells of a pod in a table.
 
 use jiff::Timestamp;
 use knarr_api::value::Read;
@@ -11,6 +11,7 @@ use crate::kind::Column;
 const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PodStatus";
 
+/// The columns of pods.
 pub const COLUMNS: &[Column] = &[
     columns::NAME,
     text("Ready", "string", "The aggregate readiness state of this pod for accepting traffic."),
@@ -28,6 +29,7 @@ pub const COLUMNS: &[Column] = &[
     wide(field("Readiness Gates", "string", SPEC, "readinessGates")),
 ];
 
+/// Returns the cells of a pod.
 pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let summary = Summary::of(pod);
     let restarts = match summary.last_restart {
@@ -48,7 +50,7 @@ pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// Rows of pods that ended say so.
+/// Returns the row condition of a completed pod.
 pub fn row_conditions(pod: &Value) -> Option<Value> {
     let phase = pod.text(&["status", "phase"]);
     let message = match phase {
@@ -114,7 +116,7 @@ impl<'a> Summary<'a> {
         summary
     }
 
-    /// Answers whether the pod is still starting.
+    /// Returns whether the pod is still initializing.
     fn read_init_containers(&mut self, pod: &'a Value) -> bool {
         let specs = pod.items(&["spec", "initContainers"]);
         for (i, status) in pod.items(&["status", "initContainerStatuses"]).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a pod is given where it says nothing.
+//! Defaults of pods and pod templates.
 
 use knarr_api::value::Read;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use crate::common::{image, resources};
 const DEFAULT_MODE: i64 = 0o644;
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Defaults of a pod: those of its spec, and some that only pods themselves have, not the templates they come from.
+/// Sets the defaults of a pod: those of its spec, and some that templates do not get.
 pub fn set_pod_defaults(pod: &mut Value) {
     let Some(pod) = pod.as_object_mut() else { return };
     let spec = set::object_or_new(pod, "spec");
@@ -25,7 +25,7 @@ pub fn set_pod_defaults(pod: &mut Value) {
             set::objects(spec, list).for_each(host_ports_from_container_ports);
         }
     }
-    // A negative grace period means the shortest; templates keep theirs until a pod is made from them.
+    // A negative grace period means 1 second. Templates keep it until a pod is created from them.
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
@@ -33,7 +33,7 @@ pub fn set_pod_defaults(pod: &mut Value) {
     set_status_defaults(pod);
 }
 
-/// Defaults of a pod's spec, in a pod or a template.
+/// Sets the defaults of a spec, in a pod or a template.
 pub fn set_spec_defaults(spec: &mut Fields) {
     set::text(spec, "dnsPolicy", "ClusterFirst");
     set::text(spec, "restartPolicy", "Always");
@@ -49,7 +49,7 @@ pub fn set_spec_defaults(spec: &mut Fields) {
     resources::round_requirements(spec.get_mut("resources"));
 }
 
-/// The service account has two names, of which the older follows the newer where both are given.
+/// Synchronizes `serviceAccountName` with the deprecated `serviceAccount`; the former takes precedence.
 pub fn mirror_service_account(spec: &mut Fields) {
     let name = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default();
     let (account, older) = (name("serviceAccountName"), name("serviceAccount"));
@@ -67,7 +67,7 @@ pub fn mirror_service_account(spec: &mut Fields) {
     }
 }
 
-/// The one address of a pod and the list of them follow each other; the one counts where they differ.
+/// Synchronizes `podIP` with `podIPs`; the former takes precedence if they differ.
 fn sync_pod_ips(status: &mut Fields) {
     let one = status.get("podIP").and_then(Value::as_str).unwrap_or_default();
     let first = status.get("podIPs").and_then(|list| list.get(0)).map(|ip| ip.text(&["ip"]));
@@ -96,7 +96,7 @@ fn set_status_defaults(pod: &mut Fields) {
     }
 }
 
-/// Requests of a container that names only limits are those limits.
+/// Sets the requests of a container to its limits where they are absent.
 fn requests_from_limits(container: &mut Fields) {
     let Some(requirements) = set::object(container, "resources") else { return };
     let Some(Value::Object(limits)) = requirements.get("limits") else { return };
@@ -107,7 +107,7 @@ fn requests_from_limits(container: &mut Fields) {
     resources::fill_in(set::object_or_new(requirements, "requests"), &limits);
 }
 
-/// A pod that bounds its resources as a whole gets the bounds that follow from its containers.
+/// Sets pod-level requests and limits from those of the containers, for a pod with pod-level resources.
 fn default_pod_level_resources(spec: &mut Fields) {
     let given = |side: &str| {
         spec.get("resources").and_then(|r| r.get(side)).and_then(Value::as_object).is_some_and(|list| !list.is_empty())
@@ -244,7 +244,7 @@ fn set_volume_defaults(volume: &mut Fields) {
     }
 }
 
-/// Defaults of the sources that pods' volumes and PersistentVolumes have in common.
+/// Sets the defaults of volume sources that pods and PersistentVolumes share.
 pub fn set_source_defaults(volume: &mut Fields) {
     for (name, source) in volume.iter_mut() {
         let Some(source) = source.as_object_mut() else { continue };
@@ -280,7 +280,7 @@ fn set_projection_defaults(projection: &mut Fields) {
     }
 }
 
-/// Defaults of a claim's spec, in a PersistentVolumeClaim or a template of one.
+/// Sets the defaults of the spec of a claim, in a PersistentVolumeClaim or in a template.
 pub fn set_claim_spec_defaults(spec: &mut Fields) {
     set::value(spec, "volumeMode", "Filesystem");
     resources::round_requirements(spec.get_mut("resources"));

@@ -1,4 +1,4 @@
-//! Pods.
+//! Pod. Each step of a write has its own submodule: defaults, preparation, validation, update, status, warnings.
 
 pub mod annotations;
 mod columns;
@@ -21,6 +21,7 @@ use crate::common::addresses;
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 use options::Options;
 
+/// The rules of Pod.
 pub struct Pod;
 
 impl KindRules for Pod {

@@ -1,4 +1,4 @@
-//! How strictly a pod's spec is judged. What a stored object already has, it may keep.
+//! How strictly the spec of a pod is validated. Updates tolerate violations that the stored object already has.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -6,9 +6,10 @@ use serde_json::Value;
 use super::validation::{resources, scheduling, security};
 use crate::common::{formats, label_selector};
 
+/// Which violations are tolerated, because the stored object already has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whether a pod itself is judged, not a template.
+    /// Whether a pod is validated, not a template.
     pub is_pod: bool,
     pub invalid_affinity_selector_values: bool,
     pub invalid_node_affinity_values: bool,
@@ -26,7 +27,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// `old` is the stored object that is updated: what holds `metadata` and `spec`.
+    /// `old` is the stored pod or template: the object with `metadata` and `spec`.
     pub fn of(old: Option<&Value>, is_pod: bool) -> Options {
         let Some(old) = old else { return Options { is_pod, ..Options::default() } };
         let spec = old.at(&["spec"]);
@@ -39,7 +40,7 @@ impl Options {
             invalid_spread_selectors: spec
                 .items(&["topologySpreadConstraints"])
                 .iter()
-                .any(|constraint| label_selector::is_faulty(constraint.at(&["labelSelector"]))),
+                .any(|constraint| label_selector::is_invalid(constraint.at(&["labelSelector"]))),
             repeated_spread_keys: scheduling::has_repeated_spread_keys(spec),
             non_local_token_paths: has_non_local_token_path(spec),
             host_sysctls: security::has_host_sysctls(spec),
@@ -63,7 +64,7 @@ impl Options {
     }
 }
 
-/// All containers of a pod: init containers, the main ones, ephemeral ones.
+/// Returns all containers of a pod: init, main and ephemeral containers.
 pub fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(|list| spec.items(&[list]))
 }

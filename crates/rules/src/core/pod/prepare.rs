@@ -1,4 +1,4 @@
-//! What the server sets in a pod, and what a write may not touch.
+//! Preparation of pods before validation: fields that the server sets or that a write may not change.
 
 use jiff::Timestamp;
 use knarr_api::time;
@@ -9,7 +9,7 @@ use super::qos;
 use crate::common::equality::same;
 use crate::kind::keep_field;
 
-/// A new pod waits, has a class, and has no status of its own.
+/// Prepares a new pod: sets its phase and its QoS class, and discards the status of the client.
 pub fn create(pod: &mut Value, now: Timestamp) {
     drop_disabled(pod, None);
     let spec = pod.at(&["spec"]);
@@ -29,11 +29,13 @@ pub fn create(pod: &mut Value, now: Timestamp) {
     app_armor_from_annotations(pod);
 }
 
+/// Prepares an update of the pod itself.
 pub fn update(pod: &mut Value, old: &Value) {
     keep_field(pod, old, "status");
     drop_disabled(pod, Some(old));
 }
 
+/// Prepares a status update.
 pub fn update_status(pod: &mut Value, old: &Value) {
     keep_field(pod, old, "spec");
     keep_metadata(pod, old, &["deletionTimestamp", "ownerReferences"]);
@@ -49,7 +51,7 @@ pub fn update_status(pod: &mut Value, old: &Value) {
     keep_observed_generations(status, old.at(&["status"]));
 }
 
-/// Clients that know nothing of observed generations leave them as they were.
+/// Keeps observed generations that the client omits because it does not know them.
 fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
     let is_unset = |value: &Value| value.integer(&["observedGeneration"]).unwrap_or_default() == 0;
     if status.get("observedGeneration").and_then(Value::as_i64).unwrap_or_default() == 0
@@ -69,7 +71,7 @@ fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
     }
 }
 
-/// A write to `ephemeralcontainers` changes those alone.
+/// Prepares a write to `ephemeralcontainers`, which changes only these.
 pub fn update_ephemeral_containers(pod: &mut Value, old: &Value) {
     let containers = pod.at(&["spec", "ephemeralContainers"]).clone();
     keep_field(pod, old, "spec");
@@ -84,7 +86,7 @@ pub fn update_ephemeral_containers(pod: &mut Value, old: &Value) {
     drop_disabled(pod, Some(old));
 }
 
-/// A write to `resize` changes resources and how they may be resized.
+/// Prepares a write to `resize`, which changes only resources and resize policies.
 pub fn resize(pod: &mut Value, old: &Value) {
     let lists = ["containers", "initContainers"];
     let is_same_shape = lists.iter().all(|list| pod.items(&["spec", list]).len() == old.items(&["spec", list]).len());
@@ -137,7 +139,7 @@ fn keep_metadata(pod: &mut Value, old: &Value, fields: &[&str]) {
     }
 }
 
-/// Removes what Kubernetes has behind a feature gate that is off, unless the stored pod has it already.
+/// Drops fields of disabled feature gates, unless the stored pod has them.
 pub fn drop_disabled(pod: &mut Value, old: Option<&Value>) {
     let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
     if let Some(spec) = pod.get_mut("spec") {
@@ -145,7 +147,7 @@ pub fn drop_disabled(pod: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// The same for a spec; a template's too.
+/// The same for the spec of a pod or template.
 pub fn drop_disabled_from_spec(spec: &mut Value, old: &Value) {
     if !old.has(&["schedulingGroup"]) {
         spec.remove(&["schedulingGroup"]);
@@ -180,7 +182,7 @@ pub fn drop_disabled_from_spec(spec: &mut Value, old: &Value) {
     }
 }
 
-/// Label keys whose values are the pod's own become part of the selectors they stand beside.
+/// Merges `matchLabelKeys` and `mismatchLabelKeys`, with the values of the pod's labels, into their selectors.
 fn merge_label_keys(pod: &mut Value) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -227,7 +229,7 @@ fn merge_keys(holder: &mut Value, labels: &Value) {
     }
 }
 
-/// Profiles named in annotations, as they were before there was a field, become fields.
+/// Copies AppArmor profiles from the deprecated annotations to fields.
 fn app_armor_from_annotations(pod: &mut Value) {
     const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
     let Some(annotations) = pod.fields(&["metadata", "annotations"]) else { return };

@@ -1,4 +1,4 @@
-//! How well a pod is served when its node runs short.
+//! The quality of service (QoS) class of a pod.
 
 use knarr_api::quantity::Quantity;
 use knarr_api::value::Read;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::resources::{self, ResourceList, Side};
 
-/// The class that follows from what a pod requests and is limited to.
+/// Computes the class from the requests and limits of a pod.
 pub fn class(spec: &Value) -> &'static str {
     let (mut requests, mut limits) = (ResourceList::new(), ResourceList::new());
     let mut guaranteed = true;
@@ -30,7 +30,7 @@ pub fn class(spec: &Value) -> &'static str {
     if guaranteed && requests.len() == limits.len() { "Guaranteed" } else { "Burstable" }
 }
 
-/// Adds what counts; answers whether both processor and memory are limited.
+/// Adds CPU and memory of a container to the sums. Returns whether both have limits.
 fn collect(requirements: &Value, requests: &mut ResourceList, limits: &mut ResourceList) -> bool {
     let mut limited = 0;
     for (side, sums) in [(Side::Requests, requests), (Side::Limits, limits)] {

@@ -1,4 +1,4 @@
-//! Static pods, which reach no API server: the node judges them by the rules of the API itself.
+//! Defaults and validation of static pods, which the kubelet runs without an API server.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,9 +7,9 @@ use super::Pod;
 use crate::kind::{Context, KindRules};
 use crate::metadata;
 
-/// Sets the defaults of a pod that was not created through the API, and tells all that is wrong with it.
+/// Sets the defaults of a static pod and validates it. The error contains all messages.
 pub fn admit(pod: &mut Value) -> Result<(), Vec<String>> {
-    // No rule for a new pod depends on who creates it, or when.
+    // No rule for new pods depends on the user or the time.
     let now = Timestamp::UNIX_EPOCH;
     let context = Context { version: "v1", subresource: "", user: "", groups: &[], uid: "", extra: None, now };
     Pod.set_defaults(pod, context.version);

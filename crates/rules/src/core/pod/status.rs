@@ -1,4 +1,4 @@
-//! What a write to a pod's status may say.
+//! Validation of updates of a pod's status.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use super::options::Options;
 use crate::common::checks::{IMMUTABLE, one_of};
 use crate::common::{addresses, formats};
 
+/// Validates a status update.
 pub fn validate(errors: &mut Errors, pod: &Value, old: &Value, options: &Options) {
     let metadata = Path::root("metadata");
     annotations::validate_update(errors, pod, old, &metadata.child("annotations"), options);
@@ -58,7 +59,7 @@ fn nominated_node(errors: &mut Errors, status: &Value, old: &Value, path: &Path<
     }
 }
 
-/// A container that ended stays so unless it may be started again.
+/// Requires that a terminated container stays terminated unless its restart policy allows a restart.
 fn restarts(errors: &mut Errors, status: &Value, old: &Value, path: &Path<'_>) {
     const DETAIL: &str = "may not be transitioned to non-terminated state";
     let spec = old.at(&["spec"]);
@@ -184,7 +185,7 @@ fn host_ips(errors: &mut Errors, status: &Value, before: &Value, path: &Path<'_>
     ip_list(errors, status, "hostIPs", &known, path);
 }
 
-/// At most one address of each family.
+/// Requires at most one address of each IP family.
 fn ip_list(errors: &mut Errors, status: &Value, field: &str, known: &[&str], path: &Path<'_>) {
     let list: Vec<&str> = status.items(&[field]).iter().map(|ip| ip.text(&["ip"])).collect();
     for (i, ip) in list.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pods as clients send them, and what they are told.
+//! Tests of the rules of pods, with pods as clients send them.
 
 use serde_json::{Value, json};
 
@@ -199,7 +199,7 @@ fn updates_change_little() {
         match expected {
             None => assert!(found.is_empty(), "{found:?}"),
             Some(expected) => {
-                // Lines of context keep their own first space.
+                // Lines of context keep their leading space.
                 let squeeze = |text: &str| text.replace("\n ", "\n").replace("  ", " ");
                 assert_eq!(found.len(), 1, "{found:?}");
                 assert_eq!(squeeze(&found[0]).lines().next(), squeeze(expected).lines().next());

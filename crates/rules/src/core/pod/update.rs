@@ -1,4 +1,4 @@
-//! What an update of a pod may not do.
+//! Validation of updates of pods.
 
 use knarr_api::field::{Errors, Path, quoted};
 use knarr_api::value::{Read, Write};
@@ -9,8 +9,8 @@ use super::options::Options;
 use super::qos;
 use super::validation::containers::untrimmed_image;
 use super::validation::scheduling;
+use crate::common::checks::between;
 use crate::common::equality::same;
-use crate::common::formats::between;
 use crate::common::{diff, internal_types};
 use crate::kind::keep_field;
 
@@ -18,7 +18,7 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
                          `spec.tolerations` (only additions to existing tolerations),\
                          `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// A write to the pod itself.
+/// Validates an update of the pod itself.
 pub fn pod(errors: &mut Errors, pod: &Value, old: &Value, options: &Options) {
     let metadata = Path::root("metadata");
     annotations::validate_update(errors, pod, old, &metadata.child("annotations"), options);
@@ -45,7 +45,7 @@ pub fn pod(errors: &mut Errors, pod: &Value, old: &Value, options: &Options) {
     }
 }
 
-/// Answers whether it makes sense to look further.
+/// Returns whether further validation makes sense.
 fn containers(errors: &mut Errors, spec: &Value, old: &Value, list: &str, path: &Path<'_>) -> bool {
     let containers = spec.items(&[list]);
     if containers.len() != old.items(&[list]).len() {
@@ -104,7 +104,7 @@ fn removed_gates(errors: &mut Errors, spec: &Value, old: &Value, path: &Path<'_>
     }
 }
 
-/// The new spec with all that may change put back to what it was.
+/// Returns the new spec with the fields that may change reverted to the old ones.
 fn with_allowed_changes_undone(errors: &mut Errors, spec: &Value, old: &Value, path: &Path<'_>) -> Value {
     let mut undone = spec.clone();
     for list in ["containers", "initContainers"] {
@@ -191,7 +191,7 @@ fn term_json(term: &Value) -> String {
     internal_types::to_json("NodeSelectorTerm", term)
 }
 
-/// A write to `ephemeralcontainers`: they may come, and then stay as they are.
+/// Validates a write to `ephemeralcontainers`: they may be added, but not changed or removed.
 pub fn ephemeral_containers(errors: &mut Errors, pod: &Value, old: &Value, options: &Options) {
     let metadata = Path::root("metadata");
     annotations::validate_update(errors, pod, old, &metadata.child("annotations"), options);
@@ -219,7 +219,7 @@ pub fn ephemeral_containers(errors: &mut Errors, pod: &Value, old: &Value, optio
     }
 }
 
-/// A write to `resize`: only processor and memory may change, and the class of service stays.
+/// Validates a write to `resize`: only CPU and memory may change, and the QoS class may not.
 pub fn resize(errors: &mut Errors, pod: &Value, old: &Value) {
     if old.has(&["metadata", "annotations", MIRROR]) {
         errors.0.clear();
@@ -346,7 +346,7 @@ fn resize_containers(errors: &mut Errors, undone: &mut Value, spec: &Value, old:
     }
 }
 
-/// Puts processor and memory back to what they were.
+/// Reverts CPU and memory.
 fn undo_resources(holder: &mut Value, old: &Value) {
     for side in ["limits", "requests"] {
         let before = old.at(&["resources", side]);
@@ -367,7 +367,7 @@ fn loses_resources(new: &Value, old: &Value) -> bool {
     old.as_object().into_iter().flatten().any(|(name, _)| new.get(name).is_none())
 }
 
-/// What a Binding must say.
+/// Validates a Binding.
 pub fn binding(errors: &mut Errors, binding: &Value) {
     let path = Path::root("target");
     let kind = binding.text(&["target", "kind"]);

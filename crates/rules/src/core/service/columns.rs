@@ -1,4 +1,4 @@
-//! A service's row in a table.
+//! The cells of a service in a table.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,7 @@ use crate::kind::Column;
 
 const SPEC: &str = "io.k8s.api.core.v1.ServiceSpec";
 
+/// The columns of services.
 pub const COLUMNS: &[Column] = &[
     columns::NAME,
     field("Type", "string", SPEC, "type"),
@@ -22,6 +23,7 @@ pub const COLUMNS: &[Column] = &[
     wide(field("Selector", "string", SPEC, "selector")),
 ];
 
+/// Returns the cells of a service.
 pub fn cells(service: &Value, now: Timestamp) -> Vec<Value> {
     let spec = service.at(&["spec"]);
     let cluster_ip = spec.items(&["clusterIPs"]).first().and_then(Value::as_str).unwrap_or("<none>");

@@ -1,6 +1,7 @@
-//! Services.
+//! Service: a stable address for a set of pods.
 
 mod columns;
+mod load_balancer;
 mod prepare;
 mod update;
 mod validation;
@@ -19,7 +20,7 @@ use crate::kind::{Column, Context, KindRules, keep_field};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 
-/// Cluster IPs, IP families and node ports are given out by the API server, between `prepare_…` and `validate`.
+/// The API server allocates cluster IPs, IP families and node ports between `prepare_…` and `validate`.
 pub struct Service;
 
 impl KindRules for Service {
@@ -43,7 +44,7 @@ impl KindRules for Service {
 
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
-        // Of an update, what may not change is told before what is wrong; see `validate_update`.
+        // On update, errors about immutable fields precede those of the object; see `validate_update`.
         if old.is_none() {
             validation::service(&mut errors, object, None);
         }
@@ -136,7 +137,7 @@ fn set_defaults(service: &mut Value) {
                 }
             }
         }
-        // Traffic to a name never enters the cluster's own proxy. What is wrong stays to be told.
+        // The service proxy never handles traffic to external names. An invalid value is kept so that it is reported.
         "ExternalName" => {
             if matches!(spec.get("internalTrafficPolicy").and_then(Value::as_str), Some("Cluster" | "Local")) {
                 spec.remove("internalTrafficPolicy");
@@ -154,7 +155,7 @@ fn accessible(service: &Value) -> bool {
     is_externally_accessible(service.text(&["spec", "type"]), !service.items(&["spec", "externalIPs"]).is_empty())
 }
 
-/// Whether the balancer asks nodes about their health.
+/// Returns whether the load balancer uses health check node ports.
 fn needs_health_check(service: &Value) -> bool {
     service.text(&["spec", "type"]) == "LoadBalancer" && service.text(&["spec", "externalTrafficPolicy"]) == "Local"
 }

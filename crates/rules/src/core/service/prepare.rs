@@ -1,4 +1,4 @@
-//! What a write to a service means for the fields that the server gives out.
+//! Preparation of services before validation: the fields that the server allocates.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{accessible, needs_health_check};
 use crate::kind::keep_field;
 
-/// Clients that know of one cluster IP only set that one; the list follows it.
+/// Sets `clusterIPs` for clients that know only `clusterIP`.
 pub fn create(service: &mut Value) {
     let ip = service.text(&["spec", "clusterIP"]).to_owned();
     if !ip.is_empty() && service.items(&["spec", "clusterIPs"]).is_empty() {
@@ -16,13 +16,14 @@ pub fn create(service: &mut Value) {
     }
 }
 
+/// Prepares an update of a service.
 pub fn update(service: &mut Value, old: &Value) {
     keep_allocated_values(service, old);
     sync_cluster_ips(service, old);
-    drop_what_the_type_has_not(service, old);
+    drop_unsupported_fields(service, old);
 }
 
-/// Values that were given out stay when a client sends its service again without them.
+/// Keeps allocated addresses and ports that the client omits.
 fn keep_allocated_values(service: &mut Value, old: &Value) {
     if needs_cluster_ip(service) && needs_cluster_ip(old) {
         if service.text(&["spec", "clusterIP"]).is_empty() {
@@ -55,7 +56,7 @@ fn keep_allocated_values(service: &mut Value, old: &Value) {
     }
 }
 
-/// The one cluster IP and the list of them follow each other, whichever a client knows.
+/// Synchronizes `clusterIP` with `clusterIPs`, because clients may know only one of them.
 fn sync_cluster_ips(service: &mut Value, old: &Value) {
     let (one, before) = (service.text(&["spec", "clusterIP"]).to_owned(), old.text(&["spec", "clusterIP"]));
     if !old.items(&["spec", "clusterIPs"]).is_empty()
@@ -73,8 +74,8 @@ fn sync_cluster_ips(service: &mut Value, old: &Value) {
     }
 }
 
-/// A service that changes its type loses what only the old type has, unless the client set it anew.
-fn drop_what_the_type_has_not(service: &mut Value, old: &Value) {
+/// Drops fields of the old type when the type changes, unless the client changed them.
+fn drop_unsupported_fields(service: &mut Value, old: &Value) {
     let same = |service: &Value, field: &str| service.at(&["spec", field]) == old.at(&["spec", field]);
     if needs_cluster_ip(old) && !needs_cluster_ip(service) {
         if same(service, "clusterIP") && same(service, "clusterIPs") {

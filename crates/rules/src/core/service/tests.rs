@@ -1,4 +1,4 @@
-//! Services as clients send them, and what they are told.
+//! Tests of the rules of services, with services as clients send them.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What an update of a service may not do to the addresses it was given.
+//! Validation of updates of allocated addresses.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
@@ -9,6 +9,7 @@ use super::{is_headless, needs_health_check};
 
 const SET_ONCE: &str = "may not change once set";
 
+/// Validates an update of a service.
 pub fn service(errors: &mut Errors, service: &Value, old: &Value) {
     let path = Path::root("spec");
     let is_external = |service: &Value| service.text(&["spec", "type"]) == "ExternalName";

@@ -1,5 +1,7 @@
-//! Where a volume's data comes from: the sources that pods' volumes and PersistentVolumes name.
+//! Validation of volume sources, in pods and in PersistentVolumes.
 
+mod csi;
+mod iscsi;
 pub mod projected;
 pub mod sources;
 
@@ -7,20 +9,24 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// One kind of source: its field, and how what it holds is checked.
+/// A type of volume source: its field and its check.
 pub struct Source {
+    /// The field of the source in a volume.
     pub field: &'static str,
-    /// What Kubernetes calls it when a volume already has another source, and when it looks inside.
+    /// The path in the error about a second source, and in errors of the source itself; upstream's differ for some.
     pub name_when_second: &'static str,
     pub name_inside: &'static str,
-    pub check: fn(&mut Errors, &Value, &Path<'_>, &Surroundings<'_>),
+    /// Validates the content of the field.
+    pub check: fn(&mut Errors, &Value, &Path<'_>, &VolumeContext<'_>),
 }
 
 impl Source {
-    pub const fn new(field: &'static str, check: fn(&mut Errors, &Value, &Path<'_>, &Surroundings<'_>)) -> Self {
+    /// Returns a source whose errors name its field.
+    pub const fn new(field: &'static str, check: fn(&mut Errors, &Value, &Path<'_>, &VolumeContext<'_>)) -> Self {
         Source { field, name_when_second: field, name_inside: field, check }
     }
 
+    /// Returns the source with other names in errors.
     pub const fn named(mut self, name_when_second: &'static str, name_inside: &'static str) -> Self {
         self.name_when_second = name_when_second;
         self.name_inside = name_inside;
@@ -28,42 +34,44 @@ impl Source {
     }
 }
 
-/// What a source's check may depend on.
+/// The volume, as far as the checks of its source depend on it.
 #[derive(Clone, Copy, Default)]
-pub struct Surroundings<'a> {
+pub struct VolumeContext<'a> {
+    /// The name of the volume.
     pub volume_name: &'a str,
-    /// The pod's own name, where a pod and not a template holds the volume.
+    /// The name of the pod; empty for templates and PersistentVolumes.
     pub pod_name: &'a str,
+    /// Whether a pod contains the volume, not a template.
     pub is_pod: bool,
-    /// Set where the stored object already has such a path.
+    /// Whether the stored object already has such a path.
     pub allow_non_local_token_path: bool,
-    /// Whether a pod's spec holds the volume, and not a PersistentVolume.
+    /// Whether the volume is in the spec of a pod or template, not a PersistentVolume.
     pub in_pod_spec: bool,
-    /// Set where a PersistentVolume says which nodes reach it.
+    /// Whether a PersistentVolume has a node affinity.
     pub has_node_affinity: bool,
 }
 
-/// Checks that a volume has one source, and that it is right.
+/// Validates that a volume has exactly one source, and validates that source.
 pub fn validate_source(
     errors: &mut Errors,
     volume: &Value,
     sources: &[Source],
     path: &Path<'_>,
-    surroundings: &Surroundings<'_>,
+    volume_context: &VolumeContext<'_>,
 ) {
     let mut count = 0;
     for source in sources {
         let Some(value) = volume.get(source.field).filter(|value| !value.is_null()) else { continue };
-        // Kubernetes never counts a PersistentVolume's flexVolume as one too many.
-        let is_counted = source.field != "flexVolume" || surroundings.in_pod_spec;
+        // Upstream does not report a flexVolume of a PersistentVolume as a second source.
+        let is_counted = source.field != "flexVolume" || volume_context.in_pod_spec;
         if count > 0 && is_counted {
             errors.forbidden(&path.child(source.name_when_second), "may not specify more than 1 volume type");
         } else {
             count += 1;
-            (source.check)(errors, value, &path.child(source.name_inside), surroundings);
+            (source.check)(errors, value, &path.child(source.name_inside), volume_context);
         }
-        if source.field == "iscsi" && surroundings.in_pod_spec {
-            sources::iscsi_names_length(errors, value, path, surroundings);
+        if source.field == "iscsi" && volume_context.in_pod_spec {
+            sources::iscsi_names_length(errors, value, path, volume_context);
         }
     }
     if count == 0 {
@@ -71,7 +79,7 @@ pub fn validate_source(
     }
 }
 
-/// Requires fields that hold a text or a list.
+/// Requires that strings or lists are not empty.
 pub fn require(errors: &mut Errors, value: &Value, path: &Path<'_>, fields: &[&str]) {
     for field in fields {
         let empty = match value.at(&[field]) {

@@ -1,4 +1,4 @@
-//! Sources that are made of other objects: projected volumes and the downward API.
+//! Validation of projected volumes and downward API volumes.
 
 use std::collections::BTreeSet;
 
@@ -8,36 +8,38 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::sources::key_to_path;
-use super::{Surroundings, require};
+use super::{VolumeContext, require};
 use crate::common::formats;
 use crate::common::resources;
 
 const VOLUME_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
-pub fn downward(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+/// Validates a downward API volume.
+pub fn downward(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     formats::file_mode(errors, &path.child("defaultMode"), value.integer(&["defaultMode"]));
     for file in value.items(&["items"]) {
         downward_file(errors, file, path);
     }
 }
 
-pub fn projected(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
+/// Validates a projected volume.
+pub fn projected(errors: &mut Errors, value: &Value, path: &Path<'_>, volume_context: &VolumeContext<'_>) {
     formats::file_mode(errors, &path.child("defaultMode"), value.integer(&["defaultMode"]));
     let mut paths = BTreeSet::new();
     for (i, source) in value.items(&["sources"]).iter().enumerate() {
-        projection(errors, source, &path.item("sources", i), path, &mut paths, surroundings);
+        projection(errors, source, &path.item("sources", i), path, &mut paths, volume_context);
     }
 }
 
-/// One projection; the paths of all of them must differ. Errors about paths are told of the volume as a whole.
+/// Validates one projection. Paths must be unique; errors about them are reported for the volume as a whole.
 fn projection<'a>(
     errors: &mut Errors,
     source: &'a Value,
     path: &Path<'_>,
     volume: &Path<'_>,
     paths: &mut BTreeSet<&'a str>,
-    surroundings: &Surroundings<'_>,
+    volume_context: &VolumeContext<'_>,
 ) {
     const CONFLICT: &str = "conflicting duplicate paths";
     let mut count = 0;
@@ -71,7 +73,7 @@ fn projection<'a>(
     let token = source.at(&["serviceAccountToken"]);
     if !token.is_null() {
         count += 1;
-        token_projection(errors, token, &path.child("serviceAccountToken"), volume, surroundings);
+        token_projection(errors, token, &path.child("serviceAccountToken"), volume, volume_context);
     }
     if count > 1 {
         errors.forbidden(path, "may not specify more than 1 volume type per source");
@@ -83,7 +85,7 @@ fn token_projection(
     token: &Value,
     path: &Path<'_>,
     volume: &Path<'_>,
-    surroundings: &Surroundings<'_>,
+    volume_context: &VolumeContext<'_>,
 ) {
     let seconds = token.integer(&["expirationSeconds"]).unwrap_or_default();
     if seconds < 600 {
@@ -96,7 +98,7 @@ fn token_projection(
     let target = token.text(&["path"]);
     if target.is_empty() {
         errors.required(&volume.child("path"), "");
-    } else if !surroundings.allow_non_local_token_path {
+    } else if !volume_context.allow_non_local_token_path {
         formats::local_non_reserved_path(errors, &volume.child("path"), target);
     }
 }
@@ -119,7 +121,7 @@ fn downward_file(errors: &mut Errors, file: &Value, path: &Path<'_>) {
     formats::file_mode(errors, &path.child("mode"), file.integer(&["mode"]));
 }
 
-/// A reference to one of the pod's own fields.
+/// Validates a reference to a field of the pod.
 pub fn field_reference(errors: &mut Errors, reference: &Value, supported: &[&str], path: &Path<'_>) {
     let (version, field) = (reference.text(&["apiVersion"]), reference.text(&["fieldPath"]));
     if version.is_empty() {
@@ -168,12 +170,12 @@ const READABLE_FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// `metadata.labels['app']` in its two parts.
+/// Splits `metadata.labels['app']` into its path and its key.
 fn subscripted(field: &str) -> Option<(&str, &str)> {
     field.strip_suffix("']")?.split_once("['").filter(|(map, _)| !map.is_empty())
 }
 
-/// A reference to what a container requests or is limited to. `in_volume` needs the container's name too.
+/// Validates a reference to a resource of a container. `in_volume` requires the name of the container.
 pub fn resource_reference(errors: &mut Errors, reference: &Value, path: &Path<'_>, in_volume: bool) {
     const RESOURCES: &[&str] = &[
         "limits.cpu",

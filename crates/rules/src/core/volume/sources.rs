@@ -1,19 +1,22 @@
-//! The sources themselves.
+//! Validation of volume sources: the tables of sources, and the check of each.
 
-use std::sync::LazyLock;
+pub use super::csi::driver_name;
+pub use super::iscsi::iscsi_names_length;
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
-use regex::Regex;
 use serde_json::Value;
 
-use super::{Source, Surroundings, projected, require};
-use crate::common::formats::{self, between};
+use super::csi::{csi, persistent_csi};
+use super::iscsi::{iscsi, persistent_iscsi};
+use super::{Source, VolumeContext, projected, require};
+use crate::common::checks::between;
+use crate::common::formats;
 use crate::common::resources;
 use crate::core::persistent_volume_claim;
 
-/// The sources of a pod's volume, in the order in which they are looked at.
+/// The sources of volumes in pods, in the order of validation.
 pub const OF_PODS: &[Source] = &[
     Source::new("emptyDir", empty_dir),
     Source::new("hostPath", host_path),
@@ -48,7 +51,7 @@ pub const OF_PODS: &[Source] = &[
     Source::new("image", image),
 ];
 
-/// The sources of a PersistentVolume.
+/// The sources of PersistentVolumes, in the order of validation.
 pub const OF_PERSISTENT_VOLUMES: &[Source] = &[
     Source::new("hostPath", host_path),
     Source::new("gcePersistentDisk", gce_disk).named("gcePersistentDisk", "persistentDisk"),
@@ -75,41 +78,37 @@ pub const OF_PERSISTENT_VOLUMES: &[Source] = &[
     Source::new("csi", persistent_csi),
 ];
 
-static IQN: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"iqn\.\d{4}-\d{2}\.([[:alnum:]\-.]+)(:[^,;*&$|\s]+)$").expect("the pattern is well formed")
-});
-
-fn empty_dir(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn empty_dir(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     if value.has(&["sizeLimit"]) && resources::quantity(value.at(&["sizeLimit"])).is_negative() {
         errors.forbidden(&path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
     }
 }
 
-fn host_path(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn host_path(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     const TYPES: &[&str] =
         &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     let target = value.text(&["path"]);
     if target.is_empty() {
         return errors.required(&path.child("path"), "");
     }
-    formats::no_backsteps(errors, &path.child("path"), target);
+    formats::reject_parent_references(errors, &path.child("path"), target);
     let kind = value.text(&["type"]);
     if !TYPES.contains(&kind) {
         errors.not_supported(&path.child("type"), kind, TYPES);
     }
 }
 
-fn git_repo(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn git_repo(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["repository"]);
     formats::local_descending_path(errors, &path.child("directory"), value.text(&["directory"]));
 }
 
-fn gce_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn gce_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["pdName"]);
     partition(errors, value, path);
 }
 
-fn aws_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn aws_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["volumeID"]);
     partition(errors, value, path);
 }
@@ -120,12 +119,12 @@ fn partition(errors: &mut Errors, value: &Value, path: &Path<'_>) {
     }
 }
 
-fn secret(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+pub(super) fn secret(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["secretName"]);
     mode_and_items(errors, value, path);
 }
 
-fn config_map(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn config_map(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["name"]);
     mode_and_items(errors, value, path);
 }
@@ -137,14 +136,14 @@ fn mode_and_items(errors: &mut Errors, value: &Value, path: &Path<'_>) {
     }
 }
 
-/// A key of a ConfigMap or Secret and the file it becomes.
+/// Validates the mapping of a key in a ConfigMap or Secret to a file.
 pub fn key_to_path(errors: &mut Errors, item: &Value, path: &Path<'_>) {
     require(errors, item, path, &["key", "path"]);
     formats::local_non_reserved_path(errors, &path.child("path"), item.text(&["path"]));
     formats::file_mode(errors, &path.child("mode"), item.integer(&["mode"]));
 }
 
-fn nfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn nfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["server", "path"]);
     let target = value.text(&["path"]);
     if !target.starts_with('/') {
@@ -152,83 +151,7 @@ fn nfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>
     }
 }
 
-fn iscsi(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
-    const PREFIXES: &str = "must be valid format starting with iqn, eui, or naa";
-    require(errors, value, path, &["targetPortal"]);
-    iscsi_names(errors, value, path, PREFIXES, |_, _, _| {});
-}
-
-/// A volume's name and its portal together make a device's name, which has a limit.
-pub fn iscsi_names_length(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
-    let length = surroundings.volume_name.len() + 1 + value.text(&["targetPortal"]).len();
-    if value.has(&["initiatorName"]) && length > 64 {
-        errors.invalid(&path.child("name"), surroundings.volume_name, ISCSI_TOO_LONG);
-    }
-}
-
-const ISCSI_TOO_LONG: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if \
-                              iscsi.initiatorName is specified.";
-
-fn persistent_iscsi(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
-    require(errors, value, path, &["targetPortal"]);
-    let portal = value.text(&["targetPortal"]);
-    if value.has(&["initiatorName"]) && surroundings.pod_name.len() + 1 + portal.len() > 64 {
-        errors.invalid(&path.child("targetportal"), portal, ISCSI_TOO_LONG);
-    }
-    iscsi_names(errors, value, path, "must be valid format", |errors, value, path| {
-        if value.has(&["secretRef"]) {
-            require(errors, value.at(&["secretRef"]), &path.child("secretRef"), &["name"]);
-        }
-    });
-}
-
-fn iscsi_names(
-    errors: &mut Errors,
-    value: &Value,
-    path: &Path<'_>,
-    prefix_message: &str,
-    secret: fn(&mut Errors, &Value, &Path<'_>),
-) {
-    let name = value.text(&["iqn"]);
-    if name.is_empty() {
-        errors.required(&path.child("iqn"), "");
-    } else {
-        iscsi_name(errors, name, &path.child("iqn"), prefix_message);
-    }
-    let unit = value.integer(&["lun"]).unwrap_or_default();
-    if !(0..=255).contains(&unit) {
-        errors.invalid(&path.child("lun"), unit, between(0, 255));
-    }
-    let authenticates = ["chapAuthDiscovery", "chapAuthSession"].iter().any(|name| value.flag(&[name]) == Some(true));
-    if authenticates && !value.has(&["secretRef"]) {
-        errors.required(&path.child("secretRef"), "");
-    }
-    secret(errors, value, path);
-    if let Some(initiator) = value.at(&["initiatorName"]).as_str() {
-        iscsi_name(errors, initiator, &path.child("initiatorname"), prefix_message);
-    }
-}
-
-fn iscsi_name(errors: &mut Errors, name: &str, path: &Path<'_>, prefix_message: &str) {
-    // One character stands after the three letters, and then the identity.
-    let identity = |length: usize| {
-        let mut characters = name.chars().skip(3);
-        characters.next().is_some_and(|separator| separator != '\n')
-            && characters.clone().count() == length
-            && characters.all(|character| character.is_ascii_alphanumeric())
-    };
-    let well_formed = match name.get(..3) {
-        Some("iqn") => IQN.is_match(name),
-        Some("eui") => identity(16),
-        Some("naa") => identity(32),
-        _ => return errors.invalid(path, name, prefix_message),
-    };
-    if !well_formed {
-        errors.invalid(path, name, "must be valid format");
-    }
-}
-
-fn persistent_glusterfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn persistent_glusterfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["endpoints", "path"]);
     if let Some(namespace) = value.at(&["endpointsNamespace"]).as_str() {
         if namespace.is_empty() {
@@ -240,7 +163,7 @@ fn persistent_glusterfs(errors: &mut Errors, value: &Value, path: &Path<'_>, _: 
     }
 }
 
-fn flocker(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn flocker(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     let (name, uuid) = (value.text(&["datasetName"]), value.text(&["datasetUUID"]));
     if name.is_empty() && uuid.is_empty() {
         errors.required(path, "one of datasetName and datasetUUID is required");
@@ -253,12 +176,12 @@ fn flocker(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings
     }
 }
 
-fn cinder(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn cinder(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["volumeID"]);
     secret_reference(errors, value, path, &["name"]);
 }
 
-fn persistent_cinder(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn persistent_cinder(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["volumeID"]);
     secret_reference(errors, value, path, &["name", "namespace"]);
 }
@@ -269,7 +192,7 @@ fn secret_reference(errors: &mut Errors, value: &Value, path: &Path<'_>, fields:
     }
 }
 
-fn quobyte(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn quobyte(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     const FORM: &str = "must be a host:port pair or multiple pairs separated by commas";
     let registry = value.text(&["registry"]);
     if registry.is_empty() {
@@ -294,7 +217,7 @@ fn is_host_and_port(pair: &str) -> bool {
     }
 }
 
-fn fibre_channel(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn fibre_channel(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     let targets = value.items(&["targetWWNs"]);
     let identities = value.items(&["wwids"]);
     if targets.is_empty() && identities.is_empty() {
@@ -315,7 +238,7 @@ fn fibre_channel(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surrou
     }
 }
 
-fn flex(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn flex(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["driver"]);
     for key in value.fields(&["options"]).into_iter().flat_map(|options| options.keys()) {
         let domain = format!(".{}", key.split('/').next().unwrap_or_default().to_lowercase());
@@ -326,14 +249,14 @@ fn flex(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_
     }
 }
 
-fn persistent_azure_file(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn persistent_azure_file(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     require(errors, value, path, &["secretName", "shareName"]);
     if value.at(&["secretNamespace"]).as_str() == Some("") {
         errors.required(&path.child("secretNamespace"), "");
     }
 }
 
-fn azure_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn azure_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     const CACHING: &[&str] = &["None", "ReadOnly", "ReadWrite"];
     const KINDS: &[&str] = &["Dedicated", "Managed", "Shared"];
     const MANAGED: &str =
@@ -358,12 +281,12 @@ fn azure_disk(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundi
     }
 }
 
-fn storage_os(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn storage_os(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     storage_os_names(errors, value, path);
     secret_reference(errors, value, path, &["name"]);
 }
 
-fn persistent_storage_os(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
+fn persistent_storage_os(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &VolumeContext<'_>) {
     storage_os_names(errors, value, path);
     secret_reference(errors, value, path, &["name", "namespace"]);
 }
@@ -380,93 +303,42 @@ fn storage_os_names(errors: &mut Errors, value: &Value, path: &Path<'_>) {
     }
 }
 
-fn local(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
+fn local(errors: &mut Errors, value: &Value, path: &Path<'_>, volume_context: &VolumeContext<'_>) {
     let target = value.text(&["path"]);
     if target.is_empty() {
         errors.required(&path.child("path"), "");
     } else {
-        formats::no_backsteps(errors, &path.child("path"), target);
+        formats::reject_parent_references(errors, &path.child("path"), target);
     }
-    if !surroundings.has_node_affinity {
+    if !volume_context.has_node_affinity {
         errors.required(&path.sibling("nodeAffinity"), "Local volume requires node affinity");
     }
 }
 
-/// The name of a CSI driver.
-pub fn driver_name(errors: &mut Errors, name: &str, path: &Path<'_>) {
-    if name.is_empty() {
-        return errors.required(path, "");
-    }
-    if name.len() > 63 {
-        errors.too_long(path, 63);
-    }
-    for wrong in names::dns_subdomain(&name.to_lowercase()) {
-        errors.invalid(path, name, wrong);
-    }
-}
-
-fn csi(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
-    driver_name(errors, value.text(&["driver"]), &path.child("driver"));
-    let reference = value.at(&["nodePublishSecretRef"]);
-    if !reference.is_null() {
-        let name = reference.text(&["name"]);
-        if name.is_empty() {
-            errors.required(&path.child("nodePublishSecretRef.name"), "");
-        } else {
-            names::check(errors, &path.child("name"), name, names::dns_subdomain);
-        }
-    }
-}
-
-fn persistent_csi(errors: &mut Errors, value: &Value, path: &Path<'_>, _: &Surroundings<'_>) {
-    driver_name(errors, value.text(&["driver"]), &path.child("driver"));
-    require(errors, value, path, &["volumeHandle"]);
-    for field in
-        ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
-    {
-        let reference = value.at(&[field]);
-        if reference.is_null() {
-            continue;
-        }
-        let path = path.child(field);
-        let (name, namespace) = (reference.text(&["name"]), reference.text(&["namespace"]));
-        if name.is_empty() {
-            errors.required(&path.child("name"), "");
-        } else {
-            names::check(errors, &path.child("name"), name, names::dns_subdomain);
-        }
-        if namespace.is_empty() {
-            errors.required(&path.child("namespace"), "");
-        } else {
-            names::check(errors, &path.child("namespace"), namespace, names::dns_label);
-        }
-    }
-}
-
-fn ephemeral(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
+fn ephemeral(errors: &mut Errors, value: &Value, path: &Path<'_>, volume_context: &VolumeContext<'_>) {
     let template = value.at(&["volumeClaimTemplate"]);
     if template.is_null() {
         errors.required(&path.child("volumeClaimTemplate"), "");
     } else {
         persistent_volume_claim::validate_template(errors, template, &path.child("volumeClaimTemplate"));
     }
-    if !surroundings.pod_name.is_empty() && !surroundings.volume_name.is_empty() {
-        let claim = format!("{}-{}", surroundings.pod_name, surroundings.volume_name);
+    if !volume_context.pod_name.is_empty() && !volume_context.volume_name.is_empty() {
+        let claim = format!("{}-{}", volume_context.pod_name, volume_context.volume_name);
         for wrong in names::dns_subdomain(&claim) {
-            // The claim is named after the volume, so the volume's name is at fault.
-            errors.invalid(&path.sibling("name"), surroundings.volume_name, format!("PVC name {claim:?}: {wrong}"));
+            // The name of the claim is derived from the volume, so the error is about the name of the volume.
+            errors.invalid(&path.sibling("name"), volume_context.volume_name, format!("PVC name {claim:?}: {wrong}"));
         }
     }
 }
 
-fn image(errors: &mut Errors, value: &Value, path: &Path<'_>, surroundings: &Surroundings<'_>) {
-    if surroundings.is_pod {
+fn image(errors: &mut Errors, value: &Value, path: &Path<'_>, volume_context: &VolumeContext<'_>) {
+    if volume_context.is_pod {
         require(errors, value, path, &["reference"]);
     }
     pull_policy(errors, value.text(&["pullPolicy"]), &path.child("pullPolicy"));
 }
 
-/// When an image is pulled.
+/// Validates an image pull policy.
 pub fn pull_policy(errors: &mut Errors, policy: &str, path: &Path<'_>) {
     match policy {
         "Always" | "IfNotPresent" | "Never" => {}

@@ -1,4 +1,4 @@
-//! Containers: the main ones, init containers, ephemeral containers.
+//! Validation of containers, init containers and ephemeral containers.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,14 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::super::options::Options;
-use super::mounts::Volumes;
-use super::{env, mounts, probes, resources, security};
-use crate::common::checks::{one_of, struct_json};
+use super::mounts::{self, Volumes};
+use super::{env, probes, resources, security};
+use crate::common::checks::one_of;
 use crate::common::formats;
+use crate::common::go_json::struct_json;
 use crate::core::volume::sources::pull_policy;
 
-/// What all containers of a pod are judged by.
+/// The pod, as far as the validation of its containers depends on it.
 pub struct Pod<'a> {
     pub spec: &'a Value,
     pub volumes: &'a Volumes<'a>,
@@ -29,6 +30,7 @@ impl Pod<'_> {
     }
 }
 
+/// Validates the main containers.
 pub fn main(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     let containers = pod.spec.items(&["containers"]);
     if containers.is_empty() {
@@ -55,6 +57,7 @@ pub fn main(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     }
 }
 
+/// Validates the init containers.
 pub fn init(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     const DETAIL: &str = "may not be set for init containers without restartPolicy=Always";
     let mut seen: BTreeSet<&str> = pod.spec.items(&["containers"]).iter().map(|c| c.text(&["name"])).collect();
@@ -69,7 +72,7 @@ pub fn init(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
         } else if !name.is_empty() {
             seen.insert(name);
         }
-        // Each init container is alone with its ports, and told as the first of its list.
+        // Upstream validates the ports of each init container separately, as the first of a list.
         host_ports(errors, container, &mut BTreeSet::new(), &list.index(0));
         let restarts = container.text(&["restartPolicy"]) == "Always";
         if restarts {
@@ -96,6 +99,7 @@ pub fn init(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     }
 }
 
+/// Validates the ephemeral containers.
 pub fn ephemeral(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     const DETAIL: &str = "cannot be set for an Ephemeral Container";
     let others: BTreeSet<&str> = ["containers", "initContainers"]
@@ -147,7 +151,7 @@ pub fn ephemeral(errors: &mut Errors, pod: &Pod<'_>, path: &Path<'_>) {
     }
 }
 
-/// Images in pods themselves have no space around them; in templates they may.
+/// Rejects whitespace around the image in pods; templates may have it.
 pub fn untrimmed_image(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     let image = container.text(&["image"]);
     if image.trim().len() != image.len() {
@@ -292,7 +296,7 @@ fn restart_policy(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     }
 }
 
-/// Claims of a pod for devices and the like; answers nothing, containers name them.
+/// Validates the resource claims of a pod.
 pub fn claims(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (i, claim) in spec.items(&["resourceClaims"]).iter().enumerate() {

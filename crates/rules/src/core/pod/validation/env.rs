@@ -1,4 +1,4 @@
-//! A container's environment.
+//! Validation of environment variables.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -22,6 +22,7 @@ const FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
+/// Validates the variables of a container.
 pub fn variables(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     for (i, variable) in container.items(&["env"]).iter().enumerate() {
         let path = path.item("env", i);
@@ -95,11 +96,11 @@ fn file_reference(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     }
     require(errors, reference, path, &["path"]);
     if !file.is_empty() {
-        formats::no_backsteps(errors, &path.child("path"), file);
+        formats::reject_parent_references(errors, &path.child("path"), file);
     }
 }
 
-/// Whole ConfigMaps and Secrets as variables.
+/// Validates variables from whole ConfigMaps and Secrets.
 pub fn sources(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     let list = path.child("envFrom");
     for (i, source) in container.items(&["envFrom"]).iter().enumerate() {
@@ -120,7 +121,7 @@ pub fn sources(errors: &mut Errors, container: &Value, path: &Path<'_>) {
             if name.is_empty() {
                 errors.required(&path.child("name"), "");
             } else {
-                // Kubernetes takes these names as prefixes, which may end in a dash.
+                // Upstream validates these names as prefixes, which may end in a dash.
                 for wrong in names::dns_subdomain(&mask_trailing_dash(name)) {
                     errors.invalid(&path.child("name"), name, wrong);
                 }
@@ -134,7 +135,7 @@ pub fn sources(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     }
 }
 
-/// Variables read from files need a volume that is shared between containers.
+/// Requires that variables are read from files in emptyDir volumes of the pod.
 pub fn file_volumes(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in spec.items(&[list]).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a pod's spec must be, in a pod or a template.
+//! Validation of the spec of a pod, in a Pod or in a template.
 
 pub mod containers;
 mod env;
@@ -17,12 +17,13 @@ use serde_json::Value;
 
 use super::annotations;
 use super::options::Options;
+use crate::common::checks::between;
 use crate::common::checks::one_of;
-use crate::common::formats::{self, between};
+use crate::common::formats;
 use crate::common::{addresses, labels};
-use crate::core::volume::{self, Surroundings, sources};
+use crate::core::volume::{self, VolumeContext, sources};
 
-/// Everything about a pod but its metadata, which is checked for all kinds alike.
+/// Validates a pod except for its metadata, which is validated for all kinds alike.
 pub fn pod(errors: &mut Errors, pod: &Value, options: &Options) {
     let path = Path::root("spec");
     let (metadata, spec) = (pod.at(&["metadata"]), pod.at(&["spec"]));
@@ -39,7 +40,7 @@ pub fn pod(errors: &mut Errors, pod: &Value, options: &Options) {
     }
 }
 
-/// A pod without a service account can have no token of one.
+/// Rejects tokens in a pod without a service account.
 fn no_tokens(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     for (i, volume) in spec.items(&["volumes"]).iter().enumerate() {
         for (j, source) in volume.items(&["projected", "sources"]).iter().enumerate() {
@@ -53,7 +54,7 @@ fn no_tokens(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-/// A pod's spec. `metadata` is given for pods, not for templates.
+/// Validates the spec of a pod. `metadata` is given for pods, not for templates.
 pub fn spec(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path: &Path<'_>, options: &Options) {
     let grace = spec.integer(&["terminationGracePeriodSeconds"]);
     if grace.is_none() {
@@ -84,7 +85,7 @@ pub fn spec(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path: &
     env::file_volumes(errors, spec, path);
 }
 
-/// Answers the volumes that are right, which containers may use.
+/// Returns the valid volumes, which containers may use.
 fn volumes<'a>(
     errors: &mut Errors,
     spec: &'a Value,
@@ -99,7 +100,7 @@ fn volumes<'a>(
         let path = path.item("volumes", i);
         let name = volume.text(&["name"]);
         let before = errors.0.len();
-        let surroundings = Surroundings {
+        let volume_context = VolumeContext {
             volume_name: name,
             pod_name,
             is_pod: options.is_pod,
@@ -107,7 +108,7 @@ fn volumes<'a>(
             in_pod_spec: true,
             has_node_affinity: false,
         };
-        volume::validate_source(errors, volume, sources::OF_PODS, &path, &surroundings);
+        volume::validate_source(errors, volume, sources::OF_PODS, &path, &volume_context);
         if name.is_empty() {
             errors.required(&path.child("name"), "");
         } else {
@@ -128,13 +129,13 @@ fn volumes<'a>(
     right
 }
 
-/// Whether a claim's name is that of the claim made for one of the pod's ephemeral volumes.
+/// Returns whether a claim is the one that is created for an ephemeral volume of the pod.
 fn is_ephemeral_volume_claim(volumes: &[Value], pod_name: &str, claim: &str) -> bool {
     let volume = claim.strip_prefix(pod_name).and_then(|rest| rest.strip_prefix('-'));
     volume.is_some_and(|name| volumes.iter().any(|v| v.text(&["name"]) == name && v.has(&["ephemeral"])))
 }
 
-/// On the host's network a container's port is the host's.
+/// Requires that container ports equal host ports in the network of the host.
 fn host_network_ports(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Options) {
     if spec.flag(&["hostNetwork"]) != Some(true) {
         return;

@@ -1,4 +1,4 @@
-//! Volumes inside a container: mounts and block devices.
+//! Validation of volume mounts and block devices.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use crate::common::formats;
 
-/// The pod's volumes that are right, which containers may mount.
+/// The valid volumes of a pod, which containers may mount.
 pub type Volumes<'a> = [&'a Value];
 
 fn find<'a>(volumes: &Volumes<'a>, name: &str) -> Option<&'a Value> {
     volumes.iter().copied().find(|volume| volume.text(&["name"]) == name)
 }
 
+/// Validates the volume mounts of a container.
 pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, path: &Path<'_>) {
     let list = path.child("volumeMounts");
     let devices = container.items(&["volumeDevices"]);
@@ -46,7 +47,7 @@ pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pat
     }
 }
 
-/// The paths by which a volume is known to the other list; of several for one volume, the last.
+/// Returns the path of each volume in the other list; the last one if there are several.
 fn last_of_each_name<'a>(list: &'a [Value], path: &'a str) -> impl Iterator<Item = &'a str> {
     list.iter().enumerate().filter_map(move |(i, item)| {
         let is_last = !list[i + 1..].iter().any(|later| later.text(&["name"]) == item.text(&["name"]));
@@ -54,7 +55,7 @@ fn last_of_each_name<'a>(list: &'a [Value], path: &'a str) -> impl Iterator<Item
     })
 }
 
-/// Errors about a path inside the volume are told of the list of mounts as a whole.
+/// Validates a path inside a volume. Errors are reported for the list of mounts as a whole, as upstream does.
 fn sub_paths(errors: &mut Errors, mount: &Value, path: &Path<'_>, list: &Path<'_>) {
     let (plain, expression) = (mount.text(&["subPath"]), mount.text(&["subPathExpr"]));
     if !plain.is_empty() {
@@ -95,6 +96,7 @@ fn recursive_read_only(errors: &mut Errors, mount: &Value, path: &Path<'_>) {
     }
 }
 
+/// Validates the block devices of a container.
 pub fn devices(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, path: &Path<'_>) {
     let mounts = container.items(&["volumeMounts"]);
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Probes and the hooks of a container's life.
+//! Validation of probes and lifecycle hooks.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::{checks, formats};
 
-/// Checks the three probes of a container.
+/// Validates the three probes of a container.
 pub fn probes(errors: &mut Errors, container: &Value, grace: Option<i64>, path: &Path<'_>) {
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let probe = container.at(&[name]);
@@ -40,6 +40,7 @@ fn probe(errors: &mut Errors, probe: &Value, grace: Option<i64>, path: &Path<'_>
     }
 }
 
+/// Validates the lifecycle hooks of a container.
 pub fn lifecycle(errors: &mut Errors, container: &Value, grace: Option<i64>, path: &Path<'_>) {
     let lifecycle = container.at(&["lifecycle"]);
     let path = path.child("lifecycle");
@@ -51,7 +52,7 @@ pub fn lifecycle(errors: &mut Errors, container: &Value, grace: Option<i64>, pat
     }
 }
 
-/// Exactly one of the ways to do it.
+/// Requires exactly one handler.
 fn handler(errors: &mut Errors, holder: &Value, kinds: &[&str], grace: Option<i64>, path: &Path<'_>) {
     let mut count = 0;
     for kind in kinds {

@@ -1,8 +1,8 @@
-//! What containers and pods ask for and are limited to.
+//! Validation of the resource requirements of containers and pods.
 
 use std::collections::BTreeSet;
 
-use knarr_api::field::{Error, Errors, ErrorType, Path, quoted};
+use knarr_api::field::{Error, ErrorType, Errors, Path, quoted};
 use knarr_api::names;
 use knarr_api::quantity::Quantity;
 use knarr_api::value::Read;
@@ -14,7 +14,7 @@ use crate::common::resources::{self, Side};
 
 type NameCheck = fn(&mut Errors, &str, &Path<'_>);
 
-/// A container's requirements; also a pod's overhead, which is a limit of its own.
+/// Validates the requirements of a container.
 pub fn of_container(
     errors: &mut Errors,
     requirements: &Value,
@@ -27,7 +27,7 @@ pub fn of_container(
     }
 }
 
-/// The requirements of a pod as a whole.
+/// Validates the requirements of a pod as a whole.
 pub fn of_pod(errors: &mut Errors, spec: &Value, claims: &BTreeSet<&str>, path: &Path<'_>, options: &Options) {
     let level = spec.at(&["resources"]);
     if level.is_null() {
@@ -44,7 +44,7 @@ pub fn of_pod(errors: &mut Errors, spec: &Value, claims: &BTreeSet<&str>, path: 
     consistent_with_containers(errors, spec, level, &path);
 }
 
-/// A pod's overhead, per resource.
+/// Validates the overhead of a pod.
 pub fn overhead(errors: &mut Errors, overhead: &Value, path: &Path<'_>, options: &Options) {
     let limits = serde_json::json!({"limits": overhead});
     requirements(errors, &limits, container_name, &BTreeSet::new(), path, options);
@@ -99,7 +99,7 @@ fn requirements(
     claim_names(errors, requirements, claims, path);
 }
 
-/// A quantity of a resource: not negative, and whole where the resource is counted.
+/// Validates the quantity of a resource: not negative, and integral if the resource is countable.
 pub fn quantity(errors: &mut Errors, name: &str, amount: &Quantity, path: &Path<'_>) {
     if amount.is_negative() {
         errors.invalid(path, amount.to_string(), NEGATIVE);
@@ -131,7 +131,7 @@ fn huge_pages(errors: &mut Errors, name: &str, amount: &Quantity, path: &Path<'_
     }
 }
 
-/// Huge pages come whole.
+/// Returns whether a quantity is a multiple of the huge page size.
 fn is_divisible(name: &str, amount: &Quantity) -> bool {
     let size = name.strip_prefix("hugepages-").and_then(|size| Quantity::parse(size).ok());
     size.is_some_and(|size| {
@@ -139,6 +139,7 @@ fn is_divisible(name: &str, amount: &Quantity) -> bool {
     })
 }
 
+/// Returns whether a spec has quantities that are not multiples of the huge page size.
 pub fn has_indivisible_huge_pages(spec: &Value) -> bool {
     let lists = || containers(spec).map(|container| container.at(&["resources"])).chain([spec.at(&["resources"])]);
     lists().any(|requirements| {
@@ -150,7 +151,7 @@ pub fn has_indivisible_huge_pages(spec: &Value) -> bool {
     })
 }
 
-/// Any resource's name: qualified, and one of Kubernetes' own where it has no domain.
+/// Validates a resource name: qualified, and one that Kubernetes defines if it has no domain.
 pub fn any_name(errors: &mut Errors, name: &str, path: &Path<'_>) -> bool {
     let wrong = names::qualified_name(name);
     let qualified = wrong.is_empty();
@@ -164,6 +165,7 @@ pub fn any_name(errors: &mut Errors, name: &str, path: &Path<'_>) -> bool {
     qualified
 }
 
+/// Validates the name of a resource that containers may request.
 pub fn container_name(errors: &mut Errors, name: &str, path: &Path<'_>) {
     if matches!(name, "cpu" | "memory") {
         return;
@@ -250,7 +252,7 @@ fn claim_names(errors: &mut Errors, requirements: &Value, claims: &BTreeSet<&str
     }
 }
 
-/// What a whole pod may use is no less than what its containers need together.
+/// Requires that the resources of the pod are at least the sum of those of its containers.
 fn consistent_with_containers(errors: &mut Errors, spec: &Value, level: &Value, path: &Path<'_>) {
     let (requests, limits) = (level.at(&["requests"]), level.at(&["limits"]));
     for (name, needed) in resources::of_containers(spec, Side::Requests) {

@@ -1,4 +1,4 @@
-//! Where a pod may run: affinity, tolerations, spread constraints.
+//! Validation of scheduling fields: affinity, tolerations, topology spread constraints.
 
 use std::collections::BTreeSet;
 
@@ -15,6 +15,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NOT_POSITIVE: &str = "must be greater than zero";
 
+/// Validates an affinity.
 pub fn affinity(errors: &mut Errors, affinity: &Value, path: &Path<'_>, options: &Options) {
     let node = affinity.at(&["nodeAffinity"]);
     if !node.is_null() {
@@ -47,7 +48,7 @@ fn weight(errors: &mut Errors, term: &Value, path: &Path<'_>) {
     }
 }
 
-/// A selector of nodes by their labels and names.
+/// Validates a node selector.
 pub fn node_selector(errors: &mut Errors, selector: &Value, lax_values: bool, path: &Path<'_>) {
     let terms = selector.items(&["nodeSelectorTerms"]);
     if terms.is_empty() {
@@ -58,6 +59,7 @@ pub fn node_selector(errors: &mut Errors, selector: &Value, lax_values: bool, pa
     }
 }
 
+/// Validates a term of a node selector.
 pub fn node_selector_term(errors: &mut Errors, term: &Value, lax_values: bool, path: &Path<'_>) {
     for (i, requirement) in term.items(&["matchExpressions"]).iter().enumerate() {
         node_expression(errors, requirement, lax_values, &path.item("matchExpressions", i));
@@ -113,7 +115,7 @@ fn node_field(errors: &mut Errors, requirement: &Value, path: &Path<'_>) {
     }
 }
 
-/// Whether a selector of nodes names a value that no label can have.
+/// Returns whether a node selector has a value that is not a valid label value.
 pub fn has_invalid_node_value(selector: &Value) -> bool {
     let terms = selector.items(&["nodeSelectorTerms"]).iter();
     terms
@@ -122,6 +124,7 @@ pub fn has_invalid_node_value(selector: &Value) -> bool {
         .any(|value| !names::label_value(value.as_str().unwrap_or_default()).is_empty())
 }
 
+/// Returns whether the required node affinity has an invalid label value.
 pub fn has_invalid_required_node_affinity(spec: &Value) -> bool {
     has_invalid_node_value(spec.at(&["affinity", "nodeAffinity", REQUIRED]))
 }
@@ -154,7 +157,7 @@ fn pod_affinity_term(errors: &mut Errors, term: &Value, path: &Path<'_>, options
     names::check(errors, &path.child("topologyKey"), key, names::qualified_name);
 }
 
-/// Keys of labels whose values are taken from the pod itself, in an affinity term or a spread constraint.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` of an affinity term or a spread constraint.
 fn label_keys(errors: &mut Errors, holder: &Value, path: &Path<'_>) {
     let selector = holder.at(&["labelSelector"]);
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
@@ -179,7 +182,7 @@ fn label_keys(errors: &mut Errors, holder: &Value, path: &Path<'_>) {
     }
 }
 
-/// Keys that the selector names twice and `matchLabelKeys` too. Once is what merging the keys in leaves behind.
+/// Returns the keys of `matchLabelKeys` that the selector has more than once. Merging them adds each once.
 fn repeated_keys(holder: &Value) -> Vec<(usize, &str)> {
     let keys = holder.items(&["matchLabelKeys"]);
     if keys.is_empty() {
@@ -201,10 +204,12 @@ fn repeated_keys(holder: &Value) -> Vec<(usize, &str)> {
     repeated
 }
 
+/// Returns whether a spread constraint has repeated keys.
 pub fn has_repeated_spread_keys(spec: &Value) -> bool {
     spec.items(&["topologySpreadConstraints"]).iter().any(|constraint| !repeated_keys(constraint).is_empty())
 }
 
+/// Validates topology spread constraints.
 pub fn spread_constraints(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Options) {
     let constraints = spec.items(&["topologySpreadConstraints"]);
     for (i, constraint) in constraints.iter().enumerate() {
@@ -270,6 +275,7 @@ fn legacy_spread_keys(errors: &mut Errors, constraint: &Value, path: &Path<'_>) 
     }
 }
 
+/// Validates tolerations.
 pub fn tolerations(errors: &mut Errors, tolerations: &[Value], path: &Path<'_>, options: &Options) {
     for (i, toleration) in tolerations.iter().enumerate() {
         self::toleration(errors, toleration, &path.index(i), options);
@@ -315,6 +321,7 @@ fn toleration(errors: &mut Errors, toleration: &Value, path: &Path<'_>, options:
     }
 }
 
+/// Validates the effect of a taint.
 pub fn taint_effect(errors: &mut Errors, effect: &str, path: &Path<'_>) {
     one_of(errors, path, effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
 }

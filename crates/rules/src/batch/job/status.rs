@@ -1,6 +1,6 @@
-//! The status of a Job: which statuses make no sense, and which changes of one.
+//! Validation of the status of a Job.
 //!
-//! Most checks look only at what a write changes, so that a status that was let through once can be written again.
+//! Most checks apply only to what a write changes, so that a stored status can be written again.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,12 @@ use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::job_policies::invalid_without_value;
-use super::{indexes, job_spec};
-use crate::common::checks;
+use super::super::indexes;
+use super::policies::invalid_without_value;
+use super::spec;
+use crate::common::{checks, go_json};
 
+/// Validates a status update.
 pub fn validate(errors: &mut Errors, job: &Value, old: &Value) {
     let writing = Writing::new(job, old);
     validate_counters(errors, &job["status"]);
@@ -25,7 +27,7 @@ pub fn validate(errors: &mut Errors, job: &Value, old: &Value) {
     writing.validate_progress(errors);
 }
 
-/// A status, the one before it, and what differs.
+/// The new status, the old status, and what differs.
 struct Writing<'a> {
     spec: &'a Value,
     status: &'a Value,
@@ -145,7 +147,7 @@ impl<'a> Writing<'a> {
         let waiting = uncounted.items(&["failed"]).len() + uncounted.items(&["succeeded"]).len();
         let matters = self.finish_changed() || self.changed("uncountedTerminatedPods");
         if matters && self.finished() && waiting > 0 {
-            let rendered = checks::struct_json(&[
+            let rendered = go_json::struct_json(&[
                 ("Succeeded", uncounted["succeeded"].clone()),
                 ("Failed", uncounted["failed"].clone()),
             ]);
@@ -172,7 +174,7 @@ impl<'a> Writing<'a> {
                 errors.invalid(&failed_at, failed, format!("error parsing failedIndexes: {wrong}"));
             }
         }
-        if completed_changed && !completed.is_empty() && !job_spec::is_indexed(self.spec) {
+        if completed_changed && !completed.is_empty() && !spec::is_indexed(self.spec) {
             let detail = "cannot set non-empty completedIndexes when non-indexed completion mode";
             errors.invalid(&completed_at, completed, detail);
         }
@@ -230,7 +232,7 @@ impl<'a> Writing<'a> {
                 invalid_without_value(errors, &conditions, &detail);
             }
         }
-        let elastic = job_spec::is_indexed(self.spec) && self.spec["completions"] == self.spec["parallelism"];
+        let elastic = spec::is_indexed(self.spec) && self.spec["completions"] == self.spec["parallelism"];
         for (counter, may_fall) in [("failed", false), ("succeeded", elastic)] {
             let count = |status: &Value| status.integer(&[counter]).unwrap_or(0);
             if !may_fall && count(self.status) < count(self.old) {
@@ -258,6 +260,7 @@ impl<'a> Writing<'a> {
     }
 }
 
+/// Returns whether a status has a condition with this value.
 pub fn has(status: &Value, kind: &str, value: &str) -> bool {
     let mut conditions = status.items(&["conditions"]).iter();
     conditions.any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == value)

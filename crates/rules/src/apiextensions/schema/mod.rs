@@ -1,17 +1,22 @@
-//! Which JSON schemas a definition may have.
+//! Validation of the JSON schemas of a definition.
 
-use std::collections::BTreeSet;
+mod lists;
+mod rules;
+
+pub use lists::{has_non_atomic_set, validate_map_keys};
 
 use knarr_api::custom;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::{defaults, field_path, schema_fields, structural};
-use crate::common::checks;
+use super::{defaults, schema_fields, structural};
+use crate::common::{checks, go_json};
+use lists::validate_list_type;
+use rules::validate_rules;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+
 const ALLOWED_AT_ROOT: [&str; 22] = [
     "Description",
     "Type",
@@ -37,17 +42,22 @@ const ALLOWED_AT_ROOT: [&str; 22] = [
     "XValidations",
 ];
 
-/// How strictly schemas are judged; updates tolerate what a definition already had.
+/// Which checks apply to schemas. Updates skip those that the stored definition already violates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Strictness {
+    /// Types must be known ones.
     pub valid_types: bool,
+    /// Schemas must be structural.
     pub structural: bool,
+    /// Defaults must not have unspecified fields.
     pub pruned_defaults: bool,
+    /// Items of sets must be scalar or atomic.
     pub atomic_sets: bool,
+    /// Keys of map lists must be required or have a default.
     pub sound_map_keys: bool,
 }
 
-/// Checks a `{openAPIV3Schema: …}`.
+/// Validates a `{openAPIV3Schema: …}`.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, holder: &Value, has_status: bool, strictness: Strictness) {
     let schema = &holder["openAPIV3Schema"];
     if schema.is_null() {
@@ -81,7 +91,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, holder: &Value, has_status
     }
 }
 
-/// With a status of its own, a kind's schema may say only some things at its root.
+/// Validates the root of a schema with the status subresource, where only some fields are allowed.
 fn validate_root_with_status(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
     for field in schema_fields::present(schema) {
         if field == "Type" {
@@ -97,19 +107,19 @@ fn validate_root_with_status(errors: &mut Errors, path: &Path<'_>, schema: &Valu
             let detail = format!(
                 "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            errors.invalid_verbatim(path, checks::escaped(&schema_fields::to_json(schema)), detail);
+            errors.invalid_verbatim(path, go_json::escape_html(&schema_fields::to_json(schema)), detail);
             return;
         }
     }
 }
 
-/// Where in the schema one stands.
+/// The position in the schema.
 #[derive(Clone)]
 struct Place {
     at_root: bool,
     /// Inside `metadata`, `kind` or `apiVersion` of an object.
     meta: bool,
-    /// Why there may be no default here.
+    /// Why a default is not allowed here.
     no_defaults: Option<String>,
 }
 
@@ -161,7 +171,7 @@ fn validate_schema(errors: &mut Errors, path: &Path<'_>, schema: &Value, place: 
     validate_rules(errors, path, schema);
 }
 
-/// Parts of JSON Schema that definitions may not use.
+/// Rejects keywords of JSON Schema that definitions may not use.
 fn validate_supported(errors: &mut Errors, path: &Path<'_>, schema: &Value, place: &Place, strictness: Strictness) {
     let kind = schema.text(&["type"]);
     if strictness.valid_types && !kind.is_empty() {
@@ -232,176 +242,6 @@ fn must_have_type(errors: &mut Errors, path: &Path<'_>, schema: &Value, expected
         kind if kind == expected => {}
         "" => errors.required(&path.child("type"), detail),
         kind => errors.invalid(&path.child("type"), kind, detail),
-    }
-}
-
-fn validate_list_type(errors: &mut Errors, path: &Path<'_>, schema: &Value, strictness: Strictness) {
-    const LIST_TYPE: &str = "x-kubernetes-list-type";
-    let list_type = schema[LIST_TYPE].as_str();
-    let keys = schema.items(&["x-kubernetes-list-map-keys"]);
-    let at = path.child(LIST_TYPE);
-    if let Some(list_type) = list_type {
-        must_have_type(errors, path, schema, "array", "must be array if x-kubernetes-list-type is specified");
-        if schema.text(&["type"]) == "array" && list_type == "set" && strictness.atomic_sets {
-            validate_set_items(errors, &path.child("items"), &schema["items"]);
-        }
-        checks::one_of(errors, &at, list_type, &["atomic", "set", "map"]);
-    }
-    if !keys.is_empty() && list_type != Some("map") {
-        let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
-        match list_type {
-            None => errors.required(&at, detail),
-            Some(list_type) => errors.invalid(&at, list_type, detail),
-        }
-    }
-    if list_type == Some("map") {
-        validate_map_items(errors, path, schema, keys);
-    }
-    if strictness.sound_map_keys {
-        validate_map_keys(errors, path, schema);
-    }
-}
-
-/// Whether the items of a set cannot be told apart as wholes.
-pub fn has_non_atomic_set(schema: &Value) -> bool {
-    let mut errors = Errors::new();
-    if schema["x-kubernetes-list-type"] == "set" {
-        validate_set_items(&mut errors, &Path::default(), &schema["items"]);
-    }
-    !errors.is_empty()
-}
-
-fn validate_set_items(errors: &mut Errors, path: &Path<'_>, items: &Value) {
-    let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
-    let list_type = &items["x-kubernetes-list-type"];
-    match items.text(&["type"]) {
-        "array" if !list_type.is_null() && list_type != "atomic" => {
-            errors.invalid(&path.child("x-kubernetes-list-type"), list_type.clone(), detail);
-        }
-        "object" if items["x-kubernetes-map-type"] != "atomic" => {
-            errors.invalid(&path.child("x-kubernetes-map-type"), list_type.clone(), detail);
-        }
-        _ => {}
-    }
-}
-
-fn validate_map_items(errors: &mut Errors, path: &Path<'_>, schema: &Value, keys: &[Value]) {
-    let keys_at = path.child("x-kubernetes-list-map-keys");
-    if keys.is_empty() {
-        errors.required(&keys_at, "must not be empty if x-kubernetes-list-type is map");
-    }
-    let items = &schema["items"];
-    let at = path.child("items");
-    if items.is_null() {
-        errors.required(&at, "must have a schema if x-kubernetes-list-type is map");
-        return;
-    }
-    if items.is_array() {
-        errors.invalid(&at, items.clone(), "must only have a single schema if x-kubernetes-list-type is map");
-        return;
-    }
-    let kind = items.text(&["type"]);
-    if kind != "object" {
-        let detail = "must be object if parent array's x-kubernetes-list-type is map";
-        errors.invalid(&at.child("type"), kind, detail);
-        return;
-    }
-    let rendered = || schema["x-kubernetes-list-map-keys"].clone();
-    let mut seen = BTreeSet::new();
-    for key in keys.iter().map(|key| key.as_str().unwrap_or_default()) {
-        match items.at(&["properties", key]) {
-            Value::Null => errors.invalid(&keys_at, rendered(), "entries must all be names of item properties"),
-            property if matches!(property.text(&["type"]), "array" | "object") => {
-                let properties = at.child("properties");
-                let property = properties.key(key);
-                let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                errors.invalid(&property.child("type"), kind, detail);
-            }
-            _ => {}
-        }
-        if !seen.insert(key) {
-            errors.invalid(&keys_at, rendered(), "must not contain duplicate entries");
-        }
-    }
-}
-
-/// Keys of map-lists must always be there.
-pub fn validate_map_keys(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
-    let items = &schema["items"];
-    let Some(list_type) = schema["x-kubernetes-list-type"].as_str().filter(|kind| matches!(*kind, "set" | "map"))
-    else {
-        return;
-    };
-    if !items.is_object() {
-        return;
-    }
-    let at = path.child("items");
-    if items["nullable"] == true {
-        let detail = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        errors.forbidden(&at.child("nullable"), detail);
-    }
-    if list_type != "map" {
-        return;
-    }
-    let required: Vec<&str> = items.items(&["required"]).iter().filter_map(Value::as_str).collect();
-    let properties = at.child("properties");
-    for key in schema.items(&["x-kubernetes-list-map-keys"]).iter().filter_map(Value::as_str) {
-        let property = items.at(&["properties", key]);
-        let at = properties.key(key);
-        if property.is_null() {
-            continue;
-        }
-        if !required.contains(&key) && !property.has(&["default"]) {
-            let detail =
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            errors.required(&at.child("default"), detail);
-        }
-        if property["nullable"] == true {
-            let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            errors.forbidden(&at.child("nullable"), detail);
-        }
-    }
-}
-
-fn validate_rules(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
-    for (index, rule) in schema.items(&["x-kubernetes-validations"]).iter().enumerate() {
-        validate_rule(errors, &path.item("x-kubernetes-validations", index), schema, rule);
-    }
-}
-
-fn validate_rule(errors: &mut Errors, path: &Path<'_>, schema: &Value, rule: &Value) {
-    let has_line_break = |text: &str| text.contains(['\n', '\r']);
-    let (text, message) = (rule.text(&["rule"]).trim(), rule.text(&["message"]));
-    let at = path.child("message");
-    if text.is_empty() {
-        errors.required(&path.child("rule"), "rule is not specified");
-    } else if !message.is_empty() && message.trim().is_empty() {
-        errors.invalid(&at, message, "must be non-empty if specified");
-    } else if has_line_break(message.trim()) {
-        errors.invalid(&at, message, "must not contain line breaks");
-    } else if has_line_break(text) && message.trim().is_empty() {
-        errors.required(&at, "message must be specified if rule contains line breaks");
-    }
-    let expression = rule.text(&["messageExpression"]);
-    if !expression.is_empty() && expression.trim().is_empty() {
-        errors.required(&path.child("messageExpression"), "messageExpression must be non-empty if specified");
-    }
-    if let Some(reason) = rule["reason"].as_str() {
-        checks::one_of(errors, &path.child("reason"), reason, &REASONS);
-    }
-    let field = rule.text(&["fieldPath"]);
-    let at = path.child("fieldPath");
-    if !field.is_empty() && field.trim().is_empty() {
-        errors.invalid(&at, field, "must be non-empty if specified");
-    }
-    if has_line_break(field) {
-        errors.invalid(&at, field, "must not contain line breaks");
-    }
-    if !field.is_empty()
-        && structural::unsupported(schema).is_none()
-        && field_path::resolve(field, schema, true).is_err()
-    {
-        errors.invalid(&at, field, "must be a valid path");
     }
 }
 

@@ -1,25 +1,29 @@
-//! PersistentVolumes.
+//! PersistentVolume: a piece of storage in the cluster.
+
+mod spec;
+mod update;
+
+pub use spec::validate_spec;
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
 use knarr_api::time;
 use knarr_api::value::{Read, Write};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::persistent_volume_claim::{VOLUME_MODES, access_modes, display_access_modes};
+use super::persistent_volume_claim::display_access_modes;
 use super::pod::defaults::set_source_defaults;
 use super::pod::validation::scheduling;
 use super::pod::warnings::node_term;
-use super::volume::{self, Surroundings, sources};
-use crate::common::checks::{IMMUTABLE, one_of};
 use crate::common::columns::{self, field, text, wide};
-use crate::common::equality::same;
-use crate::common::{defaults as set, diff, internal_types, resources};
+use crate::common::{defaults as set, resources};
 use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
+use spec::{MOUNT_ANNOTATION, mount_options};
+use update::changes;
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PersistentVolumeStatus";
+
 const COLUMNS: &[Column] = &[
     columns::NAME,
     field("Capacity", "string", SPEC, "capacity"),
@@ -33,9 +37,11 @@ const COLUMNS: &[Column] = &[
     columns::AGE,
     wide(field("VolumeMode", "string", SPEC, "volumeMode")),
 ];
-pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-const MOUNT_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 
+/// The deprecated annotation for the storage class.
+pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The rules of PersistentVolume.
 pub struct PersistentVolume;
 
 impl KindRules for PersistentVolume {
@@ -84,7 +90,7 @@ impl KindRules for PersistentVolume {
         if context.subresource == "status" {
             return errors;
         }
-        // Kubernetes judges the whole volume once more here.
+        // Upstream validates the whole volume again here.
         spec(&mut errors, object, Some(old));
         changes(&mut errors, object, old);
         errors
@@ -114,212 +120,6 @@ impl KindRules for PersistentVolume {
 fn spec(errors: &mut Errors, volume: &Value, old: Option<&Value>) {
     let lax = old.is_some_and(|old| scheduling::has_invalid_node_value(old.at(&["spec", "nodeAffinity", "required"])));
     validate_spec(errors, volume.at(&["spec"]), volume.text(&["metadata", "name"]), &Path::root("spec"), false, lax);
-}
-
-/// A volume's spec; `inline` is one that a VolumeAttachment carries itself.
-pub fn validate_spec(
-    errors: &mut Errors,
-    spec: &Value,
-    name: &str,
-    path: &Path<'_>,
-    inline: bool,
-    lax_node_affinity: bool,
-) {
-    const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
-    if inline {
-        for field in ["claimRef", "capacity"] {
-            if spec.has(&[field]) {
-                errors.forbidden(&path.child(field), NOT_INLINE);
-            }
-        }
-        if !spec.has(&["csi"]) {
-            errors.required(&path.child("csi"), "has to be specified in the context of inline volumes");
-        }
-    }
-    let modes = spec.items(&["accessModes"]);
-    if modes.is_empty() {
-        errors.required(&path.child("accessModes"), "");
-    }
-    access_modes(errors, modes, &path.child("accessModes"));
-    if !inline {
-        capacity(errors, spec, path);
-    }
-    reclaim_policy(errors, spec, path, inline);
-    let affinity = spec.at(&["nodeAffinity"]);
-    if !affinity.is_null() {
-        let path = path.child("nodeAffinity");
-        if inline {
-            errors.forbidden(&path, NOT_INLINE);
-        } else if affinity.has(&["required"]) {
-            scheduling::node_selector(errors, affinity.at(&["required"]), lax_node_affinity, &path.child("required"));
-        } else {
-            errors.required(&path.child("required"), "must specify required node constraints");
-        }
-    }
-    let surroundings =
-        Surroundings { pod_name: name, has_node_affinity: !affinity.is_null() && !inline, ..Surroundings::default() };
-    volume::validate_source(errors, spec, sources::OF_PERSISTENT_VOLUMES, path, &surroundings);
-    let recycles = spec.text(&["persistentVolumeReclaimPolicy"]) == "Recycle";
-    if recycles && is_root(spec.text(&["hostPath", "path"])) {
-        let detail = "may not be 'recycle' for a hostPath mount of '/'";
-        errors.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
-    }
-    let class = spec.text(&["storageClassName"]);
-    if !class.is_empty() {
-        if inline {
-            errors.forbidden(&path.child("storageClassName"), NOT_INLINE);
-        } else {
-            names::check(errors, &path.child("storageClassName"), class, names::dns_subdomain);
-        }
-    }
-    match spec.at(&["volumeMode"]).as_str() {
-        None => {}
-        Some(mode) if inline && mode != "Filesystem" => {
-            let detail = "may not specify volumeMode other than Filesystem in the context of inline volumes";
-            errors.forbidden(&path.child("volumeMode"), detail);
-        }
-        Some(_) if inline => {}
-        Some(mode) => one_of(errors, &path.child("volumeMode"), mode, VOLUME_MODES),
-    }
-    if let Some(class) = spec.at(&["volumeAttributesClassName"]).as_str() {
-        let class_path = path.child("volumeAttributesClassName");
-        if class.is_empty() {
-            errors.required(&class_path, "an empty string is disallowed");
-        } else {
-            names::check(errors, &class_path, class, names::dns_subdomain);
-        }
-        if !spec.has(&["csi"]) {
-            errors.required(&path.child("csi"), "has to be specified when using volumeAttributesClassName");
-        }
-    }
-}
-
-/// Whether a path is the root once it is tidied.
-fn is_root(path: &str) -> bool {
-    path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "." | ".."))
-}
-
-fn capacity(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
-    let path = path.child("capacity");
-    let empty = Map::new();
-    let capacity = spec.fields(&["capacity"]).unwrap_or(&empty);
-    if capacity.is_empty() {
-        errors.required(&path, "");
-    }
-    if !capacity.contains_key("storage") || capacity.len() > 1 {
-        let rendered = if capacity.is_empty() { Value::Null } else { Value::Object(capacity.clone()) };
-        errors.not_supported(&path, rendered, &["storage"]);
-    }
-    for (name, amount) in capacity {
-        let amount = resources::quantity(amount);
-        let path = path.key(name);
-        if amount.value() < 0 {
-            errors.invalid(&path, amount.value(), "must be a valid resource quantity");
-        }
-        if amount.signum() <= 0 {
-            errors.invalid(&path, amount.to_string(), "must be greater than zero");
-        }
-    }
-}
-
-fn reclaim_policy(errors: &mut Errors, spec: &Value, path: &Path<'_>, inline: bool) {
-    let policy = spec.text(&["persistentVolumeReclaimPolicy"]);
-    let path = path.child("persistentVolumeReclaimPolicy");
-    match (policy, inline) {
-        ("", _) | ("Retain", true) => {}
-        (_, true) => errors.forbidden(&path, "may only be Retain in the context of inline volumes"),
-        (_, false) => one_of(errors, &path, policy, &["Delete", "Recycle", "Retain"]),
-    }
-}
-
-/// Options in an annotation go with those sources only that are mounted by a program.
-fn mount_options(errors: &mut Errors, volume: &Value) {
-    const MOUNTED: &[&str] = &[
-        "gcePersistentDisk",
-        "awsElasticBlockStore",
-        "glusterfs",
-        "nfs",
-        "rbd",
-        "quobyte",
-        "iscsi",
-        "cinder",
-        "cephfs",
-        "azureFile",
-        "vsphereVolume",
-        "azureDisk",
-        "photonPersistentDisk",
-    ];
-    let is_mounted = MOUNTED.iter().any(|source| volume.has(&["spec", source]));
-    if !is_mounted && volume.has(&["metadata", "annotations", MOUNT_ANNOTATION]) {
-        let metadata = Path::root("metadata");
-        let annotations = metadata.child("annotations");
-        errors.forbidden(&annotations.child(MOUNT_ANNOTATION), "may not specify mount options for this volume type");
-    }
-}
-
-fn changes(errors: &mut Errors, volume: &Value, old: &Value) {
-    let (mut source, before) = (source_of(volume), source_of(old));
-    let gains_secret = !before.has(&["csi", "controllerExpandSecretRef"]) && before.has(&["csi"]);
-    if gains_secret {
-        source.remove(&["csi", "controllerExpandSecretRef"]);
-    }
-    if !same(&source, &before) {
-        let diff = diff::of_volume_sources(&before, &source);
-        let detail = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
-        errors.forbidden(&Path::root("spec").child("persistentvolumesource"), detail);
-    }
-    if volume.at(&["spec", "volumeMode"]) != old.at(&["spec", "volumeMode"]) {
-        errors.invalid(&Path::root("volumeMode"), volume.at(&["spec", "volumeMode"]).clone(), IMMUTABLE);
-    }
-    node_affinity(errors, volume, old);
-    if old.has(&["spec", "volumeAttributesClassName"]) && !volume.has(&["spec", "volumeAttributesClassName"]) {
-        let path = Path::root("spec");
-        errors.forbidden(&path.child("volumeAttributesClassName"), "update from non-nil value to nil is forbidden");
-    }
-}
-
-fn source_of(volume: &Value) -> Value {
-    let mut source = Map::new();
-    for known in sources::OF_PERSISTENT_VOLUMES {
-        if let Some(value) = volume.at(&["spec"]).get(known.field) {
-            source.insert(known.field.to_owned(), value.clone());
-        }
-    }
-    Value::Object(source)
-}
-
-/// Node affinity stays, but for labels that got new names.
-fn node_affinity(errors: &mut Errors, volume: &Value, old: &Value) {
-    const RENAMED: &[(&str, &str)] = &[
-        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
-        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
-        ("beta.kubernetes.io/os", "kubernetes.io/os"),
-        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
-        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
-    ];
-    let new = volume.at(&["spec", "nodeAffinity"]);
-    let mut before = old.at(&["spec", "nodeAffinity"]).clone();
-    if before.is_null() {
-        return;
-    }
-    let terms = new.items(&["required", "nodeSelectorTerms"]);
-    for (i, term) in before.items_mut(&["required", "nodeSelectorTerms"]).iter_mut().enumerate() {
-        for list in ["matchExpressions", "matchFields"] {
-            for (j, requirement) in term.items_mut(&[list]).iter_mut().enumerate() {
-                let now = terms.get(i).and_then(|term| term.items(&[list]).get(j));
-                let renamed = now.filter(|now| RENAMED.contains(&(requirement.text(&["key"]), now.text(&["key"]))));
-                if let Some(now) = renamed {
-                    requirement.set(&["key"], now.text(&["key"]));
-                }
-            }
-        }
-    }
-    if !same(new, &before) {
-        let rendered =
-            if new.is_null() { "null".to_owned() } else { internal_types::to_json("VolumeNodeAffinity", new) };
-        let detail = format!("{IMMUTABLE}, except for updating from beta label to GA");
-        errors.invalid_verbatim(&Path::root("nodeAffinity"), rendered, detail);
-    }
 }
 
 fn warnings(volume: &Value) -> Vec<String> {
@@ -384,7 +184,7 @@ fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// The phase of a volume or a claim, unless it is being deleted.
+/// Returns the phase of a volume or claim for tables: Terminating if it is being deleted.
 pub fn display_phase(object: &Value) -> &str {
     if object.has(&["metadata", "deletionTimestamp"]) { "Terminating" } else { object.text(&["status", "phase"]) }
 }

@@ -1,23 +1,23 @@
-//! The spec of a Job, on its own or in a CronJob's template.
+//! Defaults and validation of the spec of a Job, in a Job or in the template of a CronJob.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use super::job_policies;
-use crate::common::{checks, domain_path};
+use super::policies;
+use crate::common::{checks, domain_path, go_json};
 use crate::core::pod::warnings;
 use crate::core::pod_template;
 
 const MAX_PARALLEL: i64 = 100_000;
 const MAX_FAILED: i64 = 100_000;
-/// Above these many completions, back-off per index is limited further.
+/// The number of completions above which the limits for a backoff limit per index are lower.
 const MANY_COMPLETIONS: i64 = 100_000;
 const MAX_PARALLEL_OF_MANY: i64 = 10_000;
 const MAX_FAILED_OF_MANY: i64 = 10_000;
 const MAX_MANAGER_LENGTH: usize = 63;
 
-/// Defaults of the template and the policies, which a CronJob's template has too.
+/// Sets the defaults of the pod template and the policies, also in the template of a CronJob.
 pub fn set_template_defaults(spec: &mut Value) {
     pod_template::set_defaults(spec.object(&[]).entry("template").or_insert_with(|| json!({})));
     for rule in spec.items_mut(&["podFailurePolicy", "rules"]) {
@@ -29,6 +29,7 @@ pub fn set_template_defaults(spec: &mut Value) {
     }
 }
 
+/// Validates the spec of a Job.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<&Value>) {
     for field in [
         "parallelism",
@@ -50,12 +51,12 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<
     }
     validate_completion_mode(errors, path, spec);
     if spec.has(&["podFailurePolicy"]) {
-        job_policies::validate_failure_policy(errors, &path.child("podFailurePolicy"), spec);
+        policies::validate_failure_policy(errors, &path.child("podFailurePolicy"), spec);
     }
     if spec.has(&["successPolicy"]) {
         let path = path.child("successPolicy");
         if is_indexed(spec) {
-            job_policies::validate_success_policy(errors, &path, spec);
+            policies::validate_success_policy(errors, &path, spec);
         } else {
             errors.invalid_verbatim(
                 &path,
@@ -69,6 +70,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<
     validate_restart_policy(errors, &path.child("template.spec.restartPolicy"), spec);
 }
 
+/// Returns whether the completion mode is Indexed.
 pub fn is_indexed(spec: &Value) -> bool {
     spec.text(&["completionMode"]) == "Indexed"
 }
@@ -142,7 +144,7 @@ fn validate_restart_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-/// A success policy by its internal names, as errors show it.
+/// Renders a success policy with the field names of the internal type.
 pub fn success_policy_json(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
@@ -158,13 +160,13 @@ pub fn success_policy_json(policy: &Value) -> String {
                 ("SucceededIndexes", rule["succeededIndexes"].clone()),
                 ("SucceededCount", rule["succeededCount"].clone()),
             ];
-            checks::struct_json(&fields)
+            go_json::struct_json(&fields)
         })
         .collect();
     format!("{{\"Rules\":[{}]}}", rules.join(","))
 }
 
-/// A failure policy by its internal names, as errors show it.
+/// Renders a failure policy with the field names of the internal type.
 pub fn failure_policy_json(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
@@ -181,7 +183,7 @@ fn failure_rule_json(rule: &Value) -> String {
     let codes = if codes.is_null() {
         "null".to_owned()
     } else {
-        checks::struct_json(&[
+        go_json::struct_json(&[
             ("ContainerName", codes["containerName"].clone()),
             ("Operator", codes.text(&["operator"]).into()),
             ("Values", codes["values"].clone()),
@@ -193,7 +195,7 @@ fn failure_rule_json(rule: &Value) -> String {
             .iter()
             .map(|pattern| {
                 let part = |field: &str| Value::from(pattern.text(&[field]));
-                checks::struct_json(&[("Type", part("type")), ("Status", part("status"))])
+                go_json::struct_json(&[("Type", part("type")), ("Status", part("status"))])
             })
             .collect();
         format!("[{}]", rendered.join(","))
@@ -204,6 +206,7 @@ fn failure_rule_json(rule: &Value) -> String {
     format!("{{\"Action\":{action},\"OnExitCodes\":{codes},\"OnPodConditions\":{conditions}}}")
 }
 
+/// Returns warnings about the spec of a Job.
 pub fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     let many = spec.integer(&["completions"]).unwrap_or(0) > MANY_COMPLETIONS;

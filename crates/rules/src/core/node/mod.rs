@@ -1,21 +1,27 @@
-//! Nodes.
+//! Node: a host that runs pods.
+
+mod cells;
+mod config_source;
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use knarr_api::field::{Error, Errors, ErrorType, Path, quoted};
+use knarr_api::field::{Error, ErrorType, Errors, Path, quoted};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use super::pod::validation::{resources::quantity, scheduling::taint_effect};
-use crate::common::checks::required_name;
+use super::pod::validation::resources::quantity;
+use super::pod::validation::scheduling::taint_effect;
 use crate::common::columns::{self, field, text, wide};
-use crate::common::{addresses, formats, internal_types, resources};
+use crate::common::{addresses, internal_types, resources};
 use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
+use cells::cells;
+use config_source::config_sources;
 
 const STATUS: &str = "io.k8s.api.core.v1.NodeStatus";
 const INFO: &str = "io.k8s.api.core.v1.NodeSystemInfo";
+
 const COLUMNS: &[Column] = &[
     columns::NAME,
     text("Status", "string", "The status of the node"),
@@ -29,6 +35,7 @@ const COLUMNS: &[Column] = &[
     wide(field("Container-Runtime", "string", INFO, "containerRuntimeVersion")),
 ];
 
+/// The rules of Node.
 pub struct Node;
 
 impl KindRules for Node {
@@ -44,7 +51,7 @@ impl KindRules for Node {
         }
     }
 
-    /// A kubelet registers itself with its status.
+    /// Keeps the status, with which the kubelet registers its node.
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.remove(&["spec", "configSource"]);
         object.remove(&["status", "config"]);
@@ -131,7 +138,7 @@ impl KindRules for Node {
     }
 }
 
-/// The one range of a node's pods and the list of them follow each other; the one counts where they differ.
+/// Synchronizes `podCIDR` with `podCIDRs`; the former takes precedence if they differ.
 fn sync_pod_cidrs(node: &mut Value) {
     let one = node.text(&["spec", "podCIDR"]);
     let first = node.items(&["spec", "podCIDRs"]).first().and_then(Value::as_str);
@@ -293,97 +300,6 @@ fn kept_fields(errors: &mut Errors, node: &Value, old: &Value) {
         let detail = "node updates may not change providerID except from \"\" to valid";
         errors.forbidden(&spec.child("providerID"), detail);
     }
-}
-
-/// Sources of a kubelet's configuration, which no kubelet reads any longer.
-fn config_sources(errors: &mut Errors, node: &Value) {
-    let source = node.at(&["spec", "configSource"]);
-    if !source.is_null() {
-        config_source(errors, source, &Path::root("spec").child("configSource"), false);
-    }
-    let status = Path::root("status");
-    let path = status.child("config");
-    for name in ["assigned", "active", "lastKnownGood"] {
-        let source = node.at(&["status", "config", name]);
-        if !source.is_null() {
-            config_source(errors, source, &path.child(name), true);
-        }
-    }
-}
-
-fn config_source(errors: &mut Errors, source: &Value, path: &Path<'_>, in_status: bool) {
-    let map = source.at(&["configMap"]);
-    if map.is_null() {
-        let rendered = internal_types::to_json("NodeConfigSource", source);
-        return errors.invalid_verbatim(path, rendered, "exactly one reference subfield must be non-nil");
-    }
-    let path = path.child("configMap");
-    for field in ["uid", "resourceVersion"] {
-        match (in_status, map.text(&[field]).is_empty()) {
-            (true, true) => errors.required(&path.child(field), ""),
-            (false, false) => errors.forbidden(&path.child(field), format!("{field} must not be set in spec")),
-            _ => {}
-        }
-    }
-    required_name(errors, &path.child("namespace"), map.text(&["namespace"]), names::dns_label);
-    required_name(errors, &path.child("name"), map.text(&["name"]), names::dns_subdomain);
-    required_name(errors, &path.child("kubeletConfigKey"), map.text(&["kubeletConfigKey"]), formats::config_key);
-}
-
-fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
-    let info = |field: &str| node.text(&["status", "nodeInfo", field]);
-    let or_unknown = |text: &str| if text.is_empty() { "<unknown>".to_owned() } else { text.to_owned() };
-    let mut kernel = or_unknown(info("kernelVersion"));
-    if !info("architecture").is_empty() {
-        kernel = format!("{kernel} ({})", info("architecture"));
-    }
-    vec![
-        columns::name(node),
-        readiness(node).into(),
-        roles(node).into(),
-        columns::age(node, now),
-        info("kubeletVersion").into(),
-        address(node, "InternalIP").into(),
-        address(node, "ExternalIP").into(),
-        or_unknown(info("osImage")).into(),
-        kernel.into(),
-        or_unknown(info("containerRuntimeVersion")).into(),
-    ]
-}
-
-fn readiness(node: &Value) -> String {
-    let conditions = node.items(&["status", "conditions"]);
-    let ready = conditions.iter().rev().find(|condition| condition.text(&["type"]) == "Ready");
-    let status = match ready.map(|condition| condition.text(&["status"])) {
-        Some("True") => "Ready",
-        Some(_) => "NotReady",
-        None => "Unknown",
-    };
-    if node.flag(&["spec", "unschedulable"]) == Some(true) {
-        format!("{status},SchedulingDisabled")
-    } else {
-        status.to_owned()
-    }
-}
-
-fn roles(node: &Value) -> String {
-    let roles: BTreeSet<&str> = node
-        .fields(&["metadata", "labels"])
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
-            Some(role) => Some(role),
-            None if key == "kubernetes.io/role" => value.as_str(),
-            None => None,
-        })
-        .filter(|role| !role.is_empty())
-        .collect();
-    if roles.is_empty() { "<none>".to_owned() } else { roles.into_iter().collect::<Vec<_>>().join(",") }
-}
-
-fn address<'a>(node: &'a Value, kind: &str) -> &'a str {
-    let list = node.items(&["status", "addresses"]);
-    list.iter().find(|address| address.text(&["type"]) == kind).map_or("<none>", |address| address.text(&["address"]))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! When a Job has failed or succeeded before all its pods have.
+//! Validation of the pod failure policy and the success policy of a Job.
 
 use std::collections::BTreeSet;
 
-use knarr_api::field::{Error, Errors, ErrorType, Path};
+use knarr_api::field::{Error, ErrorType, Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::indexes;
+use super::super::indexes;
 use crate::common::checks;
 
 const MAX_RULES: usize = 20;
@@ -18,6 +18,7 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const OPERATORS: [&str; 2] = ["In", "NotIn"];
 
+/// Validates the pod failure policy.
 pub fn validate_failure_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let rules = spec.items(&["podFailurePolicy", "rules"]);
     if rules.len() > MAX_RULES {
@@ -114,6 +115,7 @@ fn validate_conditions(errors: &mut Errors, path: &Path<'_>, patterns: &[Value])
     }
 }
 
+/// Validates the success policy.
 pub fn validate_success_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let rules = spec.items(&["successPolicy", "rules"]);
     let at = path.child("rules");
@@ -158,9 +160,14 @@ fn validate_success_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, com
     }
 }
 
-/// An error that shows no value.
+/// Reports an invalid value without rendering it.
 pub fn invalid_without_value(errors: &mut Errors, path: &Path<'_>, detail: &str) {
-    errors.push(Error { field: path.to_string(), error_type: ErrorType::Invalid, bad_value: None, detail: detail.to_owned() });
+    errors.push(Error {
+        field: path.to_string(),
+        error_type: ErrorType::Invalid,
+        bad_value: None,
+        detail: detail.to_owned(),
+    });
 }
 
 fn valid_values(values: &[&str]) -> String {

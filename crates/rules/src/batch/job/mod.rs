@@ -1,35 +1,38 @@
-//! Job: pods that run until enough of them have succeeded.
+//! Job: runs pods until enough of them have succeeded.
+
+mod cells;
+mod policies;
+mod selector;
+pub mod spec;
+mod status;
+mod update;
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::selector::LabelSelector;
-use knarr_api::time;
 use knarr_api::value::{Read, Write};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{job_spec, job_status};
-use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
 use crate::common::label_selector;
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
+use cells::{completions, duration, state};
+use selector::{copy_template_labels, generate_selector, validate_generated_selector};
+use update::validate_change;
 
 const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.JobStatus";
-const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
-const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
-const OLD_UID_LABEL: &str = "controller-uid";
-const OLD_NAME_LABEL: &str = "job-name";
 const MAX_PER_INDEX: i64 = i32::MAX as i64;
-
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
+/// The rules of Job.
 pub struct Job;
 
 impl KindRules for Job {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
-        job_spec::set_template_defaults(object.object(&[]).entry("spec").or_insert_with(|| json!({})));
+        spec::set_template_defaults(object.object(&[]).entry("spec").or_insert_with(|| json!({})));
         let spec = &object["spec"];
         if !spec.has(&["completions"]) && !spec.has(&["parallelism"]) {
             object.set(&["spec", "completions"], 1);
@@ -65,7 +68,7 @@ impl KindRules for Job {
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         match old {
-            Some(old) if context.subresource == "status" => job_status::validate(&mut errors, object, old),
+            Some(old) if context.subresource == "status" => status::validate(&mut errors, object, old),
             _ => {
                 validate_whole(&mut errors, object, old);
                 if let Some(old) = old {
@@ -84,7 +87,7 @@ impl KindRules for Job {
         if old.is_none() {
             warnings.extend(pod_template::name_warning(object));
         }
-        warnings.extend(job_spec::warnings(&object["spec"], &Path::root("spec")));
+        warnings.extend(spec::warnings(&object["spec"], &Path::root("spec")));
         warnings
     }
 
@@ -141,38 +144,11 @@ impl KindRules for Job {
     }
 }
 
-/// A job without labels of its own takes its template's.
-fn copy_template_labels(job: &mut Value) {
-    let of_template = job.at(&["spec", "template", "metadata", "labels"]);
-    if !of_template.is_null() && job.fields(&["metadata", "labels"]).is_none_or(Map::is_empty) {
-        let labels = of_template.clone();
-        job.set(&["metadata", "labels"], labels);
-    }
-}
-
-/// Makes the template's labels and the selector name this very job.
-fn generate_selector(job: &mut Value) {
-    let name = job.text(&["metadata", "name"]).to_owned();
-    let uid = job.text(&["metadata", "uid"]).to_owned();
-    let (own, of_template) = (job.at(&["metadata", "labels"]), job.at(&["spec", "template", "metadata", "labels"]));
-    // Labels that the job took from its template grow with those; one without any takes them when it is stored, by when
-    // they have been found to be right.
-    let shared = own == of_template && (!own.is_null() || names::label_value(&name).is_empty());
-    for (label, value) in [(OLD_NAME_LABEL, &name), (NAME_LABEL, &name), (OLD_UID_LABEL, &uid), (UID_LABEL, &uid)] {
-        job.set_default(&["spec", "template", "metadata", "labels", label], value.as_str());
-    }
-    if shared {
-        let labels = job.at(&["spec", "template", "metadata", "labels"]).clone();
-        job.set(&["metadata", "labels"], labels);
-    }
-    job.set_default(&["spec", "selector", "matchLabels", UID_LABEL], uid);
-}
-
 fn validate_whole(errors: &mut Errors, job: &Value, old: Option<&Value>) {
     validate_generated_selector(errors, job, old);
     validate_spec(errors, &job["spec"], old.map(|old| &old["spec"]));
     let completions = job.integer(&["spec", "completions"]).unwrap_or(0);
-    if job_spec::is_indexed(&job["spec"]) && completions > 0 {
+    if spec::is_indexed(&job["spec"]) && completions > 0 {
         let name = job.text(&["metadata", "name"]);
         let last = format!("{name}-{}", completions - 1);
         if !names::dns_label(&last).is_empty() {
@@ -182,43 +158,9 @@ fn validate_whole(errors: &mut Errors, job: &Value, old: Option<&Value>) {
     }
 }
 
-fn validate_generated_selector(errors: &mut Errors, job: &Value, old: Option<&Value>) {
-    let selector = job.at(&["spec", "selector"]);
-    if job.flag(&["spec", "manualSelector"]) == Some(true) || selector.is_null() {
-        return;
-    }
-    let (name, uid) = (job.text(&["metadata", "name"]), job.text(&["metadata", "uid"]));
-    if uid.is_empty() {
-        errors.required(&Path::root("metadata.uid"), "");
-    }
-    let labels = job.at(&["spec", "template", "metadata", "labels"]);
-    let prefixed = old.is_none_or(|old| {
-        let had = |label: &str| old.has(&["spec", "template", "metadata", "labels", label]);
-        had(NAME_LABEL) && had(UID_LABEL)
-    });
-    let mut expected = vec![(OLD_UID_LABEL, uid), (OLD_NAME_LABEL, name)];
-    if prefixed {
-        expected.extend([(UID_LABEL, uid), (NAME_LABEL, name)]);
-    }
-    for (label, value) in &expected {
-        let path = Path::root("spec.template.metadata.labels");
-        match labels.get(label).and_then(Value::as_str) {
-            None => errors.required(&path.key(label), format!("must be '{value}'")),
-            Some(actual) if actual != *value => {
-                errors.invalid(&path.key(label), labels.clone(), format!("must be '{value}'"));
-            }
-            Some(_) => {}
-        }
-    }
-    let expected: Map<String, Value> = expected.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
-    if LabelSelector::from_object(selector).is_ok_and(|read| !read.matches(Some(&expected))) {
-        label_selector::invalid(errors, &Path::root("spec.selector"), selector, "`selector` not auto-generated");
-    }
-}
-
 fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let path = Path::root("spec");
-    job_spec::validate(errors, &path, spec, old);
+    spec::validate(errors, &path, spec, old);
     let selector = &spec["selector"];
     if selector.is_null() {
         errors.required(&path.child("selector"), "");
@@ -233,126 +175,10 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     }
 }
 
-/// What an update may not change. The spec's own errors are told again, as Kubernetes does.
-fn validate_change(errors: &mut Errors, job: &Value, old_job: &Value) {
-    let path = Path::root("spec");
-    let (spec, old) = (&job["spec"], &old_job["spec"]);
-    validate_spec(errors, spec, Some(old));
-    validate_completions_change(errors, &path.child("completions"), spec, old);
-    label_selector::immutable(errors, &path.child("selector"), &spec["selector"], &old["selector"]);
-    validate_template_change(errors, job, old_job);
-    checks::immutable(errors, &path.child("completionMode"), &spec["completionMode"], &old["completionMode"]);
-    if spec["podFailurePolicy"] != old["podFailurePolicy"] {
-        let rendered = job_spec::failure_policy_json(&spec["podFailurePolicy"]);
-        errors.invalid_verbatim(&path.child("podFailurePolicy"), rendered, IMMUTABLE);
-    }
-    for field in ["backoffLimitPerIndex", "managedBy"] {
-        checks::immutable(errors, &path.child(field), &spec[field], &old[field]);
-    }
-    if spec["successPolicy"] != old["successPolicy"] {
-        let rendered = job_spec::success_policy_json(&spec["successPolicy"]);
-        errors.invalid_verbatim(&path.child("successPolicy"), rendered, IMMUTABLE);
-    }
-}
-
-fn validate_completions_change(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
-    let completions = &spec["completions"];
-    if !job_spec::is_indexed(spec) {
-        checks::immutable(errors, path, completions, &old["completions"]);
-    } else if *completions != old["completions"] && !completions.is_null() && *completions != spec["parallelism"] {
-        errors.invalid(path, completions.clone(), "can only be modified in tandem with spec.parallelism");
-    }
-}
-
-/// The template stays, but for what a suspended job's scheduling and resources are.
-fn validate_template_change(errors: &mut Errors, job: &Value, old_job: &Value) {
-    let template = job.at(&["spec", "template"]);
-    let mut old = old_job.at(&["spec", "template"]).clone();
-    let suspended = old_job.flag(&["spec", "suspend"]) == Some(true);
-    let status = &old_job["status"];
-    let idle = !status.has(&["startTime"]) || job_status::has(status, "Suspended", "True");
-    let mutable = suspended && idle && status.integer(&["active"]).unwrap_or(0) == 0;
-    if mutable {
-        copy_scheduling(&mut old, template);
-        for list in ["containers", "initContainers"] {
-            copy_resources(&mut old, template, list);
-        }
-        let path = Path::root("spec.template.spec");
-        checks::immutable_structure(errors, &path, "PodSpec", &template["spec"], &old["spec"]);
-    } else {
-        checks::immutable_structure(errors, &Path::root("spec.template"), "PodTemplateSpec", template, &old);
-    }
-}
-
-/// Copies to the old template what may change of where its pods go.
-fn copy_scheduling(old: &mut Value, template: &Value) {
-    match template.at(&["spec", "affinity", "nodeAffinity"]) {
-        Value::Null => {
-            old.remove(&["spec", "affinity", "nodeAffinity"]);
-            let empty = old.fields(&["spec", "affinity"]).is_some_and(Map::is_empty);
-            if empty && !template.has(&["spec", "affinity"]) {
-                old.remove(&["spec", "affinity"]);
-            }
-        }
-        affinity => old.set(&["spec", "affinity", "nodeAffinity"], affinity.clone()),
-    }
-    for field in ["nodeSelector", "tolerations", "schedulingGates"] {
-        match template.at(&["spec", field]) {
-            Value::Null => drop(old.remove(&["spec", field])),
-            value => old.set(&["spec", field], value.clone()),
-        }
-    }
-}
-
-fn copy_resources(old: &mut Value, template: &Value, list: &str) {
-    let containers = template.items(&["spec", list]);
-    let old_containers = old.items_mut(&["spec", list]);
-    if containers.len() != old_containers.len() {
-        return;
-    }
-    for (old, new) in old_containers.iter_mut().zip(containers) {
-        if old["name"] == new["name"] {
-            match new.get("resources") {
-                Some(resources) => old.set(&["resources"], resources.clone()),
-                None => drop(old.remove(&["resources"])),
-            }
-        }
-    }
-}
-
-fn state(job: &Value) -> &'static str {
-    let first = |kind: &str| {
-        let mut conditions = job.items(&["status", "conditions"]).iter();
-        conditions.find(|c| c.text(&["type"]) == kind).is_some_and(|c| c.text(&["status"]) == "True")
-    };
-    if first("Complete") {
-        "Complete"
-    } else if first("Failed") {
-        "Failed"
-    } else if job.has(&["metadata", "deletionTimestamp"]) {
-        "Terminating"
-    } else {
-        ["Suspended", "FailureTarget", "SuccessCriteriaMet"].into_iter().find(|kind| first(kind)).unwrap_or("Running")
-    }
-}
-
-fn completions(job: &Value) -> String {
-    let succeeded = job.integer(&["status", "succeeded"]).unwrap_or(0);
-    match (job.integer(&["spec", "completions"]), job.integer(&["spec", "parallelism"]).unwrap_or(0)) {
-        (Some(completions), _) => format!("{succeeded}/{completions}"),
-        (None, parallelism) if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
-        _ => format!("{succeeded}/1"),
-    }
-}
-
-fn duration(status: &Value, now: Timestamp) -> String {
-    let Some(start) = time::parse(status.text(&["startTime"])) else { return String::new() };
-    let end = time::parse(status.text(&["completionTime"])).unwrap_or(now);
-    time::human_duration(end.duration_since(start).as_secs())
-}
-
 #[cfg(test)]
 mod tests {
+    use knarr_api::time;
+
     use super::*;
     use crate::testing::{context, defaulted, messages, messages_of};
 
