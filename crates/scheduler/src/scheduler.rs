@@ -213,7 +213,7 @@ pub(crate) fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, rea
     recorder.record(reference(pod.object.as_ref()), None, kind, reason, action, note);
 }
 
-/// The maximum length of an event's note in bytes.
+/// Truncates a note to the length that the API accepts.
 fn shortened(note: String) -> String {
     const MAX_LENGTH: usize = 1024;
     const END: &str = " ...";
