@@ -1,8 +1,9 @@
-//! Opens files that a pod's author or a container names without leaving the directory they belong to. A container can
-//! replace any component of a path inside its volumes by a symbolic link, a FIFO or a device at any time. So the kernel
-//! resolves such a path relative to an open directory, and what was opened is checked and used through its descriptor
-//! only, never through its path again. Files are opened as mere references first: a device or FIFO is recognised
-//! without being opened for reading, which could block or have side effects.
+//! Opens files that a pod's author or a container names without leaving the directory they belong to.
+//!
+//! A container can replace any component of a path inside its volumes by a symbolic link, a FIFO or a device at any
+//! time. So the kernel resolves such a path relative to an open directory, and what was opened is checked and used
+//! through its descriptor only, never through its path again. Files are opened as mere references first: a device or
+//! FIFO is recognised without being opened for reading, which could block or have side effects.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_misses_nothing_when_a_log_is_set_aside() {
+    async fn following_a_log_misses_nothing_when_it_is_rotated() {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicBool, Ordering};
         let line = |word: &str| format!("2026-01-01T00:00:01.000000000Z stdout F {word}\n");

@@ -1,5 +1,7 @@
-//! The metrics that the kubelet updates as it works, served under `/metrics`. Each metric is a row in [`FAMILIES`] and
-//! is updated by its name. Names, labels and buckets are the ones that Kubernetes dashboards expect.
+//! The metrics that the kubelet updates as it works, served under `/metrics`.
+//!
+//! Each metric is a row in [`FAMILIES`] and is updated by its name. Names, labels and buckets are the ones that
+//! Kubernetes dashboards expect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_apart_and_buckets_rise() {
+    fn families_have_types_and_buckets_are_cumulative() {
         let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
         names.sort_unstable();
         names.dedup();

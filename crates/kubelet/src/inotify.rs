@@ -57,7 +57,7 @@ impl Watcher {
 #[cfg(test)]
 mod tests {
     #[tokio::test]
-    async fn a_new_file_is_told() {
+    async fn a_new_file_is_reported() {
         let directory = tempfile::tempdir().expect("a directory");
         let watcher = super::Watcher::new(directory.path()).expect("a watch");
         std::fs::write(directory.path().join("a"), "x").expect("written");

@@ -1,8 +1,9 @@
-//! The kubelet: runs the pods that are bound to this node and reports their status. Input: a client of the Kubernetes
-//! API and [`Settings`]. Output: containers run through CRI, the status of pods and node in the API, and HTTPS
-//! endpoints for logs, exec and metrics. A pod passes through the modules in this order: `source` (where pods come
-//! from) → `pods` (admission) → `worker` (one task per pod, whose `plan` is a pure function) → `volumes` → `container`
-//! (the runtime's configuration) → `cgroup` → `probes` → `status` → `node` → `server`.
+//! The kubelet: runs the pods that are bound to this node and reports their status.
+//!
+//! Input: a client of the Kubernetes API and [`Settings`]. Output: containers run through CRI, the status of pods and
+//! node in the API, and HTTPS endpoints for logs, exec and metrics. A pod passes through the modules in this order:
+//! `source` (where pods come from) → `pods` (admission) → `worker` (one task per pod, whose `plan` is a pure function)
+//! → `volumes` → `container` (the runtime's configuration) → `cgroup` → `probes` → `status` → `node` → `server`.
 //!
 //! Start reading at [`run`], then at `worker/plan.rs`.
 
@@ -318,7 +319,7 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
         addresses: context.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
     };
     let metrics = &context.metrics;
-    let in_use = std::cell::Cell::new(k8s_openapi::jiff::Timestamp::now());
+    let in_use = std::cell::Cell::new(tokio::time::Instant::now());
     let put = |files: &CertificateFiles| {
         if let Err(error) = certificate.replace(&files.certificate, &files.key) {
             tracing::warn!(%error, "cannot use the signed serving certificate");
@@ -333,8 +334,7 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
     }
     let renewed = move |result: Result<&CertificateFiles, ()>| match result {
         Ok(files) => {
-            let now = k8s_openapi::jiff::Timestamp::now();
-            let age = knarr_client::time::until(in_use.replace(now), now);
+            let age = in_use.replace(tokio::time::Instant::now()).elapsed();
             metrics.observe("kubelet_certificate_manager_server_rotation_seconds", &[], age);
             put(files);
         }
@@ -370,7 +370,7 @@ async fn collect_images(context: Arc<Context>) {
 mod tests {
     use super::*;
 
-    /// A node whose runtime accepts connections and never answers.
+    /// A node whose runtime accepts connections and never responds.
     #[tokio::test]
     async fn a_node_that_waits_for_its_runtime_can_be_stopped() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,7 @@
-//! Directories that other users of the host can't enter, whatever the umask. Inside containers every user can access
-//! volumes, which may hold setuid programs. On the host only root may reach them.
+//! Directories that other users of the host can't enter, whatever the umask.
+//!
+//! Inside containers every user can access volumes, which may hold setuid programs. On the host only root may reach
+//! them.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_starts_that_hang() {
+    async fn waiters_proceed_if_all_starts_hang() {
         let queue = StartQueue::new(1);
         let hanging = [queue.turn().await, queue.turn().await];
         assert!(hanging.iter().all(Option::is_some));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_of_any_depth_are_gone_through_and_removed() {
+    fn trees_of_any_depth_are_walked_and_removed() {
         // Paths end at some two thousand.
         const DEPTH: usize = 3_000;
         let directory = tempfile::tempdir().expect("a directory");

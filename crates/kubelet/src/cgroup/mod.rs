@@ -1,6 +1,7 @@
 //! The cgroups of pods: one per QoS class and below it one per pod, in cgroup v1 or v2.
 
 pub mod amounts;
+pub mod cpu;
 mod details;
 pub mod pressure;
 pub mod qos;
@@ -14,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::container::resources::{cpu_quota, cpu_shares};
 use crate::pod;
 use amounts::pod_amounts;
+use cpu::{cpu_quota, cpu_shares};
 use pressure::PressureStats;
 use qos::{QosClass, qos_class};
 

@@ -1,6 +1,7 @@
-//! Environment variables that a container of the pod wrote to a file of a shared volume (`fileKeyRef`). The file is
-//! untrusted: it is opened without leaving the volume, only if it is a regular file, and read within limits of size and
-//! time.
+//! Environment variables that a container of the pod wrote to a file of a shared volume (`fileKeyRef`).
+//!
+//! The file is untrusted: it is opened without leaving the volume, only if it is a regular file, and read within limits
+//! of size and time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

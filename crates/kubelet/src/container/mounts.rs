@@ -174,7 +174,7 @@ mod tests {
     use crate::volumes::{Mounted, mounts_below, unmount};
     use serde_json::json;
 
-    /// The mounts of a container that asks for a part of a volume to be writable.
+    /// The mounts of a container that requests a writable sub-path.
     fn mounted(directory: &Path, sub_path: &str, image: Option<&str>) -> Result<Vec<Mount>, VolumeError> {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" }, "spec": {
             "containers": [{ "name": "c", "volumeMounts": [

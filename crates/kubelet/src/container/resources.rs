@@ -8,23 +8,9 @@ use knarr_client::quantity::{milli_value, value};
 use knarr_cri::messages::{HugepageLimit, LinuxContainerResources};
 
 use crate::cgroup::amounts::combined;
+use crate::cgroup::cpu::{CPU_PERIOD, cpu_quota, cpu_shares};
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod::{self, Role};
-
-const CPU_PERIOD: i64 = 100_000;
-const MIN_SHARES: i64 = 2;
-const MAX_SHARES: i64 = 262_144;
-const MIN_QUOTA: i64 = 1000;
-
-/// CPU shares for an amount in thousandths of a CPU.
-pub fn cpu_shares(milli: i64) -> i64 {
-    (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES)
-}
-
-/// CPU quota in microseconds per period.
-pub fn cpu_quota(milli: i64) -> i64 {
-    if milli <= 0 { 0 } else { (milli * CPU_PERIOD / 1000).max(MIN_QUOTA) }
-}
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
 

@@ -10,9 +10,9 @@ use knarr_cri::messages::{
 
 use super::dns::{Cluster, dns_config};
 use super::hosts::kernel_hostname;
-use super::resources::{cpu_quota, cpu_shares};
 use super::security::sandbox_security;
 use crate::cgroup::amounts::pod_amounts;
+use crate::cgroup::cpu::{cpu_quota, cpu_shares};
 use crate::pod;
 use crate::runtime::label;
 use crate::settings::Settings;

@@ -1,6 +1,8 @@
 //! Evaluates eviction signals against their limits: what is low, for how long, and whether a pod must be evicted.
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::thresholds::{Limit, Signal};
 
@@ -56,10 +58,10 @@ pub fn is_below(limit: &Limit, signals: &Signals, more: bool) -> Option<Shortage
 #[derive(Clone, Debug, Default)]
 pub struct Monitor {
     /// Since when each unmet limit is unmet.
-    since: Vec<(Limit, Timestamp)>,
+    since: Vec<(Limit, Instant)>,
     /// Limits that caused an eviction and stay active until their minimum reclaim is met.
     acted_on: Vec<Limit>,
-    last: [Option<Timestamp>; 3],
+    last: [Option<Instant>; 3],
 }
 
 /// The result of one evaluation.
@@ -72,21 +74,15 @@ pub struct Evaluation {
 }
 
 impl Monitor {
-    pub fn evaluate(
-        &mut self,
-        limits: &[Limit],
-        signals: &Signals,
-        now: Timestamp,
-        transition: SignedDuration,
-    ) -> Evaluation {
+    pub fn evaluate(&mut self, limits: &[Limit], signals: &Signals, now: Instant, transition: Duration) -> Evaluation {
         let holds = |limit: &&Limit| is_below(limit, signals, self.acted_on.contains(limit)).is_some();
         let unmet: Vec<Limit> = limits.iter().filter(holds).copied().collect();
         let unmet_since =
             |limit: &Limit| self.since.iter().find(|(known, _)| known == limit).map_or(now, |(_, at)| *at);
         self.since = unmet.iter().map(|limit| (*limit, unmet_since(limit))).collect();
-        let over = |(limit, at): &&(Limit, Timestamp)| match limit.grace {
+        let over = |(limit, at): &&(Limit, Instant)| match limit.grace {
             None => true,
-            Some(grace) => now.duration_since(*at) >= SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX),
+            Some(grace) => now.saturating_duration_since(*at) >= grace,
         };
         self.acted_on = self.since.iter().filter(over).map(|(limit, _)| *limit).collect();
         let mut due = self.acted_on.clone();
@@ -97,11 +93,11 @@ impl Monitor {
         }
     }
 
-    fn hold(&mut self, current: Pressure, now: Timestamp, transition: SignedDuration) -> Pressure {
-        let hold = |last: &mut Option<Timestamp>, current: bool| {
+    fn hold(&mut self, current: Pressure, now: Instant, transition: Duration) -> Pressure {
+        let hold = |last: &mut Option<Instant>, current: bool| {
             if current {
                 *last = Some(now);
-            } else if last.is_some_and(|last| now.duration_since(last) >= transition) {
+            } else if last.is_some_and(|last| now.saturating_duration_since(last) >= transition) {
                 *last = None;
             }
             last.is_some()
@@ -119,20 +115,20 @@ impl Monitor {
 mod tests {
     use super::super::thresholds::{Eviction, Threshold};
     use super::*;
-    use std::time::Duration;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a moment")
+    fn at(second: u64) -> Instant {
+        static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+        *START + Duration::from_secs(second)
     }
 
     fn memory(available: u64) -> Signals {
         Signals::from([(Signal::Memory, Level { available, whole: 1 << 30 })])
     }
 
-    const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+    const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn pressure_begins_at_once_and_ends_slowly() {
+    fn pressure_is_set_at_once_and_cleared_slowly() {
         let limits = Eviction::default().all();
         let mut watch = Monitor::default();
         let first = watch.evaluate(&limits, &memory(1 << 20), at(0), MINUTE);
@@ -155,7 +151,7 @@ mod tests {
             reclaim: Some(Threshold::Amount(100 << 20)),
         };
         let mut watch = Monitor::default();
-        // Seconds, mebibytes that are free, whether the node says so, and whether a pod is ended.
+        // Seconds, mebibytes that are free, whether the node reports pressure, and whether a pod is evicted.
         for (second, free, pressure, acts) in [
             (0, 300, false, false),
             (10, 150, true, false),

@@ -1,8 +1,9 @@
 //! Decides which pods may use an image that is on the node: all pods, if it was pulled without credentials or was not
-//! pulled by the kubelet; otherwise pods with a secret it was pulled with. Other pods must pull it with their own
-//! credentials first. The credentials of each pull are recorded below the kubelet's root directory, one file per image.
-//! An intent is recorded before the pull, so that an image whose pull was interrupted by a kill is accessible to no pod
-//! rather than to all.
+//! pulled by the kubelet; otherwise pods with a secret it was pulled with.
+//!
+//! Other pods must pull it with their own credentials first. The credentials of each pull are recorded below the
+//! kubelet's root directory, one file per image. An intent is recorded before the pull, so that an image whose pull was
+//! interrupted by a kill is accessible to no pod rather than to all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

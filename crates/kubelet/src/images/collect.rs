@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{ContainerFilter, Image};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::filesystem::usage_of;
 
 /// A recently used image may be needed again soon.
-const MIN_AGE: SignedDuration = SignedDuration::from_mins(2);
+const MIN_AGE: Duration = Duration::from_secs(120);
 
 /// Frees space if the image file system is fuller than the high threshold. Returns the freed bytes; `all` removes every
 /// unused image.
@@ -34,7 +35,7 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let images = images.into_iter().filter(|image| !is_pinned(image, &pinned)).collect();
     let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
     let mut freed = 0;
-    for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), bytes_to_free) {
+    for image in choose(images, &used, |id| context.images.last_used(id), Instant::now(), bytes_to_free) {
         match context.runtime.remove_image(&image.id).await {
             Ok(()) => {
                 freed += image.size;
@@ -54,17 +55,17 @@ fn is_pinned(image: &Image, pinned: &HashSet<String>) -> bool {
 fn choose(
     images: Vec<Image>,
     used: &HashSet<String>,
-    last_used: impl Fn(&str) -> Option<Timestamp>,
-    now: Timestamp,
+    last_used: impl Fn(&str) -> Option<Instant>,
+    now: Instant,
     bytes_to_free: u64,
 ) -> Vec<Image> {
     let mut unused: Vec<Image> = images
         .into_iter()
         .filter(|image| !used.contains(&image.id))
         .filter(|image| !image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE))
-        .filter(|image| last_used(&image.id).is_none_or(|at| now.duration_since(at) >= MIN_AGE))
+        .filter(|image| last_used(&image.id).is_none_or(|at| now.saturating_duration_since(at) >= MIN_AGE))
         .collect();
-    unused.sort_by_key(|image| last_used(&image.id).map_or(i64::MIN, Timestamp::as_second));
+    unused.sort_by_key(|image| last_used(&image.id));
     let mut sum = 0u64;
     unused
         .into_iter()
@@ -103,7 +104,8 @@ mod tests {
         let image = |id: &str, size| Image { id: id.into(), size, ..Default::default() };
         let images = vec![image("new", 10), image("old", 10), image("used", 10), image("just", 10)];
         let used = HashSet::from(["used".to_string()]);
-        let at = |second| Timestamp::from_second(second).expect("a moment");
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
         let last = |id: &str| match id {
             "new" => Some(at(500)),
             "just" => Some(at(990)),

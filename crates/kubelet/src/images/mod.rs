@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{Image, PodSandboxConfig};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::journey_events;
@@ -31,7 +31,7 @@ use pull::{PullFailure, Pulled};
 pub struct ImageFailure {
     pub reason: &'static str,
     pub message: String,
-    pub retry_at: Timestamp,
+    pub retry_at: Instant,
 }
 
 #[derive(Clone)]
@@ -41,15 +41,15 @@ struct Inner {
     pulls: Semaphore,
     failures: Mutex<HashMap<(String, String), Failure>>,
     /// When the first pull for a pod started and the last one finished, by the pod's uid.
-    pulling: Mutex<HashMap<String, (Timestamp, Timestamp)>>,
+    pulling: Mutex<HashMap<String, (Instant, Instant)>>,
     /// When an image was last used, for garbage collection.
-    last_used: Mutex<HashMap<String, Timestamp>>,
+    last_used: Mutex<HashMap<String, Instant>>,
     access: Access,
 }
 
 struct Failure {
     delay: Duration,
-    at: Timestamp,
+    at: Instant,
     failure: PullFailure,
 }
 
@@ -95,9 +95,8 @@ impl Images {
         objects: &Subscription,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
-        let now = Timestamp::now();
-        let later =
-            |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
+        let now = Instant::now();
+        let later = |delay: Duration| now + delay;
         let reference = container.image.as_deref().unwrap_or_default();
         let name = with_tag(reference).ok_or_else(|| {
             let why = why_invalid(reference);
@@ -185,7 +184,7 @@ impl Images {
                 context.container_event(pod, &container.name, true, "Failed", message);
                 let failure = pull::classify(reference, why);
                 let (reason, message) = (failure.reason, failure.message.clone());
-                let retry_at = self.record_failure(key, failure, Timestamp::now());
+                let retry_at = self.record_failure(key, failure, Instant::now());
                 Err(ImageFailure { reason, message, retry_at })
             }
         }
@@ -230,27 +229,27 @@ impl Images {
         sandbox: PodSandboxConfig,
     ) -> Result<Pulled, String> {
         let queued_at = std::time::Instant::now();
-        let pull_started = Timestamp::now();
+        let pull_started = Instant::now();
         let pulled = pull::in_turn(context, &self.0.pulls, name, secrets, sandbox, queued_at).await;
         let mut spans = self.0.pulling.lock();
         let span = spans.entry(pod::uid(pod).to_string()).or_insert((pull_started, pull_started));
-        span.1 = Timestamp::now();
+        span.1 = Instant::now();
         pulled
     }
 
-    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, PullFailure)> {
+    fn backing_off(&self, key: &(String, String), now: Instant) -> Option<(Instant, PullFailure)> {
         let failures = self.0.failures.lock();
         let failure = failures.get(key)?;
-        let until = failure.at.saturating_add(SignedDuration::try_from(failure.delay).ok()?).ok()?;
+        let until = failure.at + failure.delay;
         (until > now).then(|| (until, failure.failure.clone()))
     }
 
-    fn record_failure(&self, key: (String, String), failure: PullFailure, now: Timestamp) -> Timestamp {
+    fn record_failure(&self, key: (String, String), failure: PullFailure, now: Instant) -> Instant {
         let mut failures = self.0.failures.lock();
         let delay = failures.get(&key).map_or(INITIAL_BACKOFF, |known| (known.delay * 2).min(MAX_BACKOFF));
         failures.insert(key, Failure { delay, at: now, failure });
         // The status shows the failure briefly before it shows the back-off.
-        now.saturating_add(SignedDuration::from_millis(1500)).unwrap_or(now)
+        now + Duration::from_millis(1500)
     }
 
     /// Removes the pull records of images that are gone.
@@ -260,17 +259,17 @@ impl Images {
     }
 
     pub fn record_use(&self, id: &str) {
-        self.0.last_used.lock().insert(id.to_string(), Timestamp::now());
+        self.0.last_used.lock().insert(id.to_string(), Instant::now());
     }
 
-    pub(crate) fn last_used(&self, id: &str) -> Option<Timestamp> {
+    pub(crate) fn last_used(&self, id: &str) -> Option<Instant> {
         self.0.last_used.lock().get(id).copied()
     }
 
     /// How long a pod's images took to pull.
     pub fn time_pulling(&self, uid: &str) -> Duration {
         let span = self.0.pulling.lock().get(uid).copied();
-        span.map_or(Duration::ZERO, |(from, to)| knarr_client::time::until(from, to))
+        span.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from))
     }
 
     pub fn forget_pod(&self, uid: &str) {

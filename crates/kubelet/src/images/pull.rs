@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_once_and_by_kind() {
+    fn pull_errors_are_joined_and_classified() {
         let all = |words: &[&str]| together(words.iter().map(|word| (*word).to_owned()).collect());
         assert_eq!(all(&["a"]), "a");
         assert_eq!(all(&["a", "a"]), "a");

@@ -4,8 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::context::Context;
 use crate::eviction::{Level, Limit, Monitor, Signal, Signals, is_below};
 use crate::filesystem::usage_of;
@@ -20,6 +18,7 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut image_directory = None;
     let limits = context.settings.eviction.all();
+    let transition = Duration::try_from(context.settings.eviction.transition).unwrap_or_default();
     loop {
         ticks.tick().await;
         if image_directory.is_none() {
@@ -28,7 +27,7 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let image_directory = image_directory.as_deref().unwrap_or(&context.settings.root);
         let has_image_disk = on_different_filesystems(&context.settings.root, image_directory);
         let (signals, measured) = (measure(&context, image_directory), Instant::now());
-        let evaluation = monitor.evaluate(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
+        let evaluation = monitor.evaluate(&limits, &signals, tokio::time::Instant::now(), transition);
         pods.set_pressure(evaluation.pressure);
         if evict::enforce_storage_limits(&context, &pods).await {
             continue;

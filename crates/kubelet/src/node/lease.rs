@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_hangs_ends() {
+    async fn a_call_that_hangs_times_out() {
         let answered = with_timeout(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
         assert!(answered.is_err_and(|error| is_unreachable(&error)));
         assert!(with_timeout(TIMEOUT, async { Ok(1) }).await.is_ok_and(|value| value == 1));

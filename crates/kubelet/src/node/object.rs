@@ -39,7 +39,7 @@ fn binary(bytes: u64) -> Quantity {
 /// Updates the allocatable resources with the plugins' current devices.
 pub fn apply_devices(context: &Context) {
     let mut amounts = allocatable(&context.settings, &context.host);
-    let devices = context.resources.devices.amounts(Timestamp::now());
+    let devices = context.resources.devices.amounts(tokio::time::Instant::now());
     amounts.extend(devices.into_iter().map(|(name, (_, healthy))| (name, Quantity(healthy.to_string()))));
     *context.allocatable.write() = amounts;
 }
@@ -116,7 +116,7 @@ pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> Nod
     let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
     addresses.push(address("Hostname", &settings.node_name));
     let mut capacity = capacity(settings, host);
-    let devices = context.resources.devices.amounts(now);
+    let devices = context.resources.devices.amounts(tokio::time::Instant::now());
     capacity.extend(devices.into_iter().map(|(name, (all, _))| (name, Quantity(all.to_string()))));
     let mut allocatable = context.allocatable.read().clone();
     // Capacity that others added to the node is fully allocatable.

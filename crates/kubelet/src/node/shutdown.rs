@@ -1,5 +1,7 @@
-//! Terminates pods in order when the host shuts down. A systemd inhibitor lock delays the shutdown, and a D-Bus signal
-//! announces it. Both are used through systemd's own tools, so that hosts without systemd need nothing.
+//! Terminates pods in order when the host shuts down.
+//!
+//! A systemd inhibitor lock delays the shutdown, and a D-Bus signal announces it. Both are used through systemd's own
+//! tools, so that hosts without systemd need nothing.
 
 use std::future::Future;
 use std::io;
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shutdown_is_held_until_pods_have_ended_and_the_next_one_too() {
+    async fn a_shutdown_waits_for_pods_and_so_does_the_next() {
         let line = |starts: bool| {
             format!("{{\"member\":\"PrepareForShutdown\",\"payload\":{{\"type\":\"b\",\"data\":[{starts}]}}}}\n")
         };

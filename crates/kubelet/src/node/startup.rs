@@ -14,7 +14,7 @@ const WHOLE: &str = "kubelet_node_startup_duration_seconds";
 
 /// To be called when the registration starts. `booted` is in seconds since 1970.
 pub fn registering(metrics: &Counters, booted: i64) {
-    let started = crate::server::metrics::own_process().map_or_else(now, |process| process.started);
+    let started = crate::host::own_process().map_or_else(now, |process| process.started);
     metrics.set_once(BEFORE, (started - booted as f64).max(0.0));
     metrics.set_once(PREPARING, (now() - started).max(0.0));
 }

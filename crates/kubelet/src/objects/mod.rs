@@ -1,5 +1,6 @@
-//! Cache of the config maps and secrets that this node's pods refer to, each watched for as long as a pod needs it. A
-//! node may only read objects that its pods refer to, so each object has its own watch by name. A change notifies the
+//! Cache of the config maps and secrets that this node's pods refer to, each watched for as long as a pod needs it.
+//!
+//! A node may only read objects that its pods refer to, so each object has its own watch by name. A change notifies the
 //! workers of the affected pods, so that mounted files are updated promptly.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,10 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
-
-use crate::worker::Message;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
@@ -63,7 +61,7 @@ enum ObjectState {
 struct Entry {
     state: watch::Sender<ObjectState>,
     task: tokio::task::AbortHandle,
-    subscribers: HashMap<u64, UnboundedSender<Message>>,
+    subscribers: HashMap<u64, Notify>,
 }
 
 #[derive(Clone)]
@@ -75,6 +73,9 @@ struct Inner {
     next: std::sync::atomic::AtomicU64,
 }
 
+/// Called after each change of an object that a subscriber has read.
+pub type Notify = Arc<dyn Fn() + Send + Sync>;
+
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl ObjectCache {
@@ -82,10 +83,10 @@ impl ObjectCache {
         Self(Arc::new(Inner { client, entries: Mutex::default(), next: Default::default() }))
     }
 
-    /// One pod's access: objects that it reads are watched until the subscription is dropped.
-    pub fn subscribe(&self, worker: UnboundedSender<Message>) -> Subscription {
+    /// One pod's access: objects that it reads are watched until the subscription is dropped. `notify` must not block.
+    pub fn subscribe(&self, notify: Notify) -> Subscription {
         let id = self.0.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Subscription { objects: self.clone(), id, worker }
+        Subscription { objects: self.clone(), id, notify }
     }
 
     fn state_of(&self, key: &Key, subscription: &Subscription) -> watch::Receiver<ObjectState> {
@@ -95,16 +96,13 @@ impl ObjectCache {
             let task = tokio::spawn(watch_object(self.clone(), key.clone(), sender.clone())).abort_handle();
             Entry { state: sender, task, subscribers: HashMap::new() }
         });
-        entry.subscribers.insert(subscription.id, subscription.worker.clone());
+        entry.subscribers.insert(subscription.id, subscription.notify.clone());
         entry.state.subscribe()
     }
 
     fn changed(&self, key: &Key) {
         if let Some(entry) = self.0.entries.lock().get(key) {
-            for worker in entry.subscribers.values() {
-                // The worker may already have stopped.
-                let _ = worker.send(Message::ObjectsChanged);
-            }
+            entry.subscribers.values().for_each(|notify| notify());
         }
     }
 }
@@ -112,7 +110,7 @@ impl ObjectCache {
 pub struct Subscription {
     objects: ObjectCache,
     id: u64,
-    worker: UnboundedSender<Message>,
+    notify: Notify,
 }
 
 impl Subscription {

@@ -111,8 +111,8 @@ mod tests {
         (handle, receiver)
     }
 
-    /// A pod whose containers take so long to end, whose sandbox takes so much longer, and of which the API learns so much
-    /// later. Answers when it was told to end and with which grace.
+    /// A pod with these delays until its containers terminate, until its sandbox is stopped, and until the API knows
+    /// it. Returns when it was asked to terminate and with which grace period.
     async fn ends(
         (handle, mut told): (Handle, UnboundedReceiver<Message>),
         [containers, sandbox, known_after]: [u64; 3],
@@ -133,15 +133,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shutdown_waits_until_the_api_knows_which_pods_were_ended() {
+    async fn a_shutdown_waits_until_terminated_pods_are_reported() {
         for (is_static, pace, expected) in [
             (false, [2_000, 0, 500], 2_500),
             (false, [0, 0, 9_900], 9_900),
-            // On a slow machine the sandbox takes longer than the containers.
+            // On a slow host the sandbox takes longer than the containers.
             (false, [2_000, 11_000, 4_000], 17_000),
-            // A server that does not answer any more.
+            // The API server no longer responds.
             (false, [2_000, 0, NEVER], 12_000),
-            // Nobody has to be told of a static pod.
+            // A static pod needs no report.
             (true, [2_000, 0, NEVER], 2_000),
             // A process that can't be killed.
             (false, [NEVER, 0, 0], 21_000),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn critical_pods_end_when_the_ends_of_all_others_are_known() {
+    async fn critical_pods_terminate_after_all_others_are_reported() {
         let ordinary = running(pod(0, false));
         let critical = running(pod(2_000_001_000, false));
         let handles = [ordinary.0.clone(), critical.0.clone()];

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn redirects_on_the_host_are_followed() {
+    async fn redirects_on_the_same_host_are_requested() {
         let port = serve(vec![
             "HTTP/1.1 302 Found\r\nlocation: /two\r\ncontent-length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",

@@ -1,6 +1,7 @@
-//! Schedules probes: one loop per probe of a container, for as long as its pod exists. The period is counted from when
-//! the pod's probes were added, not from a container's start, so a restarted container joins the running schedule.
-//! Readiness is also probed whenever the status of a pod that is not ready changes.
+//! Schedules probes: one loop per probe of a container, for as long as its pod exists.
+//!
+//! The period is counted from when the pod's probes were added, not from a container's start, so a restarted container
+//! joins the running schedule. Readiness is also probed whenever the status of a pod that is not ready changes.
 
 use std::sync::Arc;
 use std::time::Duration;

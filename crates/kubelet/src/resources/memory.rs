@@ -1,6 +1,7 @@
-//! Memory and huge pages of guaranteed pods, reserved on NUMA nodes. Nodes are used singly or in groups. A node in a
-//! group serves no single-node grants, as a group's memory may come from any of its nodes, so the free amount of one
-//! node is unknown.
+//! Memory and huge pages of guaranteed pods, reserved on NUMA nodes.
+//!
+//! Nodes are used singly or in groups. A node in a group serves no single-node grants, as a group's memory may come
+//! from any of its nodes, so the free amount of one node is unknown.
 
 use std::collections::BTreeMap;
 

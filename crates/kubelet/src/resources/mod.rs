@@ -1,6 +1,8 @@
-//! Exclusive resources of containers: whole CPUs, memory on chosen NUMA nodes, and plugin devices. Resources are
-//! allocated once, before anything of the pod starts, and released when it has terminated. Grants are stored on disk,
-//! so that a restarted kubelet knows them. The policies are pure functions in the files next to this one.
+//! Exclusive resources of containers: whole CPUs, memory on chosen NUMA nodes, and plugin devices.
+//!
+//! Resources are allocated once, before anything of the pod starts, and released when it has terminated. Grants are
+//! stored on disk, so that a restarted kubelet knows them. The policies are pure functions in the files next to this
+//! one.
 
 mod affinity;
 mod choice;
@@ -21,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::quantity::Quantity as Amount;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::counters::Counters;
 use crate::pod::{self, Role};
@@ -119,7 +121,7 @@ impl Resources {
         let grants: BTreeMap<String, PodGrants> = load(&checkpoint);
         let devices = Arc::new(Devices::default());
         for (resource, grant) in grants.values().flat_map(BTreeMap::values).flat_map(|grant| &grant.devices) {
-            devices.expect(resource, grant.ids.iter().cloned(), Timestamp::now());
+            devices.expect(resource, grant.ids.iter().cloned(), Instant::now());
         }
         Self {
             policies,

@@ -206,7 +206,7 @@ mod tests {
 
     /// Made with openssl: `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
     #[test]
-    fn a_certificate_of_two_names_is_nobodys() {
+    fn a_certificate_with_two_names_has_no_user() {
         use rustls_pki_types::pem::PemObject;
         let der = CertificateDer::from_pem_slice(include_bytes!("two_names.crt")).expect("a certificate");
         assert_eq!(user_of(&der), None);

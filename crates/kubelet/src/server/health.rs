@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn health_is_told_as_a_whole_and_by_name() {
+    fn health_is_reported_as_a_whole_and_by_name() {
         for (path, status) in
             [("/healthz", 200), ("/healthz/ping", 200), ("/healthz?verbose", 200), ("/healthz/x", 404), ("/", 404)]
         {
@@ -176,7 +176,7 @@ mod tests {
         let gate = Arc::new(Mutex::new(gate));
         let (tried, mut tries) = tokio::sync::mpsc::unbounded_channel();
         let task = tokio::spawn(check.clone().run(move || {
-            // The test may have ended.
+            // The test may have finished.
             let _ = tried.send(());
             let _ = gate.lock().recv();
         }));

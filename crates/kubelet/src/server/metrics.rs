@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::{HeaderValue, Response, header};
 use k8s_openapi::jiff::Timestamp;
 
-pub use super::node_metrics::own_process;
 use super::stats::{containers, node_usage, usage_of_container};
 use super::{Body, Server, full};
 use crate::cgroup::{Details, Usage};
 use crate::counters::{Counters, FAMILIES, Family, Histogram, Kind, Values};
+use crate::host::own_process;
 use crate::pod;
 
 #[derive(Default)]

@@ -10,6 +10,7 @@ use super::metrics::Page;
 use super::{Body, Server};
 use crate::counters::FAMILIES;
 use crate::filesystem::{FilesystemUsage, directory_usage, usage_of};
+use crate::host::own_process;
 use crate::pod;
 use crate::runtime::State;
 use crate::worker::Handle;
@@ -265,28 +266,6 @@ fn traffic(table: &str) -> (f64, f64) {
         (of(0).unwrap_or(0.0), of(8).unwrap_or(0.0))
     });
     rows.fold((0.0, 0.0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
-}
-
-pub struct Process {
-    cpu: f64,
-    resident: f64,
-    virtual_memory: f64,
-    /// In seconds since 1970.
-    pub started: f64,
-}
-
-pub fn own_process() -> Option<Process> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
-    let field = |place: usize| fields.get(place)?.parse::<f64>().ok();
-    let uptime = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse::<f64>().ok()?;
-    let booted = Timestamp::now().as_millisecond() as f64 / 1e3 - uptime;
-    Some(Process {
-        cpu: (field(11)? + field(12)?) / 100.0,
-        resident: field(21)? * 4096.0,
-        virtual_memory: field(20)?,
-        started: booted + field(19)? / 100.0,
-    })
 }
 
 #[cfg(test)]

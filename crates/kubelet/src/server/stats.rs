@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::{ContainerStats, ContainerStatsFilter};
@@ -23,23 +24,23 @@ pub struct Samples(Mutex<HashMap<String, Sample>>);
 
 #[derive(Clone, Copy)]
 struct Sample {
-    at: Timestamp,
+    at: Instant,
     nanoseconds: u64,
     rate: Option<u64>,
 }
 
 impl Samples {
     /// Billionths of a CPU used since the previous sample. Samples in quick succession share a rate.
-    pub fn rate(&self, key: &str, nanoseconds: u64, now: Timestamp) -> Option<u64> {
+    pub fn rate(&self, key: &str, nanoseconds: u64, now: Instant) -> Option<u64> {
         let mut samples = self.0.lock();
         let last = samples.get(key).copied();
         let (rate, replace) = match last {
             Some(last) => {
-                let passed = now.duration_since(last.at).as_nanos();
+                let passed = now.saturating_duration_since(last.at).as_nanos();
                 if passed < 500_000_000 {
                     (last.rate, false)
                 } else {
-                    let used = i128::from(nanoseconds.saturating_sub(last.nanoseconds));
+                    let used = u128::from(nanoseconds.saturating_sub(last.nanoseconds));
                     (u64::try_from(used * 1_000_000_000 / passed).ok(), true)
                 }
             }
@@ -52,8 +53,8 @@ impl Samples {
     }
 
     /// Removes samples that are too old.
-    pub fn remove_old(&self, now: Timestamp) {
-        self.0.lock().retain(|_, sample| now.duration_since(sample.at).as_secs() < 600);
+    pub fn remove_old(&self, now: Instant) {
+        self.0.lock().retain(|_, sample| now.saturating_duration_since(sample.at).as_secs() < 600);
     }
 }
 
@@ -71,7 +72,7 @@ pub async fn containers(server: &Server) -> HashMap<String, Vec<ContainerStats>>
 
 pub async fn summary(server: &Arc<Server>) -> Value {
     let now = Timestamp::now();
-    server.samples.remove_old(now);
+    server.samples.remove_old(Instant::now());
     let mut by_pod = containers(server).await;
     let workers = server.pods.all();
     let pods: Vec<Value> = workers
@@ -200,7 +201,7 @@ fn filesystem(path: &std::path::Path, now: Timestamp) -> Option<Value> {
 fn cpu(server: &Server, key: &str, nanoseconds: Option<u64>, now: Timestamp) -> Value {
     let mut value = Map::from_iter([("time".to_string(), json!(time(now)))]);
     if let Some(nanoseconds) = nanoseconds {
-        let rate = server.samples.rate(key, nanoseconds, now);
+        let rate = server.samples.rate(key, nanoseconds, Instant::now());
         value.insert("usageNanoCores".into(), json!(rate.unwrap_or(0)));
         value.insert("usageCoreNanoSeconds".into(), json!(nanoseconds));
     }
@@ -294,7 +295,7 @@ fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestam
         let kinds = ["empty-dir", "configmap", "downward-api"];
         let on_disk = kinds.iter().map(|kind| root.join(format!("kubernetes.io~{kind}")).join(&volume.name));
         let Some(path) = on_disk.chain([memory.join(&volume.name)]).find(|path| path.is_dir()) else { continue };
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let (used, inodes) = directory_usage(&path);
         let (name, labels) = ("kubelet_volume_metric_collection_duration_seconds", [("metric_source", "du")]);
         server.context.metrics.observe(name, &labels, started.elapsed());
@@ -373,7 +374,8 @@ mod tests {
     #[test]
     fn rates_need_two_samples() {
         let samples = Samples::default();
-        let at = |second| Timestamp::from_second(second).expect("a moment");
+        let start = Instant::now();
+        let at = |second| start + std::time::Duration::from_secs(second);
         assert_eq!(samples.rate("a", 1_000_000_000, at(0)), None);
         assert_eq!(samples.rate("a", 3_000_000_000, at(4)), Some(500_000_000));
         assert_eq!(samples.rate("a", 3_000_000_000, at(4)), Some(500_000_000), "the same moment, the same rate");

@@ -1,5 +1,6 @@
-//! `/statusz` and `/flagz`: the kubelet's uptime, version and settings. The default is text. Programs request JSON with
-//! the Accept header.
+//! `/statusz` and `/flagz`: the kubelet's uptime, version and settings.
+//!
+//! The default is text. Programs request JSON with the Accept header.
 
 use std::collections::BTreeMap;
 

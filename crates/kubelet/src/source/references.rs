@@ -1,5 +1,6 @@
-//! Rejects static pods that refer to objects of the API. A static pod runs without the API server, and no authorizer
-//! has checked that the node may read the objects.
+//! Rejects static pods that refer to objects of the API.
+//!
+//! A static pod runs without the API server, and no authorizer has checked that the node may read the objects.
 
 use serde_json::Value;
 

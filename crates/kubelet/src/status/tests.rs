@@ -74,7 +74,7 @@ fn readiness_waits_for_the_probe() {
 }
 
 #[test]
-fn a_container_that_backs_off_shows_its_last_end() {
+fn a_container_in_back_off_shows_its_last_termination() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let mut plan = Plan::default();
     let why = Waiting { reason: "CrashLoopBackOff".into(), message: "later".into() };
@@ -110,7 +110,7 @@ fn a_phase_is_final_only_when_all_is_over() {
 }
 
 #[test]
-fn of_a_pod_that_was_not_let_in_only_that_is_told() {
+fn a_rejected_pod_reports_only_the_rejection() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let termination = Termination::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
     let state = WorkerState { termination: Some(termination), first_seen: Some(at(90)), ..Default::default() };
@@ -151,7 +151,7 @@ fn a_pod_that_is_deleted_before_it_ran_has_failed_without_its_containers() {
 }
 
 #[test]
-fn a_container_that_could_not_start_still_has_a_moment_of_its_start() {
+fn a_container_that_failed_to_start_has_a_start_time() {
     let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
     let failed = ContainerView { started_at: None, reason: "StartError".into(), ..view("a", State::Exited, 128) };
     let status = status(&pod, &runtime(vec![failed]), &WorkerState::default(), &Plan::default());
@@ -161,7 +161,7 @@ fn a_container_that_could_not_start_still_has_a_moment_of_its_start() {
 }
 
 #[test]
-fn all_containers_begin_anew_in_place() {
+fn all_containers_restart_in_place() {
     let rules = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
     let pod = pod(json!({ "restartPolicy": "Never", "containers": [
         { "name": "a", "restartPolicy": "Never", "restartPolicyRules": rules }, { "name": "b" }] }));

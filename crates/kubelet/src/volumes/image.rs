@@ -66,7 +66,7 @@ fn mounts_images(version: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn versions_are_told_apart() {
+    fn protocol_versions_are_distinguished() {
         for (version, expected) in
             [("1.6.20~ds1", false), ("v2.0.5", false), ("2.1.0", true), ("v3.0", true), ("x", false)]
         {

@@ -1,6 +1,7 @@
-//! The volumes of a pod: created before its containers start, updated while they run, and removed after them. Each pod
-//! has its own directory. Secrets are on a tmpfs that all pods share, so that no secret reaches the disk and a node
-//! with a hundred pods needs one mount for it instead of a hundred.
+//! The volumes of a pod: created before its containers start, updated while they run, and removed after them.
+//!
+//! Each pod has its own directory. Secrets are on a tmpfs that all pods share, so that no secret reaches the disk and a
+//! node with a hundred pods needs one mount for it instead of a hundred.
 
 mod atomic;
 mod claim;

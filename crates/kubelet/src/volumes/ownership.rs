@@ -1,5 +1,7 @@
-//! Sets the group ownership of a volume (`fsGroup`). Other pods may use the volume at the same time: files are changed
-//! through their descriptors, so that no link to a file of the host can be put in their place.
+//! Sets the group ownership of a volume (`fsGroup`).
+//!
+//! Other pods may use the volume at the same time: files are changed through their descriptors, so that no link to a
+//! file of the host can be put in their place.
 
 use std::fs::{DirEntry, Metadata, Permissions};
 use std::io;

@@ -1,6 +1,7 @@
-//! Mounts a sub-path of a volume, without letting links inside the volume lead out of it. The path is opened and
-//! created below the open volume, and its descriptor is bind-mounted to a path outside the volume. Concurrent or later
-//! changes by the pod do not affect the mount.
+//! Mounts a sub-path of a volume, without letting links inside the volume lead out of it.
+//!
+//! The path is opened and created below the open volume, and its descriptor is bind-mounted to a path outside the
+//! volume. Concurrent or later changes by the pod do not affect the mount.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -3,33 +3,28 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use tokio::time::Instant;
 
-use super::plan::Action;
-use super::resize::{self, ByContainer, Granted, MemoryDecrease};
+use super::apply_resize::apply_resize;
+use super::plan::{Action, kill_time};
+use super::resize::{self, ByContainer, Granted};
+use super::sandbox::{create_sandbox, mount_volumes};
 use super::start::{Start, StartFailure};
 use super::state::{Operation, Termination, Waiting};
 use super::stop::Stop;
 use super::{Message, Worker, cleanup};
-use crate::cgroup::Cgroups;
-use crate::cgroup::amounts::pod_amounts;
-use crate::container::hosts::fitting_hostname;
-use crate::container::resources::linux_resources;
-use crate::container::sandbox::sandbox_config;
-use crate::container::user_namespace;
-use crate::context::{Context, api_text};
-use crate::journey_events::{self, pod_step};
+use crate::context::api_text;
+use crate::journey_events::pod_step;
 use crate::pod;
-use crate::private;
-use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, label, list_pod, observe_sandbox};
+use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, list_pod};
 use crate::status;
-use crate::volumes::{self, MountedVolumes};
-use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
+use crate::volumes::MountedVolumes;
 
 /// The result of an operation.
 pub enum Outcome {
@@ -68,11 +63,12 @@ impl From<kube::Error> for StatusError {
     }
 }
 
-const INITIAL_VOLUME_RETRY: SignedDuration = SignedDuration::from_millis(100);
-const MAX_VOLUME_RETRY: SignedDuration = SignedDuration::from_mins(1);
-const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(2);
-const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(3);
-const CLEAN_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const INITIAL_VOLUME_RETRY: Duration = Duration::from_millis(100);
+const MAX_VOLUME_RETRY: Duration = Duration::from_secs(60);
+const SANDBOX_RETRY: Duration = Duration::from_secs(2);
+const RESIZE_RETRY: Duration = Duration::from_secs(3);
+const CLEAN_RETRY: Duration = Duration::from_secs(2);
+const STATUS_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
     fn launch<F>(&mut self, operation: Operation, work: F)
@@ -90,7 +86,7 @@ impl Worker {
         });
     }
 
-    pub(super) fn perform(&mut self, action: Action, now: Timestamp) {
+    pub(super) fn perform(&mut self, action: Action, now: Instant) {
         let context = self.context.clone();
         let pod = self.pod.clone();
         match action {
@@ -105,7 +101,7 @@ impl Worker {
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let downward = context.downward_context(&pod, addresses);
                 self.launch(Operation::Volumes, async move {
-                    Outcome::Volumes(mount(&context, &pod, &downward, &objects).await)
+                    Outcome::Volumes(mount_volumes(&context, &pod, &downward, &objects).await)
                 });
             }
             Action::CreateSandbox { attempt } => {
@@ -158,8 +154,7 @@ impl Worker {
                 self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
             }
             Action::Stop { id, container, grace, why } => {
-                let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
-                let hurried = self.state.stopping.insert(id.clone(), kill_at).is_some();
+                let hurried = self.state.stopping.insert(id.clone(), kill_time(now, grace)).is_some();
                 self.state.stop_again.remove(&id);
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried };
@@ -191,8 +186,8 @@ impl Worker {
 
     pub(super) fn finish_operation(&mut self, operation: Operation, outcome: Outcome) {
         self.state.operations.remove(&operation);
-        let now = Timestamp::now();
-        let later = |wait: SignedDuration| Some(now.saturating_add(wait).unwrap_or(now));
+        let now = Instant::now();
+        let later = |wait: Duration| Some(now + wait);
         match (operation, outcome) {
             (_, Outcome::Allocated(Ok(()))) => self.state.to_allocate = false,
             (_, Outcome::Allocated(Err(refused))) => {
@@ -210,7 +205,7 @@ impl Worker {
                 // Complete volumes stay in use while an update fails.
                 self.state.volumes_ready = !self.volumes.volumes.is_empty();
                 self.state.volume_failures += 1;
-                let wait = INITIAL_VOLUME_RETRY * 2i32.saturating_pow(self.state.volume_failures.min(10));
+                let wait = INITIAL_VOLUME_RETRY * 2u32.saturating_pow(self.state.volume_failures.min(10));
                 self.state.volumes_retry_at = later(wait.min(MAX_VOLUME_RETRY));
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
@@ -250,6 +245,7 @@ impl Worker {
                     self.context.index.remove(&id);
                     self.runtime.forget(&id);
                     self.state.probes.remove(&id);
+                    self.state.exits.remove(&id);
                     self.state.refused.remove(&Operation::Remove(id));
                 }
                 Err(error) => {
@@ -287,14 +283,12 @@ impl Worker {
 
     /// Schedules a retry of an operation that the runtime failed.
     fn retry_later(&mut self, operation: Operation) {
-        let now = Timestamp::now();
-        self.state.refused.insert(operation, now.saturating_add(CLEAN_RETRY).unwrap_or(now));
+        self.state.refused.insert(operation, Instant::now() + CLEAN_RETRY);
     }
 
     /// Schedules a retry of the pod's final cleanup.
-    fn wake_later(&mut self, wait: SignedDuration) {
-        let now = Timestamp::now();
-        let at = now.saturating_add(wait).unwrap_or(now);
+    fn wake_later(&mut self, wait: Duration) {
+        let at = Instant::now() + wait;
         self.retry_at = Some(self.retry_at.map_or(at, |known| known.max(at)));
     }
 
@@ -350,7 +344,7 @@ impl Worker {
         }
     }
 
-    fn finish_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Timestamp) {
+    fn finish_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Instant) {
         match result {
             Ok((status, version)) => {
                 self.reported = *status;
@@ -365,7 +359,7 @@ impl Worker {
                 if let StatusError::Refused(error) = error {
                     tracing::warn!(error, pod = pod::title(&self.pod), "cannot write the status of a pod");
                 }
-                self.status_retry_at = Some(now.saturating_add(SignedDuration::from_secs(1)).unwrap_or(now));
+                self.status_retry_at = Some(now + STATUS_RETRY);
             }
         }
     }
@@ -382,7 +376,7 @@ impl Worker {
     }
 
     /// Writes the status if it differs from the API's and no write is in progress.
-    pub(super) fn send_status(&mut self, now: Timestamp) {
+    pub(super) fn send_status(&mut self, now: Instant) {
         let target = if pod::is_static(&self.pod) { self.mirror.clone() } else { Some(self.pod.clone()) };
         let Some(target) = target else { return };
         let waits = self.status_retry_at.is_some_and(|at| at > now);
@@ -404,7 +398,7 @@ impl Worker {
 
     /// The remaining steps when nothing of the pod runs any more.
     pub(super) fn finish(&mut self) {
-        if self.retry_at.is_some_and(|at| at > Timestamp::now()) {
+        if self.retry_at.is_some_and(|at| at > Instant::now()) {
             return;
         }
         self.retry_at = None;
@@ -454,7 +448,7 @@ impl Worker {
             tracing::info!(pod = pod::title(&self.pod), id, "found an unknown container or sandbox of a pod");
             self.context.index.insert(id, self.sender.clone());
         }
-        found.containers.into_iter().for_each(|container| self.runtime.put_container(container));
+        found.containers.into_iter().for_each(|container| self.put_container(container));
         found.sandboxes.into_iter().for_each(|sandbox| self.runtime.put_sandbox(sandbox));
     }
 
@@ -467,7 +461,7 @@ impl Worker {
         };
         for id in ids {
             if !self.state.is_busy(&Operation::Remove(id.clone())) {
-                self.perform(Action::Remove { id }, Timestamp::now());
+                self.perform(Action::Remove { id }, Instant::now());
             }
         }
     }
@@ -490,165 +484,6 @@ impl Worker {
         self.context.metrics.forget("prober_probe_duration_seconds", &[("namespace", namespace), ("pod", name)]);
         cleanup::remove_logs(&self.context, &self.pod);
     }
-}
-
-/// Enlarges the pod's cgroup to the maximum of old and new, updates the containers, and then sets the pod's cgroup to
-/// its new size: a child must never be allowed more than its parent.
-async fn apply_resize(
-    context: &Context,
-    pod: &Pod,
-    running: Vec<(String, String)>,
-    mut applied: ByContainer,
-) -> (ByContainer, Option<String>) {
-    let cgroups = context.cgroups.as_ref();
-    let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
-    let before = applied.clone();
-    let to_update: Vec<_> = resize::outstanding(pod, &before, is_running)
-        .into_iter()
-        .filter(|container| !resize::needs_restart(pod, container, &before))
-        .collect();
-    let old = resize::with_resources(pod, &applied);
-    if let Some(cgroups) = cgroups
-        && let Some(refusal) = memory_decrease(cgroups, pod, &old, &to_update, &running, &before).refusal()
-    {
-        return (applied, Some(refusal));
-    }
-    let widened = cgroups.map_or(Ok(()), |cgroups| cgroups.widen(&old, pod));
-    if let Err(error) = widened {
-        return (applied, Some(error.to_string()));
-    }
-    let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
-    for container in to_update {
-        let mut resources = linux_resources(pod, container, context.host.memory, unified);
-        if resources.cpu_quota == 0 {
-            resources.cpu_quota = -1;
-        }
-        let Some((_, id)) = running.iter().find(|(name, _)| *name == container.name) else { continue };
-        if let Err(error) = context.runtime.update_container_resources(id, resources).await {
-            return (applied, Some(error.message()));
-        }
-        applied.insert(container.name.clone(), container.resources.clone().unwrap_or_default());
-    }
-    resize::record_pod_level(pod, &mut applied);
-    let started = std::time::Instant::now();
-    let narrowed = cgroups.map_or(Ok(()), |cgroups| cgroups.ensure(&resize::with_resources(pod, &applied)));
-    let operation = [("operation_type", "update")];
-    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
-    (applied, narrowed.err().map(|error| error.to_string()))
-}
-
-/// Reads the usage of the memory whose limits are lowered.
-fn memory_decrease(
-    cgroups: &Cgroups,
-    pod: &Pod,
-    old: &Pod,
-    to_update: &[&Container],
-    running: &[(String, String)],
-    applied: &ByContainer,
-) -> MemoryDecrease {
-    let limits = (pod_amounts(old).memory_limit, pod_amounts(pod).memory_limit);
-    let pod_limit = limits.1.filter(|new| limits.0.is_none_or(|old| *new < old));
-    let containers = to_update.iter().filter_map(|container| {
-        let limit = resize::lowered_memory_limit(pod, container, applied)?;
-        let (_, id) = running.iter().find(|(name, _)| *name == container.name)?;
-        let usage = cgroups.usage(&format!("{}/{id}", cgroups.pod_path(pod)));
-        Some((container.name.clone(), limit, usage.memory))
-    });
-    MemoryDecrease { pod_limit, containers: containers.collect(), pod_usage: cgroups.pod_usage(pod).memory }
-}
-
-async fn mount(
-    context: &Context,
-    pod: &Pod,
-    downward: &crate::container::env::DownwardContext,
-    objects: &crate::objects::Subscription,
-) -> Result<MountedVolumes, String> {
-    let started = std::time::Instant::now();
-    let ensured = context.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.ensure(pod));
-    let operation = [("operation_type", "create")];
-    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
-    if let Err(error) = ensured {
-        let message = format!("Failed to create the pod's cgroup: {error}");
-        context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
-        return Err(message);
-    }
-    let mounted = volumes::mount_all(context, pod, downward, objects).await;
-    mounted.map_err(|failed| {
-        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.event_message(pod, &name)).collect();
-        for message in &messages {
-            context.pod_event(pod, true, "FailedMount", message.clone());
-        }
-        messages.join("; ")
-    })
-}
-
-async fn create_sandbox(
-    context: &Context,
-    pod: &Pod,
-    attempt: u32,
-    worker: tokio::sync::mpsc::UnboundedSender<Message>,
-) -> Result<Sandbox, String> {
-    let failed = |message: String| {
-        context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
-        message
-    };
-    let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
-    if user_namespace::is_requested(pod) {
-        if !context.runtime_features.read().of_handler(&handler).user_namespaces {
-            let who = match handler.as_str() {
-                "" => "runtime".to_string(),
-                handler => format!("RuntimeClass handler \"{handler}\""),
-            };
-            return Err(failed(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")));
-        }
-        user_namespace::ensure(&context.settings, pod).map_err(|error| failed(error.to_string()))?;
-    }
-    if !pod::host_network(pod) {
-        fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
-    }
-    let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
-    private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
-    let _turn = context.starts.turn().await;
-    let step = journey_events::sandbox(pod);
-    context.metrics.count("kubelet_started_pods_total", &[]);
-    let own_users = user_namespace::is_requested(pod);
-    if own_users {
-        context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
-    }
-    let started = std::time::Instant::now();
-    let id = match context.runtime.run_pod_sandbox(config, &handler).await {
-        Ok(id) => id,
-        Err(error) => match find_sandbox(context, pod, attempt).await {
-            Some(id) => id,
-            None => {
-                context.metrics.count("kubelet_started_pods_errors_total", &[]);
-                if own_users {
-                    context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
-                }
-                context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
-                step.record("failed", error.rpc_message());
-                return Err(failed(error.rpc_message()));
-            }
-        },
-    };
-    let labels = [("runtime_handler", handler.as_str())];
-    context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, started.elapsed());
-    context.index.insert(&id, worker);
-    let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_message()))?;
-    step.record("address", sandbox.addresses.join(", "));
-    Ok(sandbox)
-}
-
-/// A sandbox that the runtime finished creating after a previous process requested it and stopped. Its name is in use,
-/// so no other can be created; if it exists it is adopted.
-async fn find_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Option<String> {
-    let filter = PodSandboxFilter {
-        label_selector: [(label::POD_UID.to_string(), pod::uid(pod).to_string())].into(),
-        ..Default::default()
-    };
-    let all = context.runtime.list_pod_sandboxes(filter).await.ok()?;
-    let same = |sandbox: &PodSandbox| sandbox.metadata.as_ref().is_some_and(|metadata| metadata.attempt == attempt);
-    all.into_iter().find(same).map(|sandbox| sandbox.id)
 }
 
 async fn write_status(

@@ -2,12 +2,14 @@
 //! the planned operations in separate tasks, and reports the status. A worker never waits for another pod, and nothing
 //! slow runs inline.
 
+mod apply_resize;
 pub mod cleanup;
 mod effects;
 mod hooks;
 pub mod plan;
 pub mod resize;
 pub mod restart;
+mod sandbox;
 mod start;
 pub mod state;
 mod stop;
@@ -16,11 +18,13 @@ pub use effects::Outcome;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::time::until;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -78,11 +82,13 @@ pub struct Worker {
     status: PodStatus,
     shared_status: Arc<parking_lot::Mutex<PodStatus>>,
     shared_pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
+    /// When the kubelet first saw the pod.
+    created_at: Instant,
     /// The resource version of the reported status.
     reported_version: Option<u64>,
-    status_retry_at: Option<Timestamp>,
+    status_retry_at: Option<Instant>,
     /// The earliest retry of the final cleanup.
-    retry_at: Option<Timestamp>,
+    retry_at: Option<Instant>,
     /// The pod was deleted in the API.
     deleted: bool,
     sender: UnboundedSender<Message>,
@@ -112,7 +118,7 @@ pub struct Handle {
 }
 
 /// How often a resize without room is retried.
-const RESIZE_RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+const RESIZE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Starts a worker. `runtime` is what a previous process left in the runtime. A refused pod never starts and uses
@@ -136,10 +142,13 @@ impl Worker {
             context.index.insert(id, sender.clone());
         }
         if !runtime.is_empty() {
-            // Between the look at the runtime and now something may have terminated unheard.
+            // Something may have exited since the runtime was listed.
             let _ = sender.send(Message::Relist(None));
         }
-        let objects = Arc::new(context.objects.subscribe(sender.clone()));
+        let notified = sender.clone();
+        // The worker may already have stopped.
+        let notify = Arc::new(move || drop(notified.send(Message::ObjectsChanged)));
+        let objects = Arc::new(context.objects.subscribe(notify));
         let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
         let mut visible = status.clone();
         if refused.is_some() {
@@ -176,6 +185,7 @@ impl Worker {
             status,
             shared_status: handle.status.clone(),
             shared_pod: handle.pod.clone(),
+            created_at: Instant::now(),
             reported_version: None,
             status_retry_at: None,
             retry_at: None,
@@ -198,10 +208,8 @@ impl Worker {
     }
 
     async fn run(mut self, shared: &Handle) {
-        if let Some(seen) = self.state.first_seen {
-            let waited = until(seen, Timestamp::now());
-            self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
-        }
+        let waited = self.created_at.elapsed();
+        self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
         loop {
             let started = std::time::Instant::now();
             let wake_at = self.step();
@@ -216,7 +224,7 @@ impl Worker {
             }
             let pause = async {
                 match wake_at {
-                    Some(at) => tokio::time::sleep(until(Timestamp::now(), at)).await,
+                    Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -400,6 +408,14 @@ impl Worker {
         if view.state == State::Exited {
             self.record_exit(&view);
         }
+        self.put_container(view);
+    }
+
+    /// Adds or replaces a container, and notes when its exit was first observed.
+    fn put_container(&mut self, view: ContainerView) {
+        if view.state == State::Exited {
+            self.state.exits.entry(view.id.clone()).or_insert_with(Instant::now);
+        }
         self.runtime.put_container(view);
     }
 
@@ -415,10 +431,10 @@ impl Worker {
             }
             return;
         };
-        let mut pause = std::time::Duration::from_millis(2);
+        let mut pause = Duration::from_millis(2);
         loop {
             match observe_container(&self.context.runtime, id, &sandbox).await {
-                Ok(view) if exited && view.state == State::Running && pause < std::time::Duration::from_millis(500) => {
+                Ok(view) if exited && view.state == State::Running && pause < Duration::from_millis(500) => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -430,11 +446,12 @@ impl Worker {
                         // A busy runtime may need longer than we should wait here; check again later.
                         self.recheck_exit(id);
                     }
-                    self.runtime.put_container(view);
+                    self.put_container(view);
                     return;
                 }
                 Err(error) if error.is_not_found() => {
                     self.runtime.forget(id);
+                    self.state.exits.remove(id);
                     return;
                 }
                 Err(error) => {
@@ -478,17 +495,17 @@ impl Worker {
     fn send_later(&self, message: Message) {
         let sender = self.sender.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
             // The worker may already have stopped.
             let _ = sender.send(message);
         });
     }
 
     async fn refresh_sandbox(&mut self, id: &str, exited: bool) {
-        let mut pause = std::time::Duration::from_millis(2);
+        let mut pause = Duration::from_millis(2);
         loop {
             match observe_sandbox(&self.context.runtime, id).await {
-                Ok(view) if exited && view.ready && pause < std::time::Duration::from_millis(500) => {
+                Ok(view) if exited && view.ready && pause < Duration::from_millis(500) => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -501,6 +518,7 @@ impl Worker {
                 }
                 Err(error) if error.is_not_found() => {
                     self.runtime.forget(id);
+                    self.state.exits.remove(id);
                     return;
                 }
                 Err(error) => {
@@ -512,10 +530,10 @@ impl Worker {
     }
 
     /// One reconciliation: plans, starts operations, reports. Returns when to reconcile again if nothing happens.
-    fn step(&mut self) -> Option<Timestamp> {
-        let now = Timestamp::now();
+    fn step(&mut self) -> Option<Instant> {
+        let (now, wall) = (Instant::now(), Timestamp::now());
         if self.state.termination.is_none() {
-            self.state.termination = self.termination_reason(now);
+            self.state.termination = self.termination_reason(wall);
         }
         if self.state.termination.is_some() && self.state.terminating_since.is_none() {
             self.state.terminating_since = Some(now);
@@ -526,7 +544,7 @@ impl Worker {
         }
         let has_main_container = pod::main_containers(&self.pod).any(|c| self.runtime.latest(&c.name).is_some());
         self.state.reset_attempts(!has_main_container);
-        let situation = Situation { pod: &self.pod, runtime: &self.runtime, state: &self.state, now };
+        let situation = Situation { pod: &self.pod, runtime: &self.runtime, state: &self.state, now, wall };
         let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
         self.record_back_off(&before);
         self.record_resize_completed();
@@ -536,13 +554,13 @@ impl Worker {
         let probe_context =
             probes::ProbeContext { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
         self.probes.sync(&probe_context, &self.pod, &self.runtime, &self.state);
-        self.report(now);
+        self.report(now, wall);
         if self.plan.terminated {
             self.finish();
         }
-        let resize_retry_at = self.desired.as_ref().map(|_| now.saturating_add(RESIZE_RETRY_INTERVAL).unwrap_or(now));
+        let resize_retry_at = self.desired.as_ref().map(|_| now + RESIZE_RETRY_INTERVAL);
         let renew = self.volumes.renew_at.filter(|_| self.state.termination.is_none());
-        if renew.is_some_and(|at| at <= now) && self.state.volumes_ready {
+        if renew.is_some_and(|at| at <= wall) && self.state.volumes_ready {
             self.state.volumes_ready = false;
             return Some(now);
         }
@@ -550,7 +568,7 @@ impl Worker {
             self.plan.wake_at,
             self.status_retry_at.filter(|at| *at > now),
             self.retry_at.filter(|at| *at > now),
-            renew,
+            renew.map(|at| now + until(wall, at)),
             resize_retry_at,
         ]
         .into_iter()
@@ -569,9 +587,7 @@ impl Worker {
     /// Records how long the pod took until it ran.
     fn measure_start(&self, now: Timestamp) {
         let metrics = &self.context.metrics;
-        if let Some(seen) = self.state.first_seen {
-            metrics.observe("kubelet_pod_start_duration_seconds", &[], until(seen, now));
-        }
+        metrics.observe("kubelet_pod_start_duration_seconds", &[], self.created_at.elapsed());
         let Some(created) = &self.pod.metadata.creation_timestamp else { return };
         let whole = until(created.0, now);
         metrics.observe("kubelet_pod_start_total_duration_seconds", &[], whole);
@@ -607,7 +623,7 @@ impl Worker {
         phase.is_final().then_some(Termination::Finished)
     }
 
-    fn report(&mut self, now: Timestamp) {
+    fn report(&mut self, now: Instant, wall: Timestamp) {
         let devices = self.context.resources.health_of(pod::uid(&self.pod));
         let input = status::Input {
             devices: &devices,
@@ -618,7 +634,7 @@ impl Worker {
             plan: &self.plan,
             node_addresses: &self.context.addresses,
             runtime_name: &self.context.runtime_name,
-            now,
+            now: wall,
         };
         // Keeps what other components wrote to the API's status.
         let mut previous = self.status.clone();
@@ -626,7 +642,7 @@ impl Worker {
         let status = status::compute(&status::Input { previous: &previous, ..input });
         let runs = status.phase.as_deref() == Some("Running");
         if runs && matches!(self.status.phase.as_deref(), None | Some("Pending")) {
-            self.measure_start(now);
+            self.measure_start(wall);
         }
         if status != self.status {
             self.probes.status_changed(&self.pod, &self.runtime, &self.state);

@@ -2,9 +2,12 @@
 //! time.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::time::until;
+use tokio::time::Instant;
 
 use super::resize;
 use super::restart::{AfterExit, after_exit, restarts_all, to_remove_for_restart};
@@ -16,7 +19,9 @@ pub struct Situation<'a> {
     pub pod: &'a Pod,
     pub runtime: &'a RuntimePod,
     pub state: &'a WorkerState,
-    pub now: Timestamp,
+    pub now: Instant,
+    /// The wall-clock time of `now`, for deadlines in the API.
+    pub wall: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +70,7 @@ pub enum StopReason {
 pub struct Plan {
     pub actions: Vec<Action>,
     /// Plan again at this time even if nothing happens.
-    pub wake_at: Option<Timestamp>,
+    pub wake_at: Option<Instant>,
     /// Containers that wait for their restart back-off.
     pub backing_off: BTreeMap<String, Waiting>,
     /// Nothing of the pod runs, and nothing will start.
@@ -73,7 +78,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn wake(&mut self, at: Timestamp) {
+    fn wake(&mut self, at: Instant) {
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
     }
 }
@@ -91,7 +96,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
 
 /// Stops main containers first, then sidecars from last to first, then the sandbox.
 fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, state, now } = situation;
+    let Situation { pod, runtime, state, now, .. } = situation;
     if state.is_starting() || state.is_busy(&Operation::Sandbox) {
         // A start in progress finishes by itself; its container is stopped when it is known.
         for container in runtime.running() {
@@ -127,23 +132,30 @@ fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
     plan.terminated = !waits;
 }
 
+/// When a container with this grace period in seconds is killed.
+pub fn kill_time(now: Instant, grace: i64) -> Instant {
+    const MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
+    now + Duration::from_secs(u64::try_from(grace).unwrap_or(0).min(MAX_SECONDS))
+}
+
 /// The rest of the pod's grace period in seconds.
-fn termination_grace(pod: &Pod, state: &WorkerState, now: Timestamp) -> i64 {
+fn termination_grace(pod: &Pod, state: &WorkerState, now: Instant) -> i64 {
     let whole = match &state.termination {
         Some(Termination::Stopped { grace: Some(grace), .. }) => *grace,
         _ => pod::grace_seconds(pod),
     };
-    let passed = state.terminating_since.map_or(0, |since| now.duration_since(since).as_secs());
+    let passed = state.terminating_since.map_or(0, |since| now.saturating_duration_since(since).as_secs());
+    let passed = i64::try_from(passed).unwrap_or(i64::MAX);
     (whole - passed).max(if passed > 0 { 2.min(whole) } else { 0 }).max(1)
 }
 
 fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: StopReason) {
     let Situation { state, now, .. } = situation;
-    let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+    let kill_at = kill_time(*now, grace);
     // Repeated only if it failed, or if the grace period became notably shorter.
     if let Some(known) = state.stopping.get(&container.id)
         && !state.stop_again.contains(&container.id)
-        && known.duration_since(kill_at) < SignedDuration::from_secs(2)
+        && known.saturating_duration_since(kill_at) < Duration::from_secs(2)
     {
         return;
     }
@@ -180,7 +192,7 @@ fn may_request(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation
 }
 
 fn run(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, state, now } = situation;
+    let Situation { pod, runtime, state, now, wall } = situation;
     if state.to_allocate {
         if !state.is_busy(&Operation::Allocate) {
             plan.actions.push(Action::Allocate);
@@ -203,12 +215,13 @@ fn run(situation: &Situation<'_>, plan: &mut Plan) {
     if let Some(seconds) = pod::spec(pod).active_deadline_seconds
         && let Some(start) = pod.status.as_ref().and_then(|status| status.start_time.as_ref())
     {
-        plan.wake(start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX));
+        let deadline = start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
+        plan.wake(*now + until(*wall, deadline));
     }
 }
 
 fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, state, now } = situation;
+    let Situation { pod, runtime, state, now, .. } = situation;
     if state.is_busy(&Operation::Sandbox) || state.is_starting() {
         return;
     }
@@ -272,7 +285,7 @@ fn run_in_order(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, i
 
 /// Resizes containers in place where their policy allows it; others are stopped and restart with the new resources.
 fn resize(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, state, now } = situation;
+    let Situation { pod, runtime, state, now, .. } = situation;
     let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
     let mut in_place = false;
     for container in resize::outstanding(pod, &state.applied, is_running) {
@@ -405,8 +418,9 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
         return;
     }
     let restart = previous.is_some_and(|view| view.state == State::Exited && view.sandbox == sandbox.id);
-    if restart && let Some(finished) = previous.and_then(|view| view.finished_at) {
-        let allowed = state.restart_allowed_at(name, finished);
+    // An exit that no event was seen for belongs to a previous process, whose delays are not known.
+    if restart && let Some(exited) = previous.and_then(|view| state.exits.get(&view.id)) {
+        let allowed = state.restart_allowed_at(name, *exited);
         if allowed > *now {
             plan.wake(allowed);
             let delay = k8s_duration(state.restart_delay(name));

@@ -1,5 +1,7 @@
-//! In-place resize of a running pod. Desired resources may not fit. The node keeps the granted ones; all other code
-//! uses the pod as granted, and a resize that is not granted yet only shows as a condition.
+//! In-place resize of a running pod.
+//!
+//! Desired resources may not fit. The node keeps the granted ones; all other code uses the pod as granted, and a resize
+//! that is not granted yet only shows as a condition.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn events_tell_the_resources() {
+    fn resize_events_list_the_resources() {
         let mut changed = pod("2", "NotRequired");
         changed.metadata.generation = Some(3);
         let list = "\"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"2\"}}}],\"generation\":3";
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_for_change_are_told_by_direction() {
+    fn resize_requests_are_counted_by_direction() {
         let (small, large) = (resources_of(&pod("1", "NotRequired")), resources_of(&pod("2", "NotRequired")));
         let change = |operation| vec![("cpu".to_string(), "requests", operation)];
         assert_eq!(changes(&small, &large), change("increase"));

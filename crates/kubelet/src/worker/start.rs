@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{ContainerFilter, ContainerState, PodSandboxConfig};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Message;
@@ -32,7 +32,7 @@ use crate::volumes::MountedVolumes;
 pub struct StartFailure {
     pub reason: String,
     pub message: String,
-    pub retry_at: Timestamp,
+    pub retry_at: Instant,
     /// The container that the failed attempt left in the runtime.
     pub remains: Option<ContainerView>,
 }
@@ -52,7 +52,7 @@ pub struct Start {
     pub terminating: CancellationToken,
 }
 
-const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(10);
+const RETRY_DELAY: std::time::Duration = std::time::Duration::from_secs(10);
 /// A slow or restarting runtime is queried again after this time.
 const OBSERVE_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -115,8 +115,7 @@ impl Start {
     fn failed(&self, reason: &str, message: String) -> StartFailure {
         let labels = [("container_type", pod::container_type(&self.pod, &self.name)), ("code", reason)];
         self.context.metrics.count("kubelet_started_containers_errors_total", &labels);
-        let now = Timestamp::now();
-        let retry_at = now.saturating_add(RETRY_DELAY).unwrap_or(now);
+        let retry_at = Instant::now() + RETRY_DELAY;
         StartFailure { reason: reason.to_string(), message, retry_at, remains: None }
     }
 
@@ -262,7 +261,7 @@ impl Start {
                 let mut failure = self.failed("RunContainerError", message);
                 failure.remains = self.observe(id).await.ok();
                 // The failed container counts as an exit, for which restarts have their own back-off.
-                failure.retry_at = Timestamp::now();
+                failure.retry_at = Instant::now();
                 Err(failure)
             }
         }
@@ -311,7 +310,7 @@ impl Start {
             }
             let mut failure = self.failed("PostStartHookError", why);
             failure.remains = self.observe(id).await.ok();
-            failure.retry_at = Timestamp::now();
+            failure.retry_at = Instant::now();
             return Err(failure);
         }
         self.observe(id).await

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkerState {
@@ -12,22 +13,25 @@ pub struct WorkerState {
     pub to_allocate: bool,
     pub volumes_ready: bool,
     /// The earliest retry of mounting the volumes.
-    pub volumes_retry_at: Option<Timestamp>,
+    pub volumes_retry_at: Option<Instant>,
     pub volume_failures: u32,
-    pub sandbox_retry_at: Option<Timestamp>,
+    pub sandbox_retry_at: Option<Instant>,
     /// Operations in progress.
     pub operations: HashSet<Operation>,
     /// Operations that the runtime failed, and the earliest retry.
-    pub refused: HashMap<Operation, Timestamp>,
+    pub refused: HashMap<Operation, Instant>,
     /// Containers that are being stopped, and when they will be killed.
-    pub stopping: HashMap<String, Timestamp>,
+    pub stopping: HashMap<String, Instant>,
     /// Those that the runtime failed to stop.
     pub stop_again: HashSet<String>,
     /// Why a container does not run, from its last start.
     pub waiting: BTreeMap<String, Waiting>,
     /// The earliest retry of a failed start.
-    pub start_retry_at: HashMap<String, Timestamp>,
+    pub start_retry_at: HashMap<String, Instant>,
     pub restarts: HashMap<String, RestartDelay>,
+    /// When the worker observed the exit of a container, by its id. The restart delay counts from here, as the runtime's
+    /// time of exit is wall-clock time, which may jump.
+    pub exits: HashMap<String, Instant>,
     /// Results of probes by container id.
     pub probes: HashMap<String, ProbeResults>,
     /// Containers whose start, hook included, has finished.
@@ -37,7 +41,7 @@ pub struct WorkerState {
     /// Exits that were reported before the container's start finished.
     pub early_exits: HashSet<String>,
     pub termination: Option<Termination>,
-    pub terminating_since: Option<Timestamp>,
+    pub terminating_since: Option<Instant>,
     /// Sandboxes that are stopped, with their network released.
     pub stopped_sandboxes: HashSet<String>,
     pub first_seen: Option<Timestamp>,
@@ -48,7 +52,7 @@ pub struct WorkerState {
     /// Why a resize is not granted.
     pub resize_pending: Option<super::resize::Pending>,
     /// Why the last resize failed, and when it is retried.
-    pub resize_failed: Option<(String, Timestamp)>,
+    pub resize_failed: Option<(String, Instant)>,
     /// The runtime has no unknown containers of the terminated pod.
     pub searched: bool,
     /// The pod's volumes and cgroups are gone.
@@ -104,30 +108,28 @@ pub struct ProbeResults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartDelay {
     pub delay: Duration,
-    pub updated: Timestamp,
+    pub updated: Instant,
 }
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// After this time without a restart the delay is reset.
-const BACKOFF_RESET_AFTER: SignedDuration = SignedDuration::from_secs(600);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(600);
 
 impl WorkerState {
-    /// When a container that exited at `finished` may start again.
-    pub fn restart_allowed_at(&self, name: &str, finished: Timestamp) -> Timestamp {
-        let Some(entry) = self.restarts.get(name) else { return finished };
-        if finished.duration_since(entry.updated) > BACKOFF_RESET_AFTER {
-            return finished;
+    /// When a container that exited at `exited` may start again.
+    pub fn restart_allowed_at(&self, name: &str, exited: Instant) -> Instant {
+        let Some(entry) = self.restarts.get(name) else { return exited };
+        if exited.saturating_duration_since(entry.updated) > BACKOFF_RESET_AFTER {
+            return exited;
         }
-        finished.saturating_add(SignedDuration::try_from(entry.delay).unwrap_or_default()).unwrap_or(Timestamp::MAX)
+        exited + entry.delay
     }
 
     /// Records the restart of a container.
-    pub fn record_restart(&mut self, name: &str, now: Timestamp) {
+    pub fn record_restart(&mut self, name: &str, now: Instant) {
         let delay = match self.restarts.get(name) {
-            Some(entry)
-                if now.duration_since(entry.updated) <= BACKOFF_RESET_AFTER + SignedDuration::from_secs(300) =>
-            {
+            Some(entry) if now.saturating_duration_since(entry.updated) <= BACKOFF_RESET_AFTER + MAX_BACKOFF => {
                 (entry.delay * 2).min(MAX_BACKOFF)
             }
             _ => INITIAL_BACKOFF,

@@ -7,15 +7,16 @@ pub mod registration;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
 
 use super::affinity::{Hint, Offers, subsets};
 use super::cpu_set::NumberSet;
 use plugin::Plugin;
 
 /// How long the devices of a disconnected plugin stay in the node's capacity: it may come back.
-const DISCONNECT_GRACE: SignedDuration = SignedDuration::from_mins(5);
+const DISCONNECT_GRACE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
@@ -30,7 +31,7 @@ pub struct DeviceResource {
     pub devices: BTreeMap<String, Device>,
     /// None while no plugin is connected.
     pub plugin: Option<Plugin>,
-    pub gone_since: Option<Timestamp>,
+    pub gone_since: Option<Instant>,
     /// A plugin has reported its devices since the kubelet started.
     is_reported: bool,
 }
@@ -101,7 +102,7 @@ impl Devices {
     }
 
     /// A resource that a previous process assigned: it stays in the capacity for the grace period.
-    pub fn expect(&self, resource: &str, ids: impl Iterator<Item = String>, now: Timestamp) {
+    pub fn expect(&self, resource: &str, ids: impl Iterator<Item = String>, now: Instant) {
         let mut kinds = self.0.lock();
         let kind = kinds
             .entry(resource.to_string())
@@ -126,7 +127,7 @@ impl Devices {
     }
 
     /// The plugin disconnected. Another may already have replaced it.
-    pub(super) fn disconnected(&self, resource: &str, plugin: &Plugin, now: Timestamp) {
+    pub(super) fn disconnected(&self, resource: &str, plugin: &Plugin, now: Instant) {
         let mut kinds = self.0.lock();
         let Some(kind) = kinds.get_mut(resource) else { return };
         if kind.plugin.as_ref().is_some_and(|own| own.is_same(plugin)) {
@@ -137,9 +138,11 @@ impl Devices {
     }
 
     /// The total and the allocatable number of each resource.
-    pub fn amounts(&self, now: Timestamp) -> BTreeMap<String, (usize, usize)> {
+    pub fn amounts(&self, now: Instant) -> BTreeMap<String, (usize, usize)> {
         let mut kinds = self.0.lock();
-        kinds.retain(|_, kind| kind.gone_since.is_none_or(|since| now.duration_since(since) < DISCONNECT_GRACE));
+        kinds.retain(|_, kind| {
+            kind.gone_since.is_none_or(|since| now.saturating_duration_since(since) < DISCONNECT_GRACE)
+        });
         kinds.iter().map(|(name, kind)| (name.clone(), (kind.devices.len(), kind.healthy().len()))).collect()
     }
 
@@ -182,10 +185,10 @@ mod tests {
     #[test]
     fn a_plugin_that_is_gone_leaves_its_devices_for_a_while() {
         let devices = Devices::default();
-        let now = Timestamp::UNIX_EPOCH;
+        let now = Instant::now();
         devices.expect("example.com/d", ["a".to_string()].into_iter(), now);
         assert_eq!(devices.amounts(now).get("example.com/d"), Some(&(1, 0)));
-        let later = now.saturating_add(SignedDuration::from_mins(6)).expect("a moment");
+        let later = now + Duration::from_secs(360);
         assert!(devices.amounts(later).is_empty());
     }
 }

@@ -12,10 +12,10 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
 use prost::Message;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::plugin::{
@@ -143,7 +143,7 @@ async fn a_plugins_devices_are_listed_allocated_and_removed() {
     let plugin = tokio::spawn(run_plugin(directory.path().join("dongle.sock")));
     wait_for("the plugin", || directory.path().join("dongle.sock").exists()).await;
     register(directory.path(), request).await.expect("registered");
-    let amounts = || devices.amounts(Timestamp::now());
+    let amounts = || devices.amounts(Instant::now());
     wait_for("the devices", || amounts() == BTreeMap::from([(RESOURCE.to_string(), (3, 2))])).await;
 
     assert!(resources.needs_allocation(&pod("p", "1")));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use k8s_openapi::jiff::Timestamp;
 use prost::Message;
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use super::plugin::{API_VERSION, DeviceList, HEALTHY, Plugin, RegisterRequest};
@@ -105,7 +105,7 @@ impl Registration {
             }
         }
         tracing::info!(resource, "a device plugin disconnected");
-        self.devices.disconnected(&resource, &plugin, Timestamp::now());
+        self.devices.disconnected(&resource, &plugin, Instant::now());
         (self.changed)();
     }
 }

@@ -1,6 +1,7 @@
-//! Queries for the logs of the host's services: `/logs/?query=kubelet&tailLines=10`. A service is looked up in the
-//! journal first, then among the log files. `journalctl` runs without a shell, with each checked option as one
-//! argument, and for at most [`TIMEOUT`].
+//! Queries for the logs of the host's services: `/logs/?query=kubelet&tailLines=10`.
+//!
+//! A service is looked up in the journal first, then among the log files. `journalctl` runs without a shell, with each
+//! checked option as one argument, and for at most [`TIMEOUT`].
 
 mod options;
 

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_query_is_told() {
+    fn invalid_queries_are_rejected_with_reasons() {
         let directory = tempfile::tempdir().expect("a directory");
         let refused = |query: &str| match parsed(query) {
             Ok(Some(query)) => query.validate(directory.path()).err(),

@@ -1,6 +1,7 @@
-//! The client side of SPDY/3.1, reduced to what a runtime's streaming server needs. Header blocks are sent as stored
-//! zlib blocks, which every peer can read and which need no compressor. Header blocks of the peer are not needed and
-//! skipped.
+//! The client side of SPDY/3.1, reduced to what a runtime's streaming server needs.
+//!
+//! Header blocks are sent as stored zlib blocks, which every peer can read and which need no compressor. Header blocks
+//! of the peer are not needed and skipped.
 
 use std::io;
 

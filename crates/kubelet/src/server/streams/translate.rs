@@ -1,6 +1,8 @@
-//! Translates between a WebSocket client and a SPDY runtime. Each message of the client starts with its channel number;
-//! each channel is a stream to the runtime. In version 5 of the protocol the client can also close a channel. Older
-//! WebSocket protocols cannot express that, so commands that read to the end of their input need this translation.
+//! Translates between a WebSocket client and a SPDY runtime.
+//!
+//! Each message of the client starts with its channel number; each channel is a stream to the runtime. In version 5 of
+//! the protocol the client can also close a channel. Older WebSocket protocols cannot express that, so commands that
+//! read to the end of their input need this translation.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -248,9 +250,9 @@ mod tests {
         assert!(failed.contains(r#""message":"Internal error occurred: no such file""#), "{failed}");
     }
 
-    /// Whether the runtime takes what comes before it goes, or not even that.
+    /// Whether the runtime accepts the client's data before it disconnects.
     #[tokio::test]
-    async fn a_client_is_told_of_a_runtime_that_goes_before_the_command_ends() {
+    async fn a_client_gets_an_error_if_the_runtime_disconnects_early() {
         for takes in [true, false] {
             let (client, ours) = duplex(1 << 16);
             let (mut runtime, theirs) = duplex(1 << 16);
@@ -295,7 +297,7 @@ mod tests {
         let (mut client_read, mut client_write) = split(client);
         let (mut runtime_read, mut runtime_write) = split(runtime);
         let size = 200_000;
-        // The runtime takes nothing until all that it says has been received.
+        // The runtime reads nothing until all its output has been received.
         let said = tokio::spawn(async move {
             runtime_write.write_all(&vec![7; size]).await.expect("it is accepted");
             runtime_write

@@ -5,6 +5,12 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("a moment")
 }
 
+/// The monotonic counterpart of `at`.
+fn instant(second: u64) -> Instant {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    *START + Duration::from_secs(second)
+}
+
 fn pod(spec: serde_json::Value) -> Pod {
     serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "n", "uid": "u" }, "spec": spec }))
         .expect("a pod")
@@ -31,8 +37,9 @@ fn mounted() -> WorkerState {
     WorkerState { volumes_ready: true, ..Default::default() }
 }
 
-fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: i64) -> Vec<String> {
-    let plan = plan(&Situation { pod, runtime, state, now: at(second) });
+fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: u64) -> Vec<String> {
+    let wall = at(i64::try_from(second).expect("a second"));
+    let plan = plan(&Situation { pod, runtime, state, now: instant(second), wall });
     let mut shown: Vec<String> = plan
         .actions
         .iter()
@@ -80,25 +87,26 @@ fn restarts_wait_longer_each_time() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let terminated = runtime(vec![view("a", State::Exited, 1)]);
     let mut state = mounted();
+    state.exits.insert("id-a".into(), instant(100));
     assert_eq!(actions(&pod, &terminated, &state, 100), ["start a 1"]);
-    state.record_restart("a", at(100));
+    state.record_restart("a", instant(100));
     assert_eq!(actions(&pod, &terminated, &state, 109), ["back off a"]);
     assert_eq!(actions(&pod, &terminated, &state, 110), ["start a 1"]);
     for _ in 0..10 {
-        state.record_restart("a", at(100));
+        state.record_restart("a", instant(100));
     }
     assert_eq!(actions(&pod, &terminated, &state, 399), ["back off a"]);
     assert_eq!(actions(&pod, &terminated, &state, 400), ["start a 1"]);
 }
 
 #[test]
-fn a_pod_ends_in_order() {
+fn a_pod_terminates_in_order() {
     let pod = pod(json!({ "terminationGracePeriodSeconds": 30,
         "initContainers": [{ "name": "x", "restartPolicy": "Always" }, { "name": "y", "restartPolicy": "Always" }],
         "containers": [{ "name": "a" }] }));
-    let state = |second: i64| WorkerState {
+    let state = |second: u64| WorkerState {
         termination: Some(Termination::Deleted),
-        terminating_since: Some(at(second)),
+        terminating_since: Some(instant(second)),
         ..mounted()
     };
     use State::*;
@@ -117,13 +125,13 @@ fn a_pod_ends_in_order() {
 }
 
 #[test]
-fn unwell_containers_are_stopped_and_a_lost_sandbox_renewed() {
+fn unhealthy_containers_are_stopped_and_a_lost_sandbox_replaced() {
     let pod = pod(json!({ "containers": [{ "name": "a", "livenessProbe": { "terminationGracePeriodSeconds": 3 } }] }));
     let mut state = mounted();
     let running = runtime(vec![view("a", State::Running, 0)]);
     state.probes.entry("id-a".into()).or_default().liveness_failed = true;
     assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"]);
-    state.stopping.insert("id-a".into(), at(103));
+    state.stopping.insert("id-a".into(), instant(103));
     assert!(actions(&pod, &running, &state, 100).is_empty(), "it is told once");
     state.stop_again.insert("id-a".into());
     assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"], "it could not be stopped");
@@ -148,7 +156,7 @@ fn what_is_set_aside_comes_first() {
 }
 
 #[test]
-fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
+fn failed_operations_are_retried_after_a_delay() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let running = WorkerState { stopped_sandboxes: ["s".into()].into(), ..mounted() };
     let termination = WorkerState { termination: Some(Termination::Deleted), ..mounted() };
@@ -175,16 +183,16 @@ fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
         assert_eq!(actions(&pod, &runtime, &state, 100), [asked], "{title}");
         let busy = WorkerState { operations: [operation.clone()].into(), ..state.clone() };
         assert!(actions(&pod, &runtime, &busy, 100).is_empty(), "{title} while it is at it");
-        let refused = WorkerState { refused: [(operation, at(102))].into(), ..state };
+        let refused = WorkerState { refused: [(operation, instant(102))].into(), ..state };
         assert!(actions(&pod, &runtime, &refused, 101).is_empty(), "{title} right after it failed");
-        let plan = plan(&Situation { pod: &pod, runtime: &runtime, state: &refused, now: at(101) });
-        assert_eq!(plan.wake_at, Some(at(102)), "{title}");
+        let plan = plan(&Situation { pod: &pod, runtime: &runtime, state: &refused, now: instant(101), wall: at(101) });
+        assert_eq!(plan.wake_at, Some(instant(102)), "{title}");
         assert_eq!(actions(&pod, &runtime, &refused, 102), [asked], "{title} later");
     }
 }
 
 #[test]
-fn a_rule_makes_all_containers_begin_anew() {
+fn a_rule_restarts_all_containers() {
     let rules = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
     let pod = pod(json!({ "restartPolicy": "Never", "initContainers": [{ "name": "i" }], "containers": [
         { "name": "a", "restartPolicy": "Never", "restartPolicyRules": rules }, { "name": "b" }] }));
@@ -219,4 +227,16 @@ fn a_running_init_container_is_resized() {
     let running = runtime(vec![view("i", State::Running, 0)]);
     assert_eq!(actions(&of("2"), &running, &state, 200), ["resize"]);
     assert_eq!(actions(&of("1"), &running, &state, 200), Vec::<String>::new());
+}
+
+#[test]
+fn a_jump_of_the_wall_clock_ends_no_delay() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let exited = runtime(vec![view("a", State::Exited, 1)]);
+    let mut state = mounted();
+    state.exits.insert("id-a".into(), instant(100));
+    state.record_restart("a", instant(100));
+    let plan = plan(&Situation { pod: &pod, runtime: &exited, state: &state, now: instant(101), wall: at(100_000) });
+    assert!(plan.backing_off.contains_key("a") && plan.actions.is_empty());
+    assert_eq!(plan.wake_at, Some(instant(110)));
 }

@@ -1,0 +1,111 @@
+//! Prepares a pod for its containers: cgroup and volumes, then the sandbox.
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
+
+use super::Message;
+use crate::container::hosts::fitting_hostname;
+use crate::container::sandbox::sandbox_config;
+use crate::container::user_namespace;
+use crate::context::Context;
+use crate::journey_events;
+use crate::pod;
+use crate::private;
+use crate::runtime::{Sandbox, label, observe_sandbox};
+use crate::volumes::{self, MountedVolumes};
+
+/// Creates the pod's cgroup and mounts its volumes.
+pub async fn mount_volumes(
+    context: &Context,
+    pod: &Pod,
+    downward: &crate::container::env::DownwardContext,
+    objects: &crate::objects::Subscription,
+) -> Result<MountedVolumes, String> {
+    let started = std::time::Instant::now();
+    let ensured = context.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.ensure(pod));
+    let operation = [("operation_type", "create")];
+    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
+    if let Err(error) = ensured {
+        let message = format!("Failed to create the pod's cgroup: {error}");
+        context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
+        return Err(message);
+    }
+    let mounted = volumes::mount_all(context, pod, downward, objects).await;
+    mounted.map_err(|failed| {
+        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.event_message(pod, &name)).collect();
+        for message in &messages {
+            context.pod_event(pod, true, "FailedMount", message.clone());
+        }
+        messages.join("; ")
+    })
+}
+
+/// Creates the pod's sandbox, or adopts the one of a lost call.
+pub async fn create_sandbox(
+    context: &Context,
+    pod: &Pod,
+    attempt: u32,
+    worker: tokio::sync::mpsc::UnboundedSender<Message>,
+) -> Result<Sandbox, String> {
+    let failed = |message: String| {
+        context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
+        message
+    };
+    let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
+    if user_namespace::is_requested(pod) {
+        if !context.runtime_features.read().of_handler(&handler).user_namespaces {
+            let who = match handler.as_str() {
+                "" => "runtime".to_string(),
+                handler => format!("RuntimeClass handler \"{handler}\""),
+            };
+            return Err(failed(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")));
+        }
+        user_namespace::ensure(&context.settings, pod).map_err(|error| failed(error.to_string()))?;
+    }
+    if !pod::host_network(pod) {
+        fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
+    }
+    let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
+    private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
+    let _turn = context.starts.turn().await;
+    let step = journey_events::sandbox(pod);
+    context.metrics.count("kubelet_started_pods_total", &[]);
+    let own_users = user_namespace::is_requested(pod);
+    if own_users {
+        context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
+    }
+    let started = std::time::Instant::now();
+    let id = match context.runtime.run_pod_sandbox(config, &handler).await {
+        Ok(id) => id,
+        Err(error) => match find_sandbox(context, pod, attempt).await {
+            Some(id) => id,
+            None => {
+                context.metrics.count("kubelet_started_pods_errors_total", &[]);
+                if own_users {
+                    context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
+                }
+                context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
+                step.record("failed", error.rpc_message());
+                return Err(failed(error.rpc_message()));
+            }
+        },
+    };
+    let labels = [("runtime_handler", handler.as_str())];
+    context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, started.elapsed());
+    context.index.insert(&id, worker);
+    let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_message()))?;
+    step.record("address", sandbox.addresses.join(", "));
+    Ok(sandbox)
+}
+
+/// A sandbox that the runtime finished creating after a previous process requested it and stopped. Its name is in use,
+/// so no other can be created; if it exists it is adopted.
+async fn find_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Option<String> {
+    let filter = PodSandboxFilter {
+        label_selector: [(label::POD_UID.to_string(), pod::uid(pod).to_string())].into(),
+        ..Default::default()
+    };
+    let all = context.runtime.list_pod_sandboxes(filter).await.ok()?;
+    let same = |sandbox: &PodSandbox| sandbox.metadata.as_ref().is_some_and(|metadata| metadata.attempt == attempt);
+    all.into_iter().find(same).map(|sandbox| sandbox.id)
+}
