@@ -33,6 +33,7 @@ use resolver::Resolver;
 pub use service::ensure_service;
 pub use upstream::{StubDomain, Upstream, UpstreamError};
 
+/// Configuration of the DNS server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Addresses to listen on, over UDP and TCP.
@@ -45,6 +46,7 @@ pub struct Settings {
     pub stub_domains: Vec<StubDomain>,
 }
 
+/// Why the DNS server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     #[error("{0:?} is not a domain name")]

@@ -8,6 +8,7 @@ use crate::name::Name;
 
 const PORT: u16 = 53;
 
+/// The address of a resolver outside the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upstream(pub SocketAddr);
 
@@ -18,6 +19,7 @@ pub struct StubDomain {
     pub server: Upstream,
 }
 
+/// Why a setting is not a resolver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
     #[error("{0:?} is not the address of a resolver, such as 10.0.0.1 or 10.0.0.1:5353")]

@@ -63,6 +63,7 @@ impl Addresses {
     }
 }
 
+/// Timeouts of client and pod connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     pub connect: Duration,
@@ -101,6 +102,7 @@ impl Default for Limits {
     }
 }
 
+/// Why the ingress controller cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum IngressError {
     #[error("ingress cannot listen on {0}")]

@@ -41,6 +41,7 @@ fn own() -> &'static Counts {
 /// Counts a request as in flight until dropped.
 pub struct InFlight(&'static Counts);
 
+/// Counts a request.
 pub fn request_started() -> InFlight {
     let counts = own();
     counts.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -53,6 +54,7 @@ impl Drop for InFlight {
     }
 }
 
+/// Counts a response and its duration.
 pub fn record_response(status: u16, took: Duration) {
     let class = usize::from(status / 100).clamp(1, 5) - 1;
     let counts = own();

@@ -15,6 +15,7 @@ const NODE_UDP_PORTS: [u16; 1] = [8472];
 /// Node ports belong to Services.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 
+/// Ports by protocol.
 pub type Ports = BTreeSet<(Protocol, u16)>;
 
 /// Addresses, networks and ports that no Service may capture.
@@ -28,6 +29,7 @@ pub struct Protected {
     pub ports: Ports,
 }
 
+/// Why an address or port must not be captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{0} is not a unicast address of a host on a network (loopback, link-local, unspecified or multicast)")]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// An IPv4 or IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
@@ -14,11 +15,13 @@ pub struct Cidr {
     length: u8,
 }
 
+/// The text is not a CIDR network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a network such as 10.244.0.0/24")]
 pub struct NotANetwork(pub String);
 
 impl Cidr {
+    /// A network with the host bits cleared; `None` if the length is too large for the family.
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         if u32::from(length) > bits(address) {
             return None;
@@ -27,18 +30,22 @@ impl Cidr {
         Some(Self { first: from_number(to_number(address) & mask, address.is_ipv4()), length })
     }
 
+    /// The network address.
     pub fn first(&self) -> IpAddr {
         self.first
     }
 
+    /// The prefix length.
     pub fn length(&self) -> u8 {
         self.length
     }
 
+    /// Whether the family is IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.first.is_ipv4()
     }
 
+    /// Whether an address is within the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.is_ipv4()
             && to_number(address) & mask(self.first, self.length) == to_number(self.first)

@@ -17,6 +17,7 @@ use crate::pod_network::TUNNEL;
 /// Prefix of all our nftables tables.
 const TABLES: &str = "knarr-";
 
+/// The step of the removal that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     #[error("cannot remove interfaces, addresses or routes")]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use crate::netlink::{Netlink, NetlinkError};
 
+/// An address could not be changed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot change the address {address} on the loopback interface")]
 pub struct AddressError {

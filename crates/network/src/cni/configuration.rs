@@ -8,11 +8,13 @@ use serde_json::json;
 
 use crate::cidr::Cidr;
 
+/// Name of the network in the CNI configuration.
 pub const NETWORK: &str = "knarr";
 const FILE: &str = "10-knarr.conflist";
 /// Names under which the runtime starts this binary.
 const PLUGINS: [&str; 2] = ["knarr", "loopback"];
 
+/// Content of the CNI configuration.
 #[derive(Clone, Debug)]
 pub struct CniSettings {
     /// Directory of the leases.

@@ -16,6 +16,7 @@ use super::request::{PodName, PortMapping};
 use crate::cidr::Cidr;
 use crate::namespace;
 
+/// Why a lease cannot be read, written or assigned.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     #[error("cannot access the leases in {0}")]

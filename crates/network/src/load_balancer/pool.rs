@@ -22,6 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Processes start to listen without a notification: the node's ports are checked this often.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Configuration of the address allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Networks to allocate from, one address per Service.

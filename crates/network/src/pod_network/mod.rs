@@ -20,6 +20,7 @@ use crate::{cni, sysctl};
 pub const TUNNEL: &str = "knarr-vx";
 const TABLE: &str = "knarr-pods";
 
+/// Configuration of the pod network.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
@@ -94,6 +95,7 @@ async fn pod_cidrs_of(informers: &Informers, node: &str) -> Vec<Cidr> {
     }
 }
 
+/// The pod CIDRs in the spec of a Node.
 pub fn pod_cidrs(node: &Node) -> Vec<Cidr> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let several = spec.pod_cidrs.iter().flatten().filter_map(|text| text.parse().ok());

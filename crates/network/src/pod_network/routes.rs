@@ -32,6 +32,7 @@ const TUNNEL_HEADERS: [u32; 2] = [50, 70];
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Configuration of the routes to other nodes.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,

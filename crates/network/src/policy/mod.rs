@@ -1,14 +1,16 @@
 //! Enforces NetworkPolicies, by nftables.
 //!
-//! Traffic between a pod and its own node is always allowed, so only forwarded packets are checked: once for object their
+//! Traffic between a pod and its own node is always allowed, so only forwarded packets are checked: once for what their
 //! sender may reach, once for who may reach their receiver. One lookup by address finds a pod's policies, whatever their
 //! number. `attached` knows new pods before their status does, `compiled` normalizes a policy, `member` is a pod's policy
-//! view, `engine` computes the desired tables incrementally, and `tables` writes the difference to the kernel.
+//! view, `engine` computes the desired tables incrementally (`render` writes rules), and `tables` writes the
+//! difference to the kernel.
 
 mod attached;
 mod compiled;
 mod engine;
 mod member;
+mod render;
 mod tables;
 
 use std::collections::BTreeSet;
@@ -37,6 +39,7 @@ pub use member::reduce;
 /// Delay before a failed transaction is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Configuration of the NetworkPolicy enforcement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,

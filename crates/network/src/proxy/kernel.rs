@@ -5,6 +5,7 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+/// Why nft failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     #[error("cannot run nft: {0}")]
@@ -13,6 +14,7 @@ pub enum KernelError {
     Refused(String),
 }
 
+/// Runs commands as one transaction.
 pub async fn run(commands: String) -> Result<(), KernelError> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])

@@ -49,6 +49,7 @@ use transaction::Transaction;
 /// Delay before a failed transaction is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Configuration of the service proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,

@@ -23,6 +23,7 @@ const PROGRAMMING_BOUNDS: [f64; 18] =
 /// The response of `/proxyMode`.
 const PROXY_MODE: &str = "nftables";
 
+/// Addresses of the health and metrics servers.
 #[derive(Clone, Debug)]
 pub struct StatusSettings {
     pub health: Option<SocketAddr>,
