@@ -1,0 +1,171 @@
+//! Renders compiled policies as nftables rules, and names their chains and sets. Pure.
+
+use sha2::{Digest, Sha256};
+
+use super::compiled::{CompiledPolicy, Group, Peer, Port, Rule};
+use super::tables::{EGRESS, INGRESS};
+use crate::cidr::Cidr;
+use crate::protocol::Protocol;
+use crate::proxy::Family;
+
+/// The direction of traffic, as seen by the selected pods.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    pub const BOTH: [Direction; 2] = [Direction::In, Direction::Out];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
+
+    pub fn map(self) -> &'static str {
+        match self {
+            Direction::In => INGRESS,
+            Direction::Out => EGRESS,
+        }
+    }
+
+    pub fn rules(self, policy: &CompiledPolicy) -> Option<&[Rule]> {
+        match self {
+            Direction::In => policy.ingress.as_deref(),
+            Direction::Out => policy.egress.as_deref(),
+        }
+    }
+}
+
+/// A permission as nftables rules: the product of peers and ports.
+pub fn render_rule(rule: &Rule, direction: Direction, family: Family) -> Vec<String> {
+    let ip = family.name();
+    let side = if direction == Direction::In { "saddr" } else { "daddr" };
+    let who: Vec<String> = match &rule.peers {
+        None => vec![String::new()],
+        Some(peers) => peers.iter().filter_map(|peer| write_peer(peer, ip, side, family)).collect(),
+    };
+    let places: Vec<String> = match &rule.ports {
+        None => vec![String::new()],
+        Some(ports) => write_ports(ports, ip),
+    };
+    who.iter().flat_map(|who| places.iter().map(move |place| format!("{who}{place}accept"))).collect()
+}
+
+fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<String> {
+    match peer {
+        Peer::Group(group) => Some(format!("{ip} {side} @{} ", group_set(group))),
+        Peer::Block { network, except } => {
+            let is_ours = |network: &Cidr| network.is_ipv4() == (family == Family::V4);
+            if !is_ours(network) {
+                return None;
+            }
+            let except: Vec<String> = except.iter().filter(|one| is_ours(one)).map(Cidr::to_string).collect();
+            let but = if except.is_empty() {
+                String::new()
+            } else {
+                format!("{ip} {side} != {{ {} }} ", without_overlap(&except).join(", "))
+            };
+            // All addresses of the family need no match.
+            let within = if network.length() == 0 { String::new() } else { format!("{ip} {side} {network} ") };
+            Some(format!("{within}{but}"))
+        }
+    }
+}
+
+/// Drops networks that others of the list contain: nftables rejects overlapping intervals.
+fn without_overlap(networks: &[String]) -> Vec<String> {
+    let parsed: Vec<Cidr> = networks.iter().filter_map(|text| text.parse().ok()).collect();
+    let mut kept: Vec<Cidr> = Vec::new();
+    let mut sorted = parsed;
+    sorted.sort_by_key(Cidr::length);
+    for network in sorted {
+        if !kept.iter().any(|wider| wider.contains(network.first())) {
+            kept.push(network);
+        }
+    }
+    kept.iter().map(Cidr::to_string).collect()
+}
+
+fn write_ports(ports: &[Port], ip: &str) -> Vec<String> {
+    let mut places = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        let name = protocol.name();
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        let mut is_whole = false;
+        for port in ports {
+            match port {
+                Port::All(of) if *of == protocol => is_whole = true,
+                Port::Range { protocol: of, first, last } if *of == protocol => ranges.push((*first, *last)),
+                Port::Named { protocol: of, name: port } if *of == protocol => {
+                    let set = port_set(&(protocol, port.clone()));
+                    places.push(format!("meta l4proto {name} {ip} daddr . th dport @{set} "));
+                }
+                _ => {}
+            }
+        }
+        if is_whole {
+            places.push(format!("meta l4proto {name} "));
+        } else if !ranges.is_empty() {
+            places.push(format!("{name} dport {{ {} }} ", joined(ranges).join(", ")));
+        }
+    }
+    places
+}
+
+/// Ranges without overlap, as nftables requires within one set.
+fn joined(mut ranges: Vec<(u16, u16)>) -> Vec<String> {
+    ranges.sort_unstable();
+    let mut whole: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in ranges {
+        match whole.last_mut() {
+            Some(before) if u32::from(first) <= u32::from(before.1) + 1 => before.1 = before.1.max(last),
+            _ => whole.push((first, last)),
+        }
+    }
+    let text = |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    whole.iter().map(text).collect()
+}
+
+pub fn policy_chain(key: &str, direction: Direction) -> String {
+    format!("policy-{}-{}", direction.name(), short_hash(key))
+}
+
+pub fn group_set(group: &Group) -> String {
+    format!("pods-{}", short_hash(&group.identity))
+}
+
+pub fn port_set((protocol, name): &(Protocol, String)) -> String {
+    format!("port-{}", short_hash(&format!("{} {name}", protocol.name())))
+}
+
+pub fn short_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_written_without_overlap() {
+        let block = |network: &str, except: &[&str]| Peer::Block {
+            network: network.parse().unwrap(),
+            except: except.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        for (peer, expected) in [
+            (block("10.0.0.0/8", &[]), Some("ip saddr 10.0.0.0/8 ")),
+            (
+                block("10.0.0.0/8", &["10.1.0.0/16", "10.1.2.0/24"]),
+                Some("ip saddr 10.0.0.0/8 ip saddr != { 10.1.0.0/16 } "),
+            ),
+            (block("0.0.0.0/0", &[]), Some("")),
+            (block("fd00::/8", &[]), None),
+        ] {
+            assert_eq!(write_peer(&peer, "ip", "saddr", Family::V4).as_deref(), expected);
+        }
+    }
+}
