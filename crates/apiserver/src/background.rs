@@ -24,9 +24,9 @@ pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![
         tokio::spawn(compact(server.clone())),
         tokio::spawn(repair(server.clone())),
-        tokio::spawn(crate::custom::follow(server.clone())),
+        tokio::spawn(crate::custom::run_definition_controller(server.clone())),
         tokio::spawn(crate::admit::policy::sync_type_checks(server.clone())),
-        tokio::spawn(crate::aggregate::follow(server.clone())),
+        tokio::spawn(crate::aggregate::run_availability_controller(server.clone())),
         tokio::spawn(crate::fairness::run(server.clone())),
         tokio::spawn(crate::authenticate::record_token_uses(server.clone())),
     ];

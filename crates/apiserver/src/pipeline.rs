@@ -56,7 +56,7 @@ impl ApiServer {
             let kinds = self.kinds.load();
             let Target { group, version, resource, .. } = &routed.target;
             let resource = kinds.resource(group, version, resource);
-            self.telemetry.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
+            self.telemetry.metrics.start_request(&routed.target, resource.map(|resource| &*resource.kind))
         };
         let mut record = Record::start(self.telemetry.audit.get(), &parts, &routed.target, Timestamp::now());
         let handled = match deadline::timeout(&routed.target, &query) {
@@ -77,7 +77,7 @@ impl ApiServer {
             add_class(handled.response.headers_mut(), class);
         }
         record.responded(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
-        running.end(handled.response.status().as_u16(), started.elapsed());
+        running.finish(handled.response.status().as_u16(), started.elapsed());
         if handled.response.body().length().is_some() {
             return response::compress(handled.response, &parts.headers);
         }

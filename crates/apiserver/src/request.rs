@@ -33,29 +33,37 @@ impl StageTimes {
     }
 }
 
-/// Who sends a request.
+/// The user who sends a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
     pub uid: String,
     pub groups: Vec<String>,
+    /// Attributes that authenticators and impersonation add.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
+/// The user of requests without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
+/// The group of the anonymous user.
 pub const GROUP_UNAUTHENTICATED: &str = "system:unauthenticated";
+/// The group of all authenticated users.
 pub const GROUP_AUTHENTICATED: &str = "system:authenticated";
+/// The group that may do everything.
 pub const GROUP_MASTERS: &str = "system:masters";
 
 impl User {
+    /// A user with a name and groups.
     pub fn named(name: &str, groups: &[&str]) -> Self {
         User { name: name.into(), groups: groups.iter().map(|group| (*group).into()).collect(), ..User::default() }
     }
 
+    /// The anonymous user.
     pub fn anonymous() -> Self {
         Self::named(ANONYMOUS, &[GROUP_UNAUTHENTICATED])
     }
 
+    /// Whether the user is in a group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
@@ -75,12 +83,13 @@ pub struct Target {
     pub namespace: String,
     pub name: String,
     pub path: String,
-    /// What list, watch and deletecollection select by, where the request says so; authorizers may check it.
+    /// The selectors of list, watch and deletecollection, which authorizers may check.
     pub field_selector: String,
     pub label_selector: String,
 }
 
 impl Target {
+    /// Whether the path is that of a resource.
     pub fn is_resource(&self) -> bool {
         !self.resource.is_empty()
     }

@@ -41,6 +41,7 @@ impl Query {
         self.pairs.iter().filter(move |(own, _)| own == key).map(|(_, value)| value.as_str())
     }
 
+    /// Whether a parameter is present, even if it is empty.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -58,6 +59,7 @@ impl Query {
         }
     }
 
+    /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
