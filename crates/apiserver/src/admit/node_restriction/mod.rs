@@ -1,4 +1,4 @@
-//! NodeRestriction: a kubelet writes its own node, its own lease, and pods bound to it, and only what belongs there.
+//! NodeRestriction: a kubelet may write only its own node, its own lease and the pods bound to it.
 
 mod mirror_pod;
 mod token;
@@ -120,8 +120,11 @@ fn unexpected(write: &Write<'_>) -> Status {
 }
 
 fn eviction(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
-    if write.operation != Operation::Create {
-        return Err(write.forbidden(format!("unexpected operation {}", write.operation.name())));
+    match write.operation {
+        Operation::Create => {}
+        // An eviction that was admitted deletes the pod.
+        Operation::Delete => return pod(write, objects, node),
+        _ => return Err(write.forbidden(format!("unexpected operation {}", write.operation.name()))),
     }
     let name = match write.name {
         "" => write.object.text(&["metadata", "name"]),
@@ -196,8 +199,8 @@ fn updated_node(write: &Write<'_>, old: &Value, node: &str) -> Result<(), Status
     Ok(())
 }
 
-/// The pod networks that a Node names. Other nodes route them to it, so only the cluster assigns them: a node that could
-/// would draw the traffic of other nodes' pods, or of anybody else, to itself. Kubernetes leaves this to the network.
+/// The pod networks of a Node. Other nodes route them to it, so a node that could set them could redirect the traffic of
+/// other nodes' pods to itself. Kubernetes leaves this check to the network plugin.
 fn pod_networks(node: &Value) -> Vec<&str> {
     let mut networks: Vec<&str> =
         node.items(&["spec", "podCIDRs"]).iter().map(|network| network.as_str().unwrap_or_default()).collect();
@@ -208,7 +211,7 @@ fn pod_networks(node: &Value) -> Vec<&str> {
     networks
 }
 
-/// Changed labels that would let a node draw pods to itself: those of Kubernetes' own domains but for the known ones.
+/// Changed labels by which a node could attract pods: those of Kubernetes' domains, except for known ones.
 fn forbidden_labels(object: &Value, old: &Value) -> Vec<String> {
     let labels = |object: &Value| object.fields(&["metadata", "labels"]).cloned().unwrap_or_default();
     let (new, old) = (labels(object), labels(old));
@@ -273,7 +276,7 @@ fn csi_node(write: &Write<'_>, node: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Updates are checked by the authorizer, which knows whose slice the stored one is; a slice's node never changes.
+/// Updates are checked by the authorizer, which knows the node of the stored slice; a slice's node never changes.
 fn resource_slice(write: &Write<'_>, node: &str) -> Result<(), Status> {
     let (object, verb) = match write.operation {
         Operation::Create => (&*write.object, "create"),
@@ -352,13 +355,13 @@ mod tests {
         for (operation, resource, object, old, part) in cases {
             let result = run_as(&user, &plugin, operation, ("", resource), object.clone(), old, &none).await;
             match result {
-                Ok(_) => assert!(part.is_empty(), "{object} was taken"),
+                Ok(_) => assert!(part.is_empty(), "{object} was accepted"),
                 Err(message) => assert!(!part.is_empty() && message.contains(part), "{message}"),
             }
         }
     }
 
-    /// Runs the plugin as node `one` and answers why it refused, if it did.
+    /// Runs the plugin as node `one`; returns the error, if any.
     async fn refusal(
         operation: Operation,
         (group, resource): (&str, &str),
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_does_not_choose_who_owns_it_nor_what_is_routed_to_it() {
+    async fn a_node_sets_neither_its_owners_nor_its_pod_networks() {
         let none = Fixed::new(vec![]);
         let node = |spec: Value, owners: Value| json!({"kind": "Node", "metadata": {"name": "one", "ownerReferences": owners}, "spec": spec});
         let plain = || node(json!({}), json!([]));
@@ -391,9 +394,9 @@ mod tests {
                 (plain(), assigned(), refused("modify podCIDRs")),
                 (assigned(), assigned(), None),
             ] {
-                let shown = format!("{resource}: {old} to {object}");
+                let case = format!("{resource}: {old} to {object}");
                 let found = refusal(Operation::Update, ("", resource), object, Some(old), &none).await;
-                assert_eq!(found, expected, "{shown}");
+                assert_eq!(found, expected, "{case}");
             }
         }
         for (spec, expected) in [
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mirror_pod_is_the_nodes_own_and_refers_to_nothing() {
+    async fn a_mirror_pod_belongs_to_the_node_and_refers_to_no_api_objects() {
         let objects = Fixed::new(vec![("", "nodes", json!({"metadata": {"name": "one", "uid": "u"}}))]);
         let owner =
             |uid: &str| json!({"apiVersion": "v1", "kind": "Node", "name": "one", "uid": uid, "controller": true});
@@ -442,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_scheduler_allocated_is_not_the_nodes_to_change() {
+    async fn a_node_cannot_change_what_the_scheduler_allocated() {
         let pod = |status: Value| json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "one"}, "status": status});
         for (status, why) in [
             (json!({"phase": "Running"}), ""),
@@ -505,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_refused() {
+    async fn writes_are_refused_if_objects_cannot_be_read() {
         let token = json!({"kind": "TokenRequest", "metadata": {"name": "sa", "namespace": "n"}, "spec": {
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}}});
         let eviction = json!({"kind": "Eviction", "metadata": {"name": "p", "namespace": "n"}});
