@@ -26,7 +26,7 @@ pub fn mutual_imports(sources: &[SourceFile]) -> BTreeMap<&str, Vec<(String, Str
     mutual
 }
 
-/// `answer` for `crates/apiserver/src/answer/list.rs`; nothing for the crate's root.
+/// `response` for `crates/apiserver/src/response/encode.rs`; nothing for the root of the crate.
 fn top_module(source: &SourceFile) -> Option<String> {
     let mut parts = source.path.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
     let name = parts.nth(3)?.trim_end_matches(".rs").to_owned();
