@@ -508,6 +508,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_admitted_eviction_deletes_pods_of_the_node_only() {
+        for (bound_to, allowed) in [("one", true), ("two", false)] {
+            let pod = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": bound_to}});
+            let target = ("", "pods/eviction");
+            let refused = refusal(Operation::Delete, target, json!({}), Some(pod), &Fixed::new(vec![])).await;
+            assert_eq!(refused.is_none(), allowed, "{bound_to}: {refused:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn writes_are_refused_if_objects_cannot_be_read() {
         let token = json!({"kind": "TokenRequest", "metadata": {"name": "sa", "namespace": "n"}, "spec": {
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}}});
