@@ -192,7 +192,7 @@ where
     }
     let body = std::pin::pin!(Limited::new(body, BODY_LIMIT));
     let Ok(read) = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await else {
-        return Err(Status::new(408, "Timeout", "the body of the request did not come in time"));
+        return Err(Status::new(408, "Timeout", "the body of the request did not arrive in time"));
     };
     match read {
         Ok(collected) => Ok(collected.to_bytes()),
@@ -200,7 +200,7 @@ where
             let text = format!("Request entity too large: limit is {BODY_LIMIT}");
             Err(Status::new(413, "RequestEntityTooLarge", text))
         }
-        Err(error) => Err(Status::bad_request(format!("the body cannot be read: {error}"))),
+        Err(error) => Err(Status::bad_request(format!("cannot read the body: {error}"))),
     }
 }
 
