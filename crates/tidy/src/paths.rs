@@ -24,7 +24,7 @@ const OPENS_SAFELY: &[&str] = &["beneath.rs", "tree.rs", "private.rs"];
 
 /// Where pods' files are handled.
 const HANDLES_PODS: &[&str] =
-    &["container/", "images/", "pods/", "runtime/", "source/", "volumes/", "worker/", "server/logs.rs"];
+    &["container/", "images/", "pods/", "runtime/", "source/", "volumes/", "worker/", "container_logs.rs"];
 
 /// Calls that follow whatever a path leads to.
 const OPENS_BY_PATH: &[&str] = &[

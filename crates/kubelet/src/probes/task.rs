@@ -56,7 +56,7 @@ impl ProbeTasks {
             }
             keep && !probe.task.is_finished()
         });
-        if runtime.is_empty() && !state.volumes_ready {
+        if runtime.is_empty() && !state.volumes.ready {
             return;
         }
         let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar);

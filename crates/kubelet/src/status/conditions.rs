@@ -88,7 +88,7 @@ fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> ConditionValue {
 /// Present only while a resize is pending or in progress.
 fn resize(input: &Input<'_>) -> Vec<PodCondition> {
     let mut found = Vec::new();
-    if let Some(pending) = &input.state.resize_pending {
+    if let Some(pending) = &input.state.resize.pending {
         let message = pending.message.clone();
         found.push(dated(
             input,
@@ -96,11 +96,11 @@ fn resize(input: &Input<'_>) -> Vec<PodCondition> {
         ));
     }
     let running = |name: &str| input.runtime.latest(name).is_some_and(|view| view.is_running());
-    let (pod, applied) = (input.pod, &input.state.applied);
+    let (pod, applied) = (input.pod, &input.state.resize.applied);
     if !worker_resize::outstanding(pod, applied, running).is_empty()
         || worker_resize::is_whole_outstanding(pod, applied)
     {
-        let (reason, message) = match &input.state.resize_failed {
+        let (reason, message) = match &input.state.resize.failed {
             Some((message, _)) => ("Error", message.clone()),
             None => ("", String::new()),
         };

@@ -88,7 +88,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
     };
     if latest.is_some() {
         let desired = container.resources.clone().unwrap_or_default();
-        let applied = input.state.applied.get(&container.name).filter(|applied| !same(applied, &desired));
+        let applied = input.state.resize.applied.get(&container.name).filter(|applied| !same(applied, &desired));
         status.resources = Some(applied.cloned().unwrap_or(desired));
         status.allocated_resources = pod::requests(container).clone();
     }
@@ -125,7 +125,7 @@ fn states(
                 .plan
                 .backing_off
                 .get(&container.name)
-                .or_else(|| input.state.waiting.get(&container.name))
+                .or_else(|| input.state.starts.waiting.get(&container.name))
                 .filter(|_| restarts);
             match waiting {
                 Some(why) => (
@@ -186,7 +186,7 @@ fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
 
 fn waiting_for(input: &Input<'_>, role: Role, container: &Container) -> ContainerState {
     // During a retry the last failure stays visible, so that the status does not flap.
-    if let Some(why) = input.state.waiting.get(&container.name) {
+    if let Some(why) = input.state.starts.waiting.get(&container.name) {
         return waiting_state(&why.reason, Some(why.message.clone()));
     }
     let has_init = pod::init_containers(input.pod).next().is_some();

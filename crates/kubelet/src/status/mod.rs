@@ -71,7 +71,7 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
         allocated_resources: resources::allocated(pod),
         // The applied resources, not those that are only desired.
-        resources: Some(resources::reported(&with_resources(pod, &state.applied), previous, phase)),
+        resources: Some(resources::reported(&with_resources(pod, &state.resize.applied), previous, phase)),
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status, condition_phase(input, phase), runtime));

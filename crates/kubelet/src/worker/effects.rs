@@ -165,7 +165,7 @@ impl Worker {
             Action::Resize => {
                 let running: Vec<(String, String)> =
                     self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
-                let applied = self.state.applied.clone();
+                let applied = self.state.resize.applied.clone();
                 self.launch(Operation::Resize, async move {
                     let started = std::time::Instant::now();
                     let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
@@ -197,20 +197,20 @@ impl Worker {
             }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
-                self.state.volumes_ready = true;
-                self.state.volume_failures = 0;
-                self.state.volumes_retry_at = None;
+                self.state.volumes.ready = true;
+                self.state.volumes.failures = 0;
+                self.state.volumes.retry_at = None;
             }
             (_, Outcome::Volumes(Err(_))) => {
                 // Complete volumes stay in use while an update fails.
-                self.state.volumes_ready = !self.volumes.volumes.is_empty();
-                self.state.volume_failures += 1;
-                let wait = INITIAL_VOLUME_RETRY * 2u32.saturating_pow(self.state.volume_failures.min(10));
-                self.state.volumes_retry_at = later(wait.min(MAX_VOLUME_RETRY));
+                self.state.volumes.ready = !self.volumes.volumes.is_empty();
+                self.state.volumes.failures += 1;
+                let wait = INITIAL_VOLUME_RETRY * 2u32.saturating_pow(self.state.volumes.failures.min(10));
+                self.state.volumes.retry_at = later(wait.min(MAX_VOLUME_RETRY));
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.state.sandbox_retry_at = None;
-                if self.state.early_exits.remove(&sandbox.id) {
+                if self.state.starts.early_exits.remove(&sandbox.id) {
                     let _ = self.sender.send(Message::Exited(sandbox.id.clone()));
                 }
                 self.runtime.put_sandbox(sandbox);
@@ -263,8 +263,8 @@ impl Worker {
                 self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Resized(applied, failure)) => {
-                self.state.applied = applied;
-                self.state.resize_failed = failure.zip(later(RESIZE_RETRY));
+                self.state.resize.applied = applied;
+                self.state.resize.failed = failure.zip(later(RESIZE_RETRY));
                 self.store_granted();
             }
             (_, Outcome::Found(Ok(found))) => self.adopt_found(found),
@@ -293,15 +293,15 @@ impl Worker {
     }
 
     fn finish_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
-        self.state.attempted.insert(name.clone());
+        self.state.starts.attempted.insert(name.clone());
         match result {
             Ok(view) => {
-                self.state.waiting.remove(&name);
-                self.state.start_retry_at.remove(&name);
-                self.state.started.insert(view.id.clone());
+                self.state.starts.waiting.remove(&name);
+                self.state.starts.retry_at.remove(&name);
+                self.state.starts.finished.insert(view.id.clone());
                 if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
-                    let changed = self.state.applied.insert(name.clone(), resources.clone());
-                    resize::record_pod_level(&self.pod, &mut self.state.applied);
+                    let changed = self.state.resize.applied.insert(name.clone(), resources.clone());
+                    resize::record_pod_level(&self.pod, &mut self.state.resize.applied);
                     self.store_granted();
                     if changed.is_some_and(|before| !resize::same(&before, &resources)) {
                         self.size_cgroup(None);
@@ -322,8 +322,8 @@ impl Worker {
                     "a container failed to start"
                 );
                 let waiting = Waiting { reason: failure.reason, message: failure.message };
-                self.state.waiting.insert(name.clone(), waiting);
-                self.state.start_retry_at.insert(name, failure.retry_at);
+                self.state.starts.waiting.insert(name.clone(), waiting);
+                self.state.starts.retry_at.insert(name, failure.retry_at);
                 if let Some(view) = failure.remains {
                     self.put_started(view);
                 }
@@ -334,7 +334,7 @@ impl Worker {
     /// Sets the pod's cgroup to its containers' applied resources, or larger if a restarting container needs more.
     fn size_cgroup(&self, room_for: Option<&Pod>) {
         let Some(cgroups) = &self.context.cgroups else { return };
-        let now = resize::with_resources(&self.pod, &self.state.applied);
+        let now = resize::with_resources(&self.pod, &self.state.resize.applied);
         let sized = match room_for {
             Some(desired) => cgroups.widen(&now, desired),
             None => cgroups.ensure(&now),
@@ -368,11 +368,11 @@ impl Worker {
     pub(super) fn store_granted(&self) {
         let granted = resize::resources_of(&self.pod);
         let empty = |resources: &ByContainer| resources.values().all(|one| *one == Default::default());
-        if empty(&granted) && empty(&self.state.applied) {
+        if empty(&granted) && empty(&self.state.resize.applied) {
             return;
         }
         let directory = self.context.settings.pod_directory(pod::uid(&self.pod));
-        Granted { granted, applied: self.state.applied.clone() }.store(&directory);
+        Granted { granted, applied: self.state.resize.applied.clone() }.store(&directory);
     }
 
     /// Writes the status if it differs from the API's and no write is in progress.

@@ -5,8 +5,11 @@
 mod apply_resize;
 pub mod cleanup;
 mod effects;
+mod grant;
 mod hooks;
 pub mod plan;
+mod recovery;
+mod refresh;
 pub mod resize;
 pub mod restart;
 mod sandbox;
@@ -16,7 +19,7 @@ mod stop;
 
 pub use effects::Outcome;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +31,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::journey_events;
 use crate::objects::Subscription;
 use crate::pod;
 use crate::probes::{self, ProbeKind, ProbeTasks};
-use crate::runtime::{ContainerView, RelistRound, RuntimePod, State, observe_container, observe_sandbox};
+use crate::runtime::{ContainerView, RelistRound, RuntimePod, State};
 use crate::status;
 use crate::volumes::MountedVolumes;
 use plan::{Plan, Situation};
-use state::{Operation, ProbeResults, Termination, WorkerState};
+use recovery::{known_results, known_starts};
+use state::{Operation, ResizeState, StartState, Termination, WorkerState};
 
 /// A message to a worker. Large payloads are boxed, as queues hold many messages.
 pub enum Message {
@@ -166,10 +169,10 @@ impl Worker {
         let state = WorkerState {
             probes,
             first_seen: Some(Timestamp::now()),
-            applied: noted.applied,
+            resize: ResizeState { applied: noted.applied, ..Default::default() },
             termination: refused,
             to_allocate: context.resources.needs_allocation(&pod),
-            attempted: known_starts(&runtime, &status),
+            starts: StartState { attempted: known_starts(&runtime, &status), ..Default::default() },
             ..Default::default()
         };
         let worker = Self {
@@ -278,10 +281,10 @@ impl Worker {
                 self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], started.elapsed());
             }
             Message::ObjectsChanged => {
-                self.state.volumes_ready = false;
-                self.state.volumes_retry_at = None;
-                self.state.start_retry_at.retain(|name, _| {
-                    self.state.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
+                self.state.volumes.ready = false;
+                self.state.volumes.retry_at = None;
+                self.state.starts.retry_at.retain(|name, _| {
+                    self.state.starts.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
                 });
             }
             Message::Running(view) => self.put_started(*view),
@@ -301,231 +304,12 @@ impl Worker {
         }
     }
 
-    /// Accepts a new version of the pod. If it is newer than our last status write, its status is what the API has; an
-    /// echo of our own write or of an earlier one is not.
-    fn accept(&mut self, pod: Arc<Pod>) {
-        let version: Option<u64> = pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
-        let newer = self.reported_version.zip(version).is_some_and(|(known, version)| version > known);
-        if newer && !self.state.is_busy(&Operation::Status) && !pod::is_static(&pod) {
-            self.reported = pod.status.clone().unwrap_or_default();
-        }
-        let fields_changed = pod.metadata.labels != self.pod.metadata.labels
-            || pod.metadata.annotations != self.pod.metadata.annotations;
-        if fields_changed {
-            self.state.volumes_ready = false;
-        }
-        if fields_changed || pod.spec != self.pod.spec {
-            // What failed with the old spec may work with the new one.
-            self.state.start_retry_at.clear();
-            self.state.volumes_retry_at = None;
-        }
-        self.grant(pod);
-    }
-
-    /// Uses the desired pod if its resources fit, otherwise the desired pod with the granted resources.
-    fn grant(&mut self, desired: Arc<Pod>) {
-        let (have, want) = (resize::resources_of(&self.pod), resize::resources_of(&desired));
-        let metrics = self.context.metrics.clone();
-        let last_requested = self.desired.as_ref().map(|desired| resize::resources_of(desired));
-        if !self.runtime.is_empty() && !last_requested.as_ref().is_some_and(|last| resize::same_all(last, &want)) {
-            for (resource, requirement, operation) in resize::changes(&have, &want) {
-                let labels = [("resource", resource.as_str()), ("requirement", requirement), ("operation", operation)];
-                metrics.count("kubelet_container_requested_resizes_total", &labels);
-            }
-        }
-        let pending = match resize::same_all(&have, &want) {
-            true => None,
-            false => (self.fits)(&desired),
-        };
-        match (&self.state.resize_pending, &pending) {
-            (Some(before), None) if before.reason == "Deferred" => {
-                let labels = [("retry_trigger", "periodic_retry")];
-                metrics.count("kubelet_pod_deferred_accepted_resizes_total", &labels);
-            }
-            (before, Some(now)) if before.as_ref() != Some(now) => {
-                let reason = format!("Resize{}", now.reason);
-                self.context.pod_event(
-                    &desired,
-                    true,
-                    &reason,
-                    resize::event_message(&desired, now.reason, &now.message),
-                );
-                if now.reason == "Infeasible" {
-                    let labels = [("reason_detail", "insufficient_node_allocatable")];
-                    metrics.count("kubelet_pod_infeasible_resizes_total", &labels);
-                }
-            }
-            _ => {}
-        }
-        let granted = pending.is_none();
-        if granted {
-            self.pod = desired;
-            self.desired = None;
-        } else {
-            self.pod = Arc::new(resize::with_resources(&desired, &have));
-            self.desired = Some(desired);
-        }
-        self.state.resize_pending = pending;
-        if granted && have != want {
-            self.state.resize_failed = None;
-            self.store_granted();
-            if !self.is_resized() {
-                self.state.resizing = self.pod.metadata.generation;
-                self.context.pod_event(
-                    &self.pod,
-                    false,
-                    "ResizeStarted",
-                    resize::event_message(&self.pod, "started", ""),
-                );
-            }
-        }
-    }
-
-    /// Whether all running containers have the granted resources.
-    fn is_resized(&self) -> bool {
-        let is_running = |name: &str| self.runtime.latest(name).is_some_and(ContainerView::is_running);
-        resize::is_done(&self.pod, &self.state.applied, is_running)
-    }
-
-    /// Records an event once when a granted resize is complete.
-    fn record_resize_completed(&mut self) {
-        if self.state.resizing.is_some() && self.is_resized() {
-            self.state.resizing = None;
-            self.context.pod_event(
-                &self.pod,
-                false,
-                "ResizeCompleted",
-                resize::event_message(&self.pod, "completed", ""),
-            );
-        }
-    }
-
-    /// Adds a container that just started. Its exit may already have been reported, and is then processed now.
-    fn put_started(&mut self, view: ContainerView) {
-        if self.state.early_exits.remove(&view.id) {
-            let _ = self.sender.send(Message::Exited(view.id.clone()));
-        }
-        if view.state == State::Exited {
-            self.record_exit(&view);
-        }
-        self.put_container(view);
-    }
-
-    /// Adds or replaces a container, and notes when its exit was first observed.
-    fn put_container(&mut self, view: ContainerView) {
-        if view.state == State::Exited {
-            self.state.exits.entry(view.id.clone()).or_insert_with(Instant::now);
-        }
-        self.runtime.put_container(view);
-    }
-
-    /// Reads one container or sandbox again. After an exit the runtime may need a moment to record it.
-    async fn refresh(&mut self, id: &str, exited: bool) {
-        if self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id) {
-            self.refresh_sandbox(id, exited).await;
-            return;
-        }
-        let Some(sandbox) = self.runtime.by_id(id).map(|container| container.sandbox.clone()) else {
-            if exited {
-                self.state.early_exits.insert(id.to_string());
-            }
-            return;
-        };
-        let mut pause = Duration::from_millis(2);
-        loop {
-            match observe_container(&self.context.runtime, id, &sandbox).await {
-                Ok(view) if exited && view.state == State::Running && pause < Duration::from_millis(500) => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
-                Ok(view) => {
-                    if view.state == State::Exited && self.runtime.by_id(id).is_some_and(ContainerView::is_running) {
-                        self.record_exit(&view);
-                    }
-                    if exited && view.state == State::Running {
-                        // A busy runtime may need longer than we should wait here; check again later.
-                        self.recheck_exit(id);
-                    }
-                    self.put_container(view);
-                    return;
-                }
-                Err(error) if error.is_not_found() => {
-                    self.runtime.forget(id);
-                    self.state.exits.remove(id);
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a container");
-                    if exited {
-                        self.recheck_exit(id);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn record_exit(&self, view: &ContainerView) {
-        journey_events::container_terminated(&self.pod, view);
-        let labels = [
-            ("container_type", pod::container_type(&self.pod, &view.name)),
-            ("exit_code", &view.exit_code.to_string()),
-            ("reason", view.reason.as_str()),
-        ];
-        self.context.metrics.count("kubelet_terminated_containers_total", &labels);
-    }
-
     /// The `operation_type` label of a reconciliation.
     fn operation_type(&self) -> &'static str {
         match (&self.state.termination, self.runtime.is_empty()) {
             (Some(_), _) => "kill",
             (None, true) => "create",
             (None, false) => "sync",
-        }
-    }
-
-    /// Schedules one more check of an exit, unless one is already pending.
-    fn recheck_exit(&mut self, id: &str) {
-        if self.pending_rechecks.insert(id.to_string()) {
-            self.send_later(Message::ExitedAgain(id.to_string()));
-        }
-    }
-
-    /// Sends a message to this worker after a delay.
-    fn send_later(&self, message: Message) {
-        let sender = self.sender.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            // The worker may already have stopped.
-            let _ = sender.send(message);
-        });
-    }
-
-    async fn refresh_sandbox(&mut self, id: &str, exited: bool) {
-        let mut pause = Duration::from_millis(2);
-        loop {
-            match observe_sandbox(&self.context.runtime, id).await {
-                Ok(view) if exited && view.ready && pause < Duration::from_millis(500) => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
-                Ok(view) => {
-                    if exited && view.ready {
-                        self.recheck_exit(id);
-                    }
-                    self.runtime.put_sandbox(view);
-                    return;
-                }
-                Err(error) if error.is_not_found() => {
-                    self.runtime.forget(id);
-                    self.state.exits.remove(id);
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a sandbox");
-                    return;
-                }
-            }
         }
     }
 
@@ -560,8 +344,8 @@ impl Worker {
         }
         let resize_retry_at = self.desired.as_ref().map(|_| now + RESIZE_RETRY_INTERVAL);
         let renew = self.volumes.renew_at.filter(|_| self.state.termination.is_none());
-        if renew.is_some_and(|at| at <= wall) && self.state.volumes_ready {
-            self.state.volumes_ready = false;
+        if renew.is_some_and(|at| at <= wall) && self.state.volumes.ready {
+            self.state.volumes.ready = false;
             return Some(now);
         }
         [
@@ -651,32 +435,6 @@ impl Worker {
         *self.shared_status.lock() = self.status.clone();
         self.send_status(now);
     }
-}
-
-/// The probe results of running containers from a previous process, so that they don't look unready until they are
-/// probed again.
-fn known_results(runtime: &RuntimePod, status: &PodStatus, runtime_name: &str) -> HashMap<String, ProbeResults> {
-    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let mut found = HashMap::new();
-    for reported in all {
-        let view = runtime.running().find(|view| reported.container_id.as_ref() == Some(&view.api_id(runtime_name)));
-        if let Some(view) = view {
-            let results = ProbeResults {
-                ready: Some(reported.ready),
-                started: reported.started.filter(|started| *started),
-                ..Default::default()
-            };
-            found.insert(view.id.clone(), results);
-        }
-    }
-    found
-}
-
-/// Containers that were started according to the runtime or the API.
-fn known_starts(runtime: &RuntimePod, status: &PodStatus) -> HashSet<String> {
-    let reported = status.container_statuses.iter().flatten();
-    let reported = reported.filter(|known| known.container_id.is_some() || known.last_state.is_some());
-    runtime.containers.iter().map(|view| &view.name).chain(reported.map(|known| &known.name)).cloned().collect()
 }
 
 /// Copies the conditions that other components own from the API.

@@ -199,9 +199,9 @@ fn run(situation: &Situation<'_>, plan: &mut Plan) {
         }
         return;
     }
-    if !state.volumes_ready {
+    if !state.volumes.ready {
         if !state.is_busy(&Operation::Volumes) {
-            match state.volumes_retry_at {
+            match state.volumes.retry_at {
                 Some(at) if at > *now => plan.wake(at),
                 _ => plan.actions.push(Action::MountVolumes),
             }
@@ -257,7 +257,7 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
     }
     let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
     // Main containers start together: one that exits at once does not prevent the first start of others.
-    let all_tried = pod::main_containers(pod).all(|c| state.attempted.contains(&c.name));
+    let all_tried = pod::main_containers(pod).all(|c| state.starts.attempted.contains(&c.name));
     if restarts_all(pod, runtime) && (all_tried || !initialized) {
         restart_all(situation, plan);
         return;
@@ -288,19 +288,19 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, now, .. } = situation;
     let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
     let mut in_place = false;
-    for container in resize::outstanding(pod, &state.applied, is_running) {
+    for container in resize::outstanding(pod, &state.resize.applied, is_running) {
         match runtime.latest(&container.name) {
-            Some(view) if resize::needs_restart(pod, container, &state.applied) => {
+            Some(view) if resize::needs_restart(pod, container, &state.resize.applied) => {
                 stop(situation, plan, view, pod::grace_seconds(pod), StopReason::Resize);
             }
             _ => in_place = true,
         }
     }
-    let in_place = in_place || resize::is_whole_outstanding(pod, &state.applied);
+    let in_place = in_place || resize::is_whole_outstanding(pod, &state.resize.applied);
     if !in_place || state.is_busy(&Operation::Resize) {
         return;
     }
-    match &state.resize_failed {
+    match &state.resize.failed {
         Some((_, at)) if at > now => plan.wake(*at),
         _ => plan.actions.push(Action::Resize),
     }
@@ -411,7 +411,7 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
     if state.is_busy(&Operation::Start(name.to_string())) {
         return;
     }
-    if let Some(at) = state.start_retry_at.get(name)
+    if let Some(at) = state.starts.retry_at.get(name)
         && at > now
     {
         plan.wake(*at);

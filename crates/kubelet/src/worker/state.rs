@@ -11,10 +11,9 @@ use tokio::time::Instant;
 pub struct WorkerState {
     /// CPUs, memory or devices must be allocated before anything starts.
     pub to_allocate: bool,
-    pub volumes_ready: bool,
-    /// The earliest retry of mounting the volumes.
-    pub volumes_retry_at: Option<Instant>,
-    pub volume_failures: u32,
+    pub volumes: VolumeState,
+    pub starts: StartState,
+    pub resize: ResizeState,
     pub sandbox_retry_at: Option<Instant>,
     /// Operations in progress.
     pub operations: HashSet<Operation>,
@@ -24,39 +23,58 @@ pub struct WorkerState {
     pub stopping: HashMap<String, Instant>,
     /// Those that the runtime failed to stop.
     pub stop_again: HashSet<String>,
-    /// Why a container does not run, from its last start.
-    pub waiting: BTreeMap<String, Waiting>,
-    /// The earliest retry of a failed start.
-    pub start_retry_at: HashMap<String, Instant>,
     pub restarts: HashMap<String, RestartDelay>,
     /// When the worker observed the exit of a container, by its id. The restart delay counts from here, as the runtime's
     /// time of exit is wall-clock time, which may jump.
     pub exits: HashMap<String, Instant>,
     /// Results of probes by container id.
     pub probes: HashMap<String, ProbeResults>,
-    /// Containers whose start, hook included, has finished.
-    pub started: HashSet<String>,
-    /// Containers whose start was attempted since the pod, or the restart of all its containers, started.
-    pub attempted: HashSet<String>,
-    /// Exits that were reported before the container's start finished.
-    pub early_exits: HashSet<String>,
     pub termination: Option<Termination>,
     pub terminating_since: Option<Instant>,
     /// Sandboxes that are stopped, with their network released.
     pub stopped_sandboxes: HashSet<String>,
     pub first_seen: Option<Timestamp>,
-    /// The applied resources by container.
-    pub applied: super::resize::ByContainer,
-    /// The generation of the pod whose resize is granted and in progress.
-    pub resizing: Option<i64>,
-    /// Why a resize is not granted.
-    pub resize_pending: Option<super::resize::Pending>,
-    /// Why the last resize failed, and when it is retried.
-    pub resize_failed: Option<(String, Instant)>,
     /// The runtime has no unknown containers of the terminated pod.
     pub searched: bool,
     /// The pod's volumes and cgroups are gone.
     pub cleaned: bool,
+}
+
+/// The mounting of the pod's volumes.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeState {
+    pub ready: bool,
+    /// The earliest retry of mounting the volumes.
+    pub retry_at: Option<Instant>,
+    pub failures: u32,
+}
+
+/// The starts of containers, by name unless stated otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct StartState {
+    /// Why a container does not run, from its last start.
+    pub waiting: BTreeMap<String, Waiting>,
+    /// The earliest retry of a failed start.
+    pub retry_at: HashMap<String, Instant>,
+    /// Containers whose start, hook included, has finished.
+    pub finished: HashSet<String>,
+    /// Containers whose start was attempted since the pod, or the restart of all its containers, started.
+    pub attempted: HashSet<String>,
+    /// Exits that were reported before the container's start finished.
+    pub early_exits: HashSet<String>,
+}
+
+/// The in-place resize of the pod.
+#[derive(Clone, Debug, Default)]
+pub struct ResizeState {
+    /// The applied resources by container.
+    pub applied: super::resize::ByContainer,
+    /// The generation of the pod whose resize is granted and in progress.
+    pub generation: Option<i64>,
+    /// Why a resize is not granted.
+    pub pending: Option<super::resize::Pending>,
+    /// Why the last resize failed, and when it is retried.
+    pub failed: Option<(String, Instant)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +158,7 @@ impl WorkerState {
     /// Resets the attempted starts when no main container is left.
     pub fn reset_attempts(&mut self, no_main_container: bool) {
         if no_main_container && !self.is_starting() {
-            self.attempted.clear();
+            self.starts.attempted.clear();
         }
     }
 

@@ -1,3 +1,4 @@
+use super::super::state::{ResizeState, StartState, VolumeState};
 use super::*;
 use serde_json::json;
 
@@ -34,7 +35,7 @@ fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
 }
 
 fn mounted() -> WorkerState {
-    WorkerState { volumes_ready: true, ..Default::default() }
+    WorkerState { volumes: VolumeState { ready: true, ..Default::default() }, ..Default::default() }
 }
 
 fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: u64) -> Vec<String> {
@@ -207,8 +208,10 @@ fn a_rule_restarts_all_containers() {
         ("and last who asked for it", vec![a], vec!["remove id-a"]),
         ("then all begins anew", vec![], vec!["start i 0"]),
     ];
-    let tried =
-        |names: &[&str]| WorkerState { attempted: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
+    let tried = |names: &[&str]| WorkerState {
+        starts: StartState { attempted: names.iter().map(|name| name.to_string()).collect(), ..Default::default() },
+        ..mounted()
+    };
     for (what, containers, expected) in cases {
         assert_eq!(actions(&pod, &runtime(containers), &tried(&["a", "b"]), 200), expected, "{what}");
     }
@@ -223,7 +226,10 @@ fn a_running_init_container_is_resized() {
         pod(json!({ "containers": [{ "name": "a" }],
             "initContainers": [{ "name": "i", "resources": { "requests": { "cpu": cpu } } }] }))
     };
-    let state = WorkerState { applied: resize::resources_of(&of("1")), ..mounted() };
+    let state = WorkerState {
+        resize: ResizeState { applied: resize::resources_of(&of("1")), ..Default::default() },
+        ..mounted()
+    };
     let running = runtime(vec![view("i", State::Running, 0)]);
     assert_eq!(actions(&of("2"), &running, &state, 200), ["resize"]);
     assert_eq!(actions(&of("1"), &running, &state, 200), Vec::<String>::new());
