@@ -10,6 +10,7 @@ pub mod custom;
 pub mod decode;
 pub mod discovery;
 pub mod field;
+pub mod go_duration;
 pub mod json_schema;
 pub mod names;
 pub mod openapi;

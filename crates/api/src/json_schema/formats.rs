@@ -1,10 +1,13 @@
 //! String formats of JSON schemas.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use regex::Regex;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::LazyLock;
+
+use crate::go_duration;
 
 /// The check of the format with that name, ignoring dashes. None if the name is unknown.
 pub(crate) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
@@ -194,35 +197,11 @@ fn is_duration(text: &str) -> bool {
         "ns", "nanos", "us", "µs", "micros", "ms", "millis", "s", "sec", "secs", "m", "min", "mins", "h", "hr", "hrs",
         "d", "w", "wk", "wks",
     ];
-    go_duration(text)
+    go_duration::parse(text).is_ok()
         || DURATION_PARTS.captures_iter(text).any(|parts| {
             let unit = parts[3].to_lowercase();
             SHORT.contains(&unit.as_str()) || WORDS.iter().any(|word| unit.starts_with(word))
         })
-}
-
-fn go_duration(text: &str) -> bool {
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return true;
-    }
-    if rest.is_empty() {
-        return false;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number = &rest[..digits];
-        if !number.bytes().any(|byte| byte.is_ascii_digit()) || number.matches('.').count() > 1 {
-            return false;
-        }
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        if !matches!(&rest[..unit], "ns" | "us" | "µs" | "μs" | "ms" | "s" | "m" | "h") {
-            return false;
-        }
-        rest = &rest[unit..];
-    }
-    true
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use serde_json::{Map, Number, Value};
 use super::plan::{FieldPlan, Form, MessageId, Plans, Type};
 use super::wire::{BYTES, Content, FIXED_64, Reader, VARINT};
 use super::{ProtobufError, special};
-use crate::quantity;
 use crate::schema::{Alternative, Presence};
+use crate::{go_duration, quantity};
 
-/// Far beyond any real object, and small enough for the stack.
+/// The maximum depth: far beyond any real object, and small enough for the stack.
 const DEEPEST: u32 = 200;
-/// A message of two bytes becomes an object of a thousand, so their number is bounded too.
+/// The maximum number of messages: a message of two bytes becomes an object of a thousand.
 const MOST_MESSAGES: u32 = 200_000;
 
 pub(super) fn message(plans: &Plans, id: MessageId, bytes: &[u8]) -> Result<Map<String, Value>, ProtobufError> {
@@ -33,7 +33,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Takes in what is there, over what an earlier occurrence of the message may have brought.
+    /// Merges the fields into those of earlier occurrences of the message.
     fn fields(&mut self, id: MessageId, bytes: &[u8], object: &mut Map<String, Value>) -> Result<(), ProtobufError> {
         self.enter()?;
         let message = self.plans.message(id);
@@ -151,7 +151,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// A value that is a message in protobuf, but no object in JSON.
+    /// A value that is a message in protobuf, but not an object in JSON.
     fn nested(&mut self, field: &FieldPlan, kind: Type, bytes: &[u8]) -> Result<Value, ProtobufError> {
         let mut reader = Reader::new(bytes);
         let mut numbers = [0u64; 3];
@@ -178,7 +178,7 @@ impl Decoder<'_> {
                 let time = special::format_time(numbers[1] as i64, nanoseconds);
                 time.map_err(|problem| problem_of(field, problem))?.map_or(Value::Null, Value::from)
             }
-            Type::Duration => special::format_duration(numbers[1] as i64).into(),
+            Type::Duration => go_duration::format(numbers[1] as i64).into(),
             Type::Quantity => {
                 let text = text(field, texts[1])?;
                 let text = if text.is_empty() { "0" } else { text };
@@ -200,7 +200,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Adds what Kubernetes prints of a message although it was not on the wire.
+    /// Adds the fields that Kubernetes prints although they were not on the wire.
     fn complete(&self, id: MessageId, object: &mut Map<String, Value>) {
         for field in &self.plans.message(id).fields {
             if let Form::Inlined(part) = field.form {
@@ -234,11 +234,11 @@ impl Decoder<'_> {
     }
 }
 
-/// One schema stands alone, unless it was in the list of schemas.
+/// A single schema, unless it was in a list of schemas.
 fn schema_list(bytes: &[u8], mut schemas: Vec<Value>) -> Result<Value, ProtobufError> {
     let mut reader = Reader::new(bytes);
     while let Some((number, _)) = reader.next()? {
-        // A list with nothing in it is none: it could not be written again.
+        // An empty list counts as absent: it has no wire form.
         if number == 2 && !schemas.is_empty() {
             return Ok(Value::Array(schemas));
         }
@@ -266,7 +266,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Whole numbers are written without a fraction, as Go does.
+/// Integers are written without a fraction, as Go does.
 fn double(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return Value::from(value as i64);

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::plan::{FieldPlan, Form, MessageId, Plans, Type};
 use super::wire::{FIXED_64, VARINT, Writer};
 use super::{ProtobufError, special};
-use crate::quantity;
 use crate::schema::{Alternative, Presence};
+use crate::{go_duration, quantity};
 
 pub(super) fn message(plans: &Plans, id: MessageId, object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let mut encoder = Encoder { plans, writer: Writer::new(1024) };
@@ -127,7 +127,7 @@ impl Encoder<'_> {
                 }
             }
             Type::Duration => {
-                let duration = special::parse_duration(text()?).ok_or_else(|| wrong(field, "a duration"))?;
+                let duration = go_duration::parse(text()?).map_err(|_| wrong(field, "a duration"))?;
                 self.writer.number(1, duration as u64);
             }
             Type::Quantity => {
@@ -183,7 +183,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// What stands on the wire for the zero value of a field that is not a pointer.
+    /// The wire form of the zero value of a field that is not a pointer.
     fn zero(&mut self, field: &FieldPlan, number: u32, kind: Type) -> Result<(), ProtobufError> {
         match kind {
             Type::String => self.writer.text(number, b""),
@@ -218,7 +218,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Whole numbers may also have been written with a fraction of zero.
+/// Integers may be written with a fraction of zero.
 fn integer(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let number = value.as_f64()?;

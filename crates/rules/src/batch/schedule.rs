@@ -1,7 +1,8 @@
 //! Validation of cron schedules. The CronJob controller computes the times.
 
+use knarr_api::go_duration;
+
 use super::time_zone;
-use crate::common::go_duration;
 
 /// The range of one of the five fields, and the names of its numbers.
 struct Bounds {

@@ -10,7 +10,6 @@ pub mod domain_path;
 pub mod equality;
 pub mod expressions;
 pub mod formats;
-pub mod go_duration;
 pub mod go_json;
 pub mod image;
 pub mod int_or_percent;

@@ -1,4 +1,4 @@
-//! Parses Go durations (`1h30m`, `250ms`), with the error messages of Go.
+//! Go durations (`1h30m`, `250ms`): parsing, with the error messages of Go, and formatting.
 
 /// Returns a duration in nanoseconds, or Go's error message.
 pub fn parse(text: &str) -> Result<i64, String> {
@@ -53,6 +53,34 @@ pub fn parse(text: &str) -> Result<i64, String> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
 }
 
+/// Formats nanoseconds as Go does: `1h30m0s`, `1.5s`, `100ms`.
+pub fn format(nanoseconds: i64) -> String {
+    let sign = if nanoseconds < 0 { "-" } else { "" };
+    let total = nanoseconds.unsigned_abs();
+    let decimal = |value: u64, unit: u64, name: &str| {
+        let digits = unit.ilog10() as usize;
+        let fraction = format!("{:0digits$}", value % unit);
+        let fraction = fraction.trim_end_matches('0');
+        let point = if fraction.is_empty() { "" } else { "." };
+        format!("{}{point}{fraction}{name}", value / unit)
+    };
+    match total {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{sign}{total}ns"),
+        1_000..1_000_000 => format!("{sign}{}", decimal(total, 1_000, "µs")),
+        1_000_000..1_000_000_000 => format!("{sign}{}", decimal(total, 1_000_000, "ms")),
+        _ => {
+            let minutes = total / 60_000_000_000;
+            let seconds = decimal(total % 60_000_000_000, 1_000_000_000, "s");
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => format!("{sign}{seconds}"),
+                (0, minutes) => format!("{sign}{minutes}m{seconds}"),
+                (hours, minutes) => format!("{sign}{hours}h{minutes}m{seconds}"),
+            }
+        }
+    }
+}
+
 fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
@@ -62,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_or_refused() {
+    fn durations_are_parsed_or_rejected() {
         for (text, read) in [
             ("1h30m", Ok(5_400_000_000_000)),
             ("-1.5s", Ok(-1_500_000_000)),
@@ -74,6 +102,26 @@ mod tests {
             ("abc", Err("time: invalid duration \"abc\"")),
         ] {
             assert_eq!(parse(text), read.map_err(str::to_owned), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_formatted_as_in_go() {
+        for (text, nanoseconds, written) in [
+            ("0", 0, "0s"),
+            ("1h30m", 5_400_000_000_000, "1h30m0s"),
+            ("1.5s", 1_500_000_000, "1.5s"),
+            ("100ms", 100_000_000, "100ms"),
+            ("-2m", -120_000_000_000, "-2m0s"),
+            ("7ns", 7, "7ns"),
+            ("1us", 1_000, "1µs"),
+            ("61s", 61_000_000_000, "1m1s"),
+        ] {
+            assert_eq!(parse(text), Ok(nanoseconds), "{text}");
+            assert_eq!(format(nanoseconds), written, "{text}");
+        }
+        for text in ["", "1", "s", "1x", ".s", "-"] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }
