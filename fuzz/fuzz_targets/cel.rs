@@ -1,4 +1,4 @@
-//! An expression: compiled, and evaluated within a cost.
+//! A CEL expression: compiled, and evaluated within a cost limit.
 #![no_main]
 
 use knarr_api::cel::{Program, Type, Value};

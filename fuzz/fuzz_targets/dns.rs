@@ -1,4 +1,4 @@
-//! DNS messages, from clients and from servers asked on their behalf.
+//! DNS messages of clients and of upstream servers.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| knarr_dns::fuzzing::message(input));

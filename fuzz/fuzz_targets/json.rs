@@ -1,4 +1,4 @@
-//! A body in JSON, read by the schema of a kind. What was read can be written, and reads as the same again.
+//! A body in JSON, decoded by the schema of a kind: decoding and encoding round-trip.
 #![no_main]
 
 use knarr_api::decode;

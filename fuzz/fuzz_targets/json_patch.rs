@@ -1,4 +1,4 @@
-//! A JSON patch, read and carried out.
+//! A JSON patch, decoded and applied.
 #![no_main]
 
 use knarr_api::patch::JsonPatch;

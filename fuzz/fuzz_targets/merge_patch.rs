@@ -1,4 +1,4 @@
-//! A merge patch, read and carried out.
+//! A merge patch, decoded and applied.
 #![no_main]
 
 use knarr_api::{decode, patch};

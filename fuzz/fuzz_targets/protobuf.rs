@@ -1,4 +1,4 @@
-//! A body in Kubernetes' protobuf. What was read can be written, and reads as the same again.
+//! A body in Kubernetes' protobuf: decoding and encoding round-trip.
 #![no_main]
 
 use knarr_api::protobuf;

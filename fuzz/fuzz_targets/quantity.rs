@@ -1,4 +1,4 @@
-//! Quantities: the canonical form means the same amount, and amounts can be reckoned with.
+//! Quantities: the canonical form has the same value, and arithmetic does not fail.
 #![no_main]
 
 use knarr_api::quantity::{Quantity, canonical};

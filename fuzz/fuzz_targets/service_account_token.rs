@@ -1,4 +1,4 @@
-//! A bearer token that says it is a service account's. None that this server did not sign is believed.
+//! Service account tokens: only those that this server signed are accepted.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

@@ -1,4 +1,4 @@
-//! What the store keeps on the disk: its image.
+//! The store's snapshot on disk.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| knarr_store::fuzzing::image(input));

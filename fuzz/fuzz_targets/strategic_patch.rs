@@ -1,4 +1,4 @@
-//! A strategic merge patch, read and carried out.
+//! A strategic merge patch, decoded and applied.
 #![no_main]
 
 use knarr_api::{decode, patch};

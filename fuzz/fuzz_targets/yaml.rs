@@ -1,4 +1,4 @@
-//! A body in YAML, read by the schema of a kind.
+//! A body in YAML, decoded by the schema of a kind.
 #![no_main]
 
 use knarr_api::decode;

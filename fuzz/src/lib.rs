@@ -1,12 +1,12 @@
-//! What the fuzz targets share: kinds to read bodies as, and the object that patches are tried on.
+//! Shared by the fuzz targets: kinds for bodies, and the object to patch.
 //!
-//! In: bytes of a fuzzer. Out: nothing, or a panic where a reader breaks its promise. The first byte of most inputs chooses a
+//! In: bytes of a fuzzer. Out: nothing, or a panic if a decoder violates its contract. The first byte of most inputs chooses a
 //! kind, so that one target covers many schemas.
 
 use knarr_api::schema::{NodeRef, builtin};
 use serde_json::{Value, json};
 
-/// Kinds with unusual parts: maps, unions, raw extensions, quantities, recursive schemas.
+/// Kinds with unusual fields: maps, unions, raw extensions, quantities, recursive schemas.
 pub const KINDS: [(&str, &str, &str); 8] = [
     ("", "v1", "Pod"),
     ("", "v1", "Service"),
@@ -18,7 +18,7 @@ pub const KINDS: [(&str, &str, &str); 8] = [
     ("resource.k8s.io", "v1", "ResourceSlice"),
 ];
 
-/// Splits an input into the kind it is about and the rest.
+/// Splits an input into its kind and the rest.
 pub fn choose(input: &[u8]) -> Option<((&'static str, &'static str, &'static str), &[u8])> {
     let (first, rest) = input.split_first()?;
     Some((KINDS[usize::from(*first) % KINDS.len()], rest))
@@ -28,7 +28,7 @@ pub fn node(kind: (&str, &str, &str)) -> NodeRef<'static> {
     builtin().kind(kind.0, kind.1, kind.2).expect("every kind above has a schema")
 }
 
-/// An object with something to patch in it.
+/// An object to patch.
 pub fn pod() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,7 +1,7 @@
-//! Writes the first inputs of every target below the folder that `KNARR_FUZZ_CORPUS` names. They are made by the code that is
-//! to read them, so that a fuzzer begins behind the first checks.
+//! Writes seed inputs of every target below the directory `KNARR_FUZZ_CORPUS`. They are encoded by the code that is
+//! to decode them, so that a fuzzer starts beyond the first checks.
 //!
-//! It is built as a target itself, since only those are linked with what the instrumented code calls: `seeds -runs=0`.
+//! It is a target itself, since only targets are linked with the runtime of the instrumented code: `seeds -runs=0`.
 
 #![no_main]
 

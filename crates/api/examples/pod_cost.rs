@@ -1,4 +1,4 @@
-//! What the steps of creating a pod cost: decode, normalise, track ownership, encode. Prints microseconds for each.
+//! Measures the steps of creating a pod (decode, normalize, track ownership, encode) and prints microseconds for each.
 
 use knarr_api::apply::{SingleVersion, Tracker};
 use knarr_api::decode;
@@ -63,7 +63,7 @@ fn decode_pod() -> Value {
     decode::json(BODY.as_bytes(), pod).map(|decoded| decoded.value).unwrap_or_default()
 }
 
-/// Measures a step without what it is prepared with. What it is given is dropped in the measured time.
+/// Measures a step without its setup. Its input is dropped within the measured time.
 fn measure<T, R>(name: &str, prepare: impl Fn() -> T, step: impl Fn(T) -> R) {
     let mut total = Duration::ZERO;
     for _ in 0..ROUNDS {

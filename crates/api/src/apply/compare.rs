@@ -1,4 +1,4 @@
-//! What differs between two objects, as sets of paths.
+//! Comparison of two objects, as sets of paths.
 
 use super::element::{PathElement, equal_values};
 use super::set::{Entry, Set};
@@ -17,7 +17,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Leaves out what lies at or below the given paths.
+    /// Removes the paths at and below the given ones.
     pub fn without(mut self, ignored: Option<&Set>) -> Self {
         if let Some(ignored) = ignored {
             for set in [&mut self.removed, &mut self.modified, &mut self.added] {
@@ -38,13 +38,13 @@ impl Comparison {
     }
 }
 
-/// Compares two objects of one type. The record of who owns what is no part of the comparison.
+/// Compares two objects of one type, except for their managedFields.
 pub(super) fn compare(old: &Value, new: &Value, kind: Type<'_>) -> Result<Comparison, String> {
     let found = difference(Some(old), Some(new), kind, 0)?;
     Ok(Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below })
 }
 
-/// What was found at one place and below it.
+/// The differences at one path and below it.
 #[derive(Default)]
 struct Found {
     removed: Mark,
@@ -89,7 +89,7 @@ fn difference(old: Option<&Value>, new: Option<&Value>, kind: Type<'_>, depth: u
     Ok(found)
 }
 
-/// Compares by what the values are taken for; says whether they were taken as a whole.
+/// Compares two values by their structure; returns whether they were compared as a whole.
 fn handle(
     found: &mut Found,
     atom: Atom<'_>,
@@ -137,7 +137,7 @@ fn compare_fields(
 ) -> Result<(), String> {
     let mut collected = Collected::default();
     for (name, old, new) in Zipped::new(old, new) {
-        // Scalars that stayed the same are most of what there is.
+        // Most values are equal scalars.
         if old == new || (depth == 1 && name == "managedFields") {
             continue;
         }
@@ -207,7 +207,7 @@ fn compare_items(
     Ok(())
 }
 
-/// An element of a list with where it first stands on the old and the new side, and how often.
+/// An element of a list with its first index and count in the old and the new list.
 struct Occurrences<'v> {
     key: PathElement,
     sides: [(Option<&'v Value>, usize); 2],
@@ -257,7 +257,7 @@ impl Collected {
     }
 }
 
-/// Goes through the fields of two maps together, those of either side once.
+/// Iterates over the fields of two maps together, in order of their names.
 pub(super) struct Zipped<'a> {
     old: Option<&'a Map<String, Value>>,
     new: Option<&'a Map<String, Value>>,

@@ -1,4 +1,4 @@
-//! Conflicts: fields that someone else owns and a configuration would change.
+//! Apply conflicts: fields of other managers that a configuration would change.
 
 use super::element::PathElement;
 use super::managers::{ManagerId, Operation};
@@ -29,7 +29,7 @@ pub(super) fn conflicts_of(sets: BTreeMap<ManagerId, Set>) -> Vec<Conflict> {
     conflicts
 }
 
-/// The message of the answer that refuses a configuration.
+/// The message of the response to a configuration with conflicts.
 pub fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: {}: {}", only.message, only.field);

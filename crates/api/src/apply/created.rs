@@ -1,7 +1,7 @@
-//! What the maker of a new object owns, in the form managedFields hold it.
+//! The fields that the creator of an object owns, as FieldsV1.
 //!
-//! The same could be had by comparing the object with one in which nothing is set; but every create comes this way, so
-//! it is written down directly.
+//! A comparison with an empty object gives the same result, but every create comes this way, so
+//! the fields are encoded directly.
 
 use super::element::PathElement;
 use super::set::{Entry, Set};
@@ -9,8 +9,8 @@ use super::typing::{Atom, ListAtom, MapAtom, Type, element_of};
 use crate::schema::{List, NodeRef, Object, Presence, Shape};
 use serde_json::{Map, Value};
 
-/// The fields of a new object of a built-in kind, without those in `not_owned` and at or below those in `ignored`; none
-/// where elements of lists cannot be told apart.
+/// The fields of a new object of a built-in kind, without those in `not_owned` and at or below those in `ignored`, or none
+/// if list elements have no identity.
 pub(super) fn created_fields(
     object: &Value,
     node: NodeRef<'_>,
@@ -21,7 +21,7 @@ pub(super) fn created_fields(
     set_fields(fields, node, shape, Some(not_owned), ignored)
 }
 
-/// The fields of a struct that is always there, so that it is not owned itself.
+/// The fields of a struct that is always present, so that it is not owned itself.
 fn set_fields(
     fields: &Map<String, Value>,
     node: NodeRef<'_>,
@@ -75,7 +75,7 @@ fn set_fields(
     Some(owned)
 }
 
-/// All that a value holds where there was nothing, the value itself with it.
+/// The value itself and all fields below it.
 fn whole(value: &Value, kind: Type<'_>) -> Option<Map<String, Value>> {
     let mut contents = match (kind.atom(Some(value)), value) {
         (Atom::Map(map), Value::Object(fields)) if !map.atomic => entries(fields, map)?,
@@ -122,7 +122,7 @@ fn key(name: &str) -> String {
     key
 }
 
-/// What a field that is always there holds when it was never set.
+/// Whether a value is the zero value of a field that is always present.
 fn is_zero(value: &Value, node: NodeRef<'_>) -> bool {
     match value {
         Value::Null => true,

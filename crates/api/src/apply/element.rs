@@ -16,10 +16,10 @@ pub enum PathElement {
     Index(i64),
 }
 
-/// Why a text is no path element.
+/// Why a text is not a path element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoElement {
-    /// Written by a version that knows more kinds of them; to be skipped.
+    /// Of a kind that a newer version wrote; to be skipped.
     Unknown,
     Malformed(String),
 }
@@ -150,7 +150,7 @@ pub(super) fn compare_values(a: &Value, b: &Value) -> Ordering {
     }
 }
 
-/// Equal as ownership sees it: whole numbers and fractions compare by their value.
+/// Equality for ownership: integers and floating-point numbers compare by value.
 pub(crate) fn equal_values(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(_), Value::Number(_)) => compare_values(a, b).is_eq(),
@@ -162,7 +162,7 @@ pub(crate) fn equal_values(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// As messages show it: `.spec`, `[name="x"]`, `[="v"]`, `[0]`.
+/// The form in messages: `.spec`, `[name="x"]`, `[="v"]`, `[0]`.
 impl Display for PathElement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

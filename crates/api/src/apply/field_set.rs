@@ -5,12 +5,12 @@ use super::set::{Entry, Set};
 use super::typing::{Atom, ListAtom, Type, as_map, element_of};
 use serde_json::{Map, Value};
 
-/// Every path that the value sets, which is what its applier comes to own.
+/// The paths that the value sets, which the applier will own.
 pub(super) fn field_set(value: &Value, kind: Type<'_>) -> Set {
     mark(value, kind).1
 }
 
-/// Whether the value itself is set as a whole, and what is set below it.
+/// Whether the value itself is set as a whole, and the paths below it.
 fn mark(value: &Value, kind: Type<'_>) -> (bool, Set) {
     match kind.atom(Some(value)) {
         Atom::Scalar(_) | Atom::List(ListAtom::Atomic(_)) => (true, Set::default()),
@@ -41,7 +41,7 @@ fn mark(value: &Value, kind: Type<'_>) -> (bool, Set) {
     }
 }
 
-/// Adds the structs on the way to each path, so that taking out a path takes out what held nothing else.
+/// Adds the parent structs of each path, so that removing a path removes parents that become empty.
 pub(super) fn with_named_fields(set: &Set, kind: Option<Type<'_>>) -> Set {
     let atom = kind.map(|kind| kind.atom(None));
     let entries = set.entries().iter().map(|entry| {

@@ -1,10 +1,10 @@
-//! Sets of paths as managedFields hold them: nested JSON objects whose keys are path elements.
+//! The FieldsV1 encoding of path sets: nested JSON objects whose keys are path elements.
 
 use super::element::{NoElement, PathElement};
 use super::set::{Entry, Set};
 use serde_json::{Map, Value};
 
-/// What says that the path to an object is in the set itself.
+/// The key that says that the path to the object is in the set itself.
 const SELF: &str = ".";
 
 /// Writes a set as FieldsV1.
@@ -23,7 +23,7 @@ fn contents(set: &Set, is_member: bool) -> Map<String, Value> {
     fields
 }
 
-/// Reads a set; elements of unknown kinds are left out.
+/// Decodes a set; elements of unknown kinds are skipped.
 pub fn decode(value: &Value) -> Result<Set, String> {
     match value {
         Value::Object(fields) => read(fields).map(|(set, _)| set),

@@ -1,4 +1,4 @@
-//! kubectl's own record of what it applied last, which server-side apply takes over from client-side apply.
+//! kubectl's last-applied annotation, with which server-side apply takes over from client-side apply.
 
 use super::compare::compare;
 use super::field_set::field_set;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// All annotations together may not be larger.
+/// The maximum size of all annotations together.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// The fields that kubectl applied itself and nobody changed since: taking them over is no conflict.
+/// The fields that kubectl applied client-side and that did not change since: applying them is no conflict.
 pub(super) fn still_as_applied(live: &Value, api_version: &str, kind: Type<'_>) -> Option<Set> {
     let text = annotation(live)?;
     let applied = decode::untyped_json(text.as_bytes()).ok()?.value;
@@ -24,7 +24,7 @@ pub(super) fn still_as_applied(live: &Value, api_version: &str, kind: Type<'_>) 
     Some(set.difference(&comparison.modified).difference(&comparison.added).difference(&comparison.removed))
 }
 
-/// Brings the record up to date where there is one, so that client-side apply could go on from here.
+/// Updates the annotation if there is one, so that client-side apply can continue.
 pub(super) fn record(object: &mut Value, configuration: &Value) {
     if annotation(object).is_none() {
         return;

@@ -1,14 +1,14 @@
-//! Who owns what of an object: its managedFields.
+//! The managers of an object's fields (`metadata.managedFields`).
 
 use super::fields_v1;
 use super::set::Set;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// How many managers that update may be listed before the oldest are put together.
+/// The maximum number of entries for updates; beyond it the oldest are combined.
 const MAX_UPDATERS: usize = 10;
 
-/// The name under which the oldest ones are put together.
+/// The manager name of the combined entries.
 const ANCIENT: &str = "ancient-changes";
 
 /// How a manager came to own its fields.
@@ -18,27 +18,27 @@ pub enum Operation {
     Update,
 }
 
-/// What tells one entry of managedFields from another.
+/// The identity of an entry of managedFields.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ManagerId {
     /// The name of the field manager.
     pub manager: String,
     /// How the manager came to own its fields.
     pub operation: Operation,
-    /// Empty for appliers: one who changes the version stays the same one.
+    /// Empty for apply: an applier that changes its version keeps its entry.
     pub api_version: String,
     /// The subresource that was written, or empty.
     pub subresource: String,
 }
 
-/// What one manager owns.
+/// The fields that one manager owns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OwnedFields {
     /// The owned fields.
     pub set: Set,
     /// The version in which the fields were written.
     pub api_version: String,
-    /// As in the object, RFC 3339 in UTC; such texts order as the times do.
+    /// As in the object, RFC 3339 in UTC, so that texts sort as times do.
     pub time: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl ManagerId {
 }
 
 impl Managers {
-    /// Reads managedFields; the error says which of the rules an entry breaks.
+    /// Decodes managedFields, or returns why an entry is invalid.
     pub fn decode(entries: &[Value]) -> Result<Self, String> {
         let mut managers = Managers::default();
         for (at, entry) in entries.iter().enumerate() {
@@ -103,12 +103,12 @@ impl Managers {
         Ok(managers)
     }
 
-    /// The managers of an object; none where its record cannot be read.
+    /// The managers of an object, or none if its managedFields are invalid.
     pub fn of(object: &Value) -> Self {
         Self::decode(entries_of(object).unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Writes managedFields: appliers first, then by time, name, version and subresource.
+    /// Encodes managedFields: appliers first, then by time, name, version and subresource.
     pub fn encode(self) -> Vec<Value> {
         let mut entries: Vec<(ManagerId, OwnedFields)> = self.by_id.into_iter().collect();
         entries.sort_by(|(a, a_owned), (b, b_owned)| {
@@ -127,7 +127,7 @@ impl Managers {
         entries.into_iter().map(entry).collect()
     }
 
-    /// Puts the oldest updaters together when there are too many.
+    /// Combines the oldest entries for updates if there are too many.
     pub fn cap(&mut self) {
         let mut updaters: Vec<(Option<String>, ManagerId)> = self
             .by_id
@@ -187,12 +187,12 @@ pub(super) fn encode_entry(id: ManagerId, api_version: String, time: Option<Stri
     Value::Object(entry)
 }
 
-/// The object's managedFields, told apart from there being none.
+/// The object's managedFields, or none if they are absent.
 pub(super) fn entries_of(object: &Value) -> Option<&[Value]> {
     object.get("metadata")?.get("managedFields")?.as_array().map(Vec::as_slice)
 }
 
-/// Sets the object's managedFields; an empty list leaves none.
+/// Sets the object's managedFields, or removes them if the list is empty.
 pub(super) fn set_entries(object: &mut Value, entries: Vec<Value>) {
     let Value::Object(fields) = object else { return };
     if entries.is_empty() {
@@ -207,7 +207,7 @@ pub(super) fn set_entries(object: &mut Value, entries: Vec<Value>) {
     }
 }
 
-/// Takes the object's managedFields away.
+/// Removes the object's managedFields.
 pub(super) fn remove_entries(object: &mut Value) {
     set_entries(object, Vec::new());
 }

@@ -1,4 +1,4 @@
-//! A configuration merged into an object.
+//! Merge of an apply configuration into an object.
 
 use super::compare::Zipped;
 use super::element::PathElement;
@@ -7,7 +7,7 @@ use crate::schema::{List, NodeRef};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Merges the configuration into the live object. What both set is as the configuration says.
+/// Merges the configuration into the live object. The configuration wins where both set a value.
 pub(super) fn merge(live: &Value, configuration: &Value, kind: Type<'_>) -> Result<Value, String> {
     merged(Some(live), Some(configuration), kind).map(|value| value.unwrap_or(Value::Null))
 }
@@ -56,7 +56,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
         items.extend(merged(live_item, given_item, Type::Node(node))?);
         Ok::<(), String>(())
     };
-    // Elements of both sides, in the configuration's order: live ones wait until their turn has come.
+    // Elements of both sides in the configuration's order; live elements keep their relative order.
     let mut shared = given.order.iter().filter(|element| live.by_element.contains_key(*element)).peekable();
     let mut taken: BTreeMap<&PathElement, ()> = BTreeMap::new();
     let (mut live_at, mut given_at) = (0, 0);
@@ -98,7 +98,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
     Ok((!items.is_empty()).then_some(Value::Array(items)))
 }
 
-/// A list's elements by what tells them apart.
+/// A list's elements by their identity.
 struct Indexed<'v> {
     items: Vec<&'v Value>,
     order: Vec<PathElement>,

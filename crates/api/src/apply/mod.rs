@@ -1,8 +1,8 @@
-//! Who owns which field: tracking on every write, and server-side apply.
+//! Field ownership: tracking on every write, and server-side apply.
 //!
-//! In: the object as it is, the object to be or a configuration, and who asks. Out: the object with its managedFields,
-//! or the conflicts. [`Tracker::update`] serves create, update and the other patches; [`Tracker::apply`] serves apply.
-//! Both come after defaulting and before admission, so that what the server adds later belongs to nobody.
+//! In: the live object, the new object or a configuration, and the field manager. Out: the object with its managedFields,
+//! or the conflicts. [`Tracker::update`] is for create, update and the other patches; [`Tracker::apply`] for apply.
+//! Both run after defaulting and before admission, so that fields which the server adds later have no owner.
 
 mod compare;
 mod conflict;
@@ -34,12 +34,12 @@ pub use times::keep_times_if_unchanged;
 pub use tracker::{ApplyError, SingleVersion, Tracker, VersionConverter};
 pub use user_agent::manager_name;
 
-/// Reads a set from the form managedFields hold it in.
+/// Decodes a set of fields from FieldsV1.
 pub fn decode_fields(value: &serde_json::Value) -> Result<Set, String> {
     fields_v1::decode(value)
 }
 
-/// Writes a set in that form.
+/// Encodes a set of fields as FieldsV1.
 pub fn encode_fields(set: &Set) -> serde_json::Value {
     fields_v1::encode(set)
 }

@@ -1,4 +1,4 @@
-//! A configuration laid over an object without anybody owning its fields, as admission policies change objects.
+//! Apply configurations without field ownership, as mutating admission policies use them.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use super::typing::{Atom, ListAtom, Type};
 use super::validate::validate;
 use crate::schema::NodeRef;
 
-/// The object with what the configuration sets. A configuration may not hold what is owned as a whole, since it would
-/// take away what it does not name.
+/// The object with the fields that the configuration sets. Atomic values are refused, since a configuration would
+/// remove the fields that it does not name.
 pub fn overlay(object: &Value, configuration: &Value, node: NodeRef<'_>) -> Result<Value, String> {
     let kind = Type::Node(node);
     validate(configuration, kind).map_err(|why| format!("failed to convert patch object to typed object: {why}"))?;

@@ -1,10 +1,10 @@
-//! Ownership after a schema changed what is owned as a whole.
+//! Adaptation of owned fields to schemas in which maps or lists became atomic.
 
 use super::element::PathElement;
 use super::set::{Entry, Set};
 use super::typing::{Atom, ListAtom, Type};
 
-/// Fits a set of paths to a schema in which some maps or lists became atomic; none when it fits already.
+/// Adapts a set of paths to the schema, or returns none if nothing changes.
 pub(super) fn reconcile(set: &Set, kind: Type<'_>) -> Option<Set> {
     let mut changed = false;
     let fitted = fit(set, kind, &mut changed);

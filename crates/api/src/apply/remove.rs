@@ -1,11 +1,11 @@
-//! Taking paths out of an object.
+//! Removal of paths from an object.
 
 use super::element::PathElement;
 use super::set::Set;
 use super::typing::{Atom, ListAtom, Type, element_of};
 use serde_json::{Map, Value};
 
-/// The value without the given paths. What becomes empty by that becomes null, as does what is owned as a whole.
+/// The value without the given paths. Values that become empty, and atomic values, become null.
 pub(super) fn remove(value: &Value, paths: &Set, kind: Type<'_>) -> Value {
     match (kind.atom(Some(value)), value) {
         (Atom::Scalar(_), value) => value.clone(),

@@ -4,7 +4,7 @@ use super::element::PathElement;
 use std::cmp::Ordering;
 use std::iter::Peekable;
 
-/// A set of paths as a tree. Whether a path is in the set and whether longer paths are is told apart.
+/// A set of paths as a tree. A path can be in the set without the longer paths below it, and the reverse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     /// Sorted by element.
@@ -18,12 +18,12 @@ pub struct Entry {
     pub element: PathElement,
     /// The path that ends here is in the set.
     pub member: bool,
-    /// The paths that go on from here.
+    /// The longer paths.
     pub below: Set,
 }
 
 impl Set {
-    /// A set of paths made of plain field names.
+    /// A set of paths of field names.
     pub fn of_fields(paths: &[&[&str]]) -> Self {
         let mut set = Set::default();
         for path in paths {
@@ -44,7 +44,7 @@ impl Set {
         self.union(&other)
     }
 
-    /// Takes out the paths of another set.
+    /// Removes the paths of another set.
     pub fn subtract(&mut self, other: &Set) {
         for gone in &other.entries {
             let Ok(at) = self.entries.binary_search_by(|entry| entry.element.cmp(&gone.element)) else { continue };
@@ -82,7 +82,7 @@ impl Set {
         }
     }
 
-    /// Makes a set of entries in any order; equal elements are joined.
+    /// Builds a set from entries in any order; joins equal elements.
     pub(super) fn from_unsorted(mut entries: Vec<Entry>) -> Self {
         entries.retain(|entry| !entry.is_empty());
         if entries.is_sorted_by(|a, b| a.element < b.element) {
@@ -160,7 +160,7 @@ impl Set {
         })
     }
 
-    /// Takes out the other set's paths and everything below them.
+    /// Removes the other set's paths and everything below them.
     pub fn difference_below(&self, other: &Set) -> Set {
         self.combine(other, |left, right| match (left, right) {
             (Some(_), Some(b)) if b.member => None,
@@ -182,7 +182,7 @@ impl Set {
         combined
     }
 
-    /// Every path, at each level those that end before those that go on.
+    /// All paths; at each level those that end come before longer ones.
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
         let mut paths = Vec::new();
         self.collect_paths(&mut Vec::new(), &mut paths);

@@ -1,9 +1,9 @@
-//! Writes that change nothing but the time of ownership.
+//! Writes that change only the times in managedFields.
 
 use super::managers::entries_of;
 use serde_json::{Map, Value};
 
-/// Gives the entries of managedFields their old times back when nothing else changed, so that nothing is written.
+/// Restores the old times in managedFields if nothing else changed, so that the object is not written.
 pub fn keep_times_if_unchanged(old: &Value, new: &mut Value) {
     let (Some(old_entries), Some(new_entries)) = (entries_of(old), entries_of(new)) else { return };
     let same_entries = old_entries.len() == new_entries.len()

@@ -1,4 +1,4 @@
-//! How ownership sees a schema: everything is a scalar, a list or a map, and some of these are owned as a whole.
+//! Types for field ownership: every value is a scalar, a list or a map, and some are atomic (owned as a whole).
 
 use super::element::PathElement;
 use crate::schema::{List, ListKind, NodeRef, Shape};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Type<'s> {
     Node(NodeRef<'s>),
-    /// No schema knows it: maps are owned field by field, lists as a whole.
+    /// A value without a schema: maps are owned field by field, lists as a whole.
     Deduced,
 }
 
-/// What a value of a type is.
+/// The structure of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Atom<'s> {
     Scalar(Scalar),
@@ -31,7 +31,7 @@ pub(super) enum Scalar {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ListAtom<'s> {
     Atomic(Option<NodeRef<'s>>),
-    /// Elements are told apart by their value or their keys.
+    /// Elements are identified by their value or their keys.
     Associative {
         list: &'s List,
         element: NodeRef<'s>,
@@ -45,8 +45,8 @@ pub(super) struct MapAtom<'s> {
 }
 
 impl<'s> Type<'s> {
-    /// What a value is. Types that may be several things are what the value is; a value that is none of them, or
-    /// absent, counts as a map where that is possible.
+    /// The structure of a value. If a type allows several, the value decides; a value that has none of them, or is
+    /// absent, counts as a map if that is allowed.
     pub fn atom(self, value: Option<&Value>) -> Atom<'s> {
         let Type::Node(node) = self else { return by_value(value, false) };
         match &node.get().shape {
@@ -81,7 +81,7 @@ impl Atom<'_> {
 }
 
 impl<'s> MapAtom<'s> {
-    /// The type of a field, or none where the schema has no room for it.
+    /// The type of a field, or none if the schema does not allow it.
     pub fn child(&self, name: &str) -> Option<Type<'s>> {
         let Some(node) = self.node else { return Some(Type::Deduced) };
         match &node.get().shape {
@@ -101,7 +101,7 @@ impl<'s> MapAtom<'s> {
     }
 }
 
-/// How a list's element is told apart from the others.
+/// The path element that identifies an element of a list.
 pub(super) fn element_of(list: &List, element: NodeRef<'_>, item: &Value) -> Result<PathElement, String> {
     let ListKind::Map(keys) = &list.kind else { return set_element(item) };
     let fields = match item {
@@ -137,7 +137,7 @@ fn set_element(item: &Value) -> Result<PathElement, String> {
     }
 }
 
-/// The fields of a map, or none where the value is anything else.
+/// The fields of a map, or none for other values.
 pub(super) fn as_map(value: Option<&Value>) -> Option<&Map<String, Value>> {
     value.and_then(Value::as_object)
 }

@@ -1,4 +1,4 @@
-//! How owned sets change when an object does.
+//! Changes of the managers' field sets when an object changes.
 
 use super::compare::{Comparison, compare};
 use super::conflict::{Conflict, conflicts_of};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The version in which a request came, and the others that owners may have written in.
+/// The version of the request, and the other versions that managers may have written in.
 pub(super) struct Updater<'a> {
     pub kind: Type<'a>,
     pub api_version: &'a str,
@@ -35,7 +35,7 @@ impl From<String> for UpdateError {
 }
 
 impl<'a> Updater<'a> {
-    /// Takes what changed away from its owners and gives the set of what changed.
+    /// Removes the changed fields from their owners and returns them.
     pub fn update(&self, live: &Value, new: &Value, managers: &mut Managers) -> Result<Set, String> {
         self.reconcile(managers);
         match self.disown(live, new, managers, None, true) {
@@ -45,7 +45,7 @@ impl<'a> Updater<'a> {
         }
     }
 
-    /// Merges a configuration and gives the object it makes.
+    /// Merges a configuration and returns the resulting object.
     pub fn apply(
         &self,
         live: &Value,
@@ -72,7 +72,7 @@ impl<'a> Updater<'a> {
         Ok(new)
     }
 
-    /// Compares in every version that an owner wrote in, and takes what changed away from the owners.
+    /// Compares in each version that a manager wrote in, and removes the changed fields from their owners.
     fn disown(
         &self,
         live: &Value,
@@ -151,7 +151,7 @@ impl<'a> Updater<'a> {
         Some((Cow::Owned(self.versions.convert(object, from, to)?), kind))
     }
 
-    /// Takes out what the applier set last time, does not set now, and nobody else owns.
+    /// Removes the fields that the applier set last time, does not set now, and no other manager owns.
     fn prune(&self, merged: Value, managers: &Managers, last: &OwnedFields) -> Value {
         let version = last.api_version.as_str();
         let Some((converted, kind)) = self.convert(&merged, self.api_version, version) else { return merged };
@@ -162,7 +162,7 @@ impl<'a> Updater<'a> {
             let together = owned_in.entry(&owned.api_version).or_default();
             *together = together.union(&owned.set);
         }
-        // The version in which the fields were pruned comes first: converting may need what it puts back.
+        // The version in which fields were pruned comes first: conversion may need the fields that it restores.
         let mut at = version.to_owned();
         let mut whole = converted.into_owned();
         let first = owned_in.remove_entry(version);
@@ -184,14 +184,14 @@ impl<'a> Updater<'a> {
         let (Some(whole), Some(pruned)) = (back(whole, &at, version), back(pruned, &at, version)) else {
             return merged;
         };
-        // What nobody owned stays as well.
+        // Fields without an owner stay as well.
         let named = |set: &Set| with_named_fields(set, Some(kind));
         let gone = named(&field_set(&whole, kind)).difference(&named(&field_set(&pruned, kind)));
         let pruned = remove(&whole, &gone.intersection(&named(&last.set)), kind);
         back(pruned, version, self.api_version).unwrap_or(merged)
     }
 
-    /// Fits every owner's set to schemas that may have changed since.
+    /// Adapts the managers' sets to schemas that changed.
     fn reconcile(&self, managers: &mut Managers) {
         if !self.versions.schema_changes() {
             return;

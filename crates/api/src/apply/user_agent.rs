@@ -1,6 +1,6 @@
-//! What a writer that does not name itself is called.
+//! The default name of a field manager.
 
-/// The longest name of a manager.
+/// The maximum length of a manager name.
 const MAX_LENGTH: usize = 128;
 
 /// The name given with the request, or else the start of the client's User-Agent.

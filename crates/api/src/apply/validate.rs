@@ -1,11 +1,11 @@
-//! Whether a configuration fits its schema, so that it can be applied.
+//! Validation of an apply configuration against its schema.
 
 use super::element::PathElement;
 use super::typing::{Atom, ListAtom, Scalar, Type, element_of};
 use crate::patch::shown;
 use serde_json::Value;
 
-/// Checks a configuration; gives what is wrong, each with its path, as one text.
+/// Checks a configuration and returns all errors with their paths as one text.
 pub(super) fn validate(value: &Value, kind: Type<'_>) -> Result<(), String> {
     let mut problems = Vec::new();
     check(value, kind, &mut String::new(), &mut problems);

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::Verbs;
 
-/// One kind in one version, as clients see it and as it is kept.
+/// One kind in one version: its discovery data and its storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind {
     /// Empty for the core group.
@@ -29,11 +29,11 @@ pub struct Kind {
     pub subresources: Vec<Subresource>,
     /// The name of the type in the schema table and in OpenAPI.
     pub type_name: String,
-    /// `None` for what is answered without being kept, such as access reviews.
+    /// `None` for kinds that are not stored, such as access reviews.
     pub storage: Option<Storage>,
-    /// Whether a custom resource definition brought it.
+    /// Whether it comes from a custom resource definition.
     pub custom: bool,
-    /// Further fields a custom kind can be selected by, such as `spec.color`.
+    /// The selectable fields of a custom kind, such as `spec.color`.
     pub selectable: Vec<String>,
 }
 
@@ -42,16 +42,16 @@ pub struct Kind {
 pub struct Subresource {
     /// The name in paths, such as `status`.
     pub name: String,
-    /// What is read and written there.
+    /// The kind that is read and written there.
     pub kind: GroupVersionKind,
     /// The supported verbs.
     pub verbs: Verbs,
 }
 
-/// Where objects of a kind are kept, and in which version.
+/// The storage prefix and version of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
-    /// Begins with `/registry/` and ends with a slash.
+    /// Starts with `/registry/` and ends with a slash.
     pub prefix: String,
     /// The API group; empty for the core group.
     pub group: String,
@@ -76,7 +76,7 @@ impl Kind {
         join_version(&self.group, &self.version)
     }
 
-    /// `pods` or `deployments.apps`, as error messages name a resource.
+    /// `pods` or `deployments.apps`, as in error messages.
     pub fn qualified_plural(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
@@ -99,7 +99,7 @@ impl Kind {
 }
 
 impl Storage {
-    /// Where a custom resource is kept.
+    /// The storage of a custom resource.
     pub fn custom(group: &str, plural: &str, version: &str) -> Storage {
         Storage { prefix: format!("/registry/{group}/{plural}/"), group: group.to_owned(), version: version.to_owned() }
     }
@@ -122,7 +122,7 @@ impl Storage {
 }
 
 impl GroupVersionKind {
-    /// Reads an object's `apiVersion` and `kind`.
+    /// Parses an object's `apiVersion` and `kind`.
     pub fn new(api_version: &str, kind: &str) -> GroupVersionKind {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }

@@ -1,7 +1,7 @@
-//! The kinds the server serves: what discovery says of each, where it is kept, and which type describes it.
+//! The served kinds, with their discovery data, storage keys and types.
 //!
 //! A [`Catalogue`] is an immutable value behind one pointer. Built-in kinds come from `kinds.txt`; when custom resource
-//! definitions change, a new catalogue is made with [`Catalogue::with_custom`] and swapped in.
+//! definitions change, a new catalogue is built with [`Catalogue::with_custom`] and swapped in.
 
 mod kind;
 mod table;
@@ -17,12 +17,12 @@ pub use table::CatalogueError;
 pub use verbs::{Verb, Verbs};
 pub use version::compare_versions;
 
-/// The priority of groups and versions that custom resource definitions bring.
+/// The priority of groups of custom resources.
 pub const CUSTOM_GROUP_PRIORITY: u32 = 1000;
-/// See [`CUSTOM_GROUP_PRIORITY`].
+/// The priority of versions of custom resources.
 pub const CUSTOM_VERSION_PRIORITY: u32 = 100;
 
-/// All kinds served at one moment. Cloning copies a pointer.
+/// A snapshot of all served kinds. Cloning copies a pointer.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
     inner: Arc<Inner>,
@@ -58,7 +58,7 @@ pub struct Version {
 }
 
 impl Catalogue {
-    /// The kinds that are part of Kubernetes itself.
+    /// The built-in kinds of Kubernetes.
     pub fn built_in() -> Catalogue {
         static BUILT_IN: OnceLock<Catalogue> = OnceLock::new();
         BUILT_IN
@@ -98,7 +98,7 @@ impl Catalogue {
     }
 
     fn from_groups(mut groups: Vec<Group>) -> Catalogue {
-        // The core group has its own root, so it leads whatever its priority.
+        // The core group has its own root, so it is first, regardless of its priority.
         groups.sort_by(|a, b| {
             (!a.name.is_empty(), Reverse(a.priority), &a.name).cmp(&(!b.name.is_empty(), Reverse(b.priority), &b.name))
         });
@@ -130,7 +130,7 @@ impl Catalogue {
         self.group(group)?.versions.iter().find(|candidate| candidate.name == version)
     }
 
-    /// The kind behind a request path.
+    /// The kind of a request path.
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         let kinds = &self.version(group, version)?.kinds;
         let at = kinds.binary_search_by(|kind| kind.plural.as_str().cmp(plural)).ok()?;
@@ -142,7 +142,7 @@ impl Catalogue {
         self.version(group, version)?.kinds.iter().find(|candidate| candidate.kind == kind)
     }
 
-    /// The preferred version of a resource, whichever version that is.
+    /// The kind in the preferred version of a resource.
     pub fn preferred(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
         let group = self.group(group)?;
         group.versions.iter().find_map(|version| {
@@ -156,7 +156,7 @@ impl Catalogue {
         self.inner.groups.iter().flat_map(|group| &group.versions).flat_map(|version| &version.kinds)
     }
 
-    /// Whether both are the very same catalogue, so that what was made from one still holds.
+    /// Whether both are the same snapshot, so that data derived from one is still valid.
     pub fn same(&self, other: &Catalogue) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }

@@ -1,4 +1,4 @@
-//! Reads `kinds.txt`, whose form its first lines describe.
+//! The parser of `kinds.txt`, whose first lines describe its format.
 
 use std::sync::Arc;
 

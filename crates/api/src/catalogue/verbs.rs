@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What may be done with a resource.
+/// A verb of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     Create,

@@ -1,12 +1,11 @@
-//! Expressions as trees.
+//! The syntax tree of an expression.
 
-/// An expression and where in the text it stands.
+/// An expression and its position in the text.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub at: usize,
     pub kind: Kind,
-    /// How many expressions lie inside one another below this one. Everything that goes through a tree recurses, so the
-    /// parser bounds it.
+    /// The nesting depth of this expression. Traversals of a tree recurse, so the parser limits it.
     pub height: usize,
 }
 

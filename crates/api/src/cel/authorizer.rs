@@ -1,4 +1,5 @@
-//! The `authorizer` variable, which builds access checks step by step: `authorizer.group('apps').resource('deployments').check('get')`.
+//! The `authorizer` variable, which builds access checks step by step:
+//! `authorizer.group('apps').resource('deployments').check('get')`.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! Whether an expression makes sense, before it is ever evaluated.
+//! The type checker.
 
 use super::ast::{Kind, Macro, MacroName, Node};
 use super::authorizer::{AUTHORIZER, RESOURCE_CHECK};
@@ -8,7 +8,7 @@ use super::types::Type;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Finds the type of an expression, and all that is wrong with it.
+/// Determines the type of an expression and collects problems.
 pub(super) fn check(node: &Node, variables: &[(String, Type)]) -> (Type, Vec<Problem>) {
     let mut checker = Checker { variables: variables.to_vec(), problems: Vec::new() };
     let kind = checker.check(node);
@@ -22,7 +22,7 @@ struct Checker {
 }
 
 impl Checker {
-    /// Notes a problem and goes on as if anything were possible there.
+    /// Records a problem and continues with the type `dyn`.
     fn problem(&mut self, at: usize, message: String) -> Type {
         self.problems.push(Problem { at, message });
         Type::Dyn
@@ -82,7 +82,7 @@ impl Checker {
         }
     }
 
-    /// The one type that all have.
+    /// The common type of all.
     fn common(&mut self, kinds: Vec<(Type, usize)>) -> Type {
         let mut common: Option<Type> = None;
         for (kind, at) in kinds {
@@ -129,7 +129,7 @@ impl Checker {
         }
     }
 
-    /// What `name{fields}` makes. Such types are declared as variables of the type's first name.
+    /// The type of `name{fields}`. Such types are declared as variables of the type's first name.
     fn message(&mut self, name: &str, fields: &[(String, Node, bool)], at: usize) -> Type {
         let first = name.split('.').next().unwrap_or(name);
         let declared = self.variables.iter().any(|(other, kind)| {
@@ -188,7 +188,7 @@ impl Checker {
         }
         for argument in arguments {
             kinds.push(match &argument.kind {
-                // What fills a text in may be of any types.
+                // Format arguments may have any types.
                 Kind::List(elements) if function == "format" => {
                     elements.iter().for_each(|(element, _)| drop(self.check(element)));
                     Type::list(Type::Dyn)
@@ -210,7 +210,7 @@ impl Checker {
                 matches.then(|| substitute(&signature.result, &bound))
             });
         match results.next() {
-            // Of several that match because a type is not known, any may be meant.
+            // If several match because a type is unknown, any of them may be meant.
             Some(first) => {
                 results.try_fold(first, |first, other| (first == other).then_some(first)).unwrap_or(Type::Dyn)
             }
@@ -276,7 +276,7 @@ impl Checker {
     }
 }
 
-/// Whether a value of the found type can stand where the other is expected; letters are bound on the way.
+/// Whether the found type is assignable to the expected one; binds type parameters.
 fn fits(bound: &mut HashMap<char, Type>, expected: &Type, found: &Type) -> bool {
     match (expected, found) {
         (Type::Parameter('N'), found) => matches!(found, Type::Int | Type::Uint | Type::Double | Type::Dyn),

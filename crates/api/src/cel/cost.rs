@@ -1,13 +1,13 @@
-//! What evaluating costs, so that no rule can keep the server busy or fill its memory.
+//! The cost of evaluation, which limits the time and memory of an expression.
 
 use super::error::EvaluateError;
 use super::value::Value;
 use super::weight::weigh;
 
-/// What asking the authorizer costs.
+/// The cost of an access check.
 const CHECK: u64 = 350_000;
 
-/// Counts what was spent, up to a limit.
+/// Counts the cost, up to a limit.
 #[derive(Debug)]
 pub(super) struct Meter {
     pub spent: u64,
@@ -24,8 +24,8 @@ impl Meter {
         if self.spent > self.limit { Err(EvaluateError::TooExpensive) } else { Ok(()) }
     }
 
-    /// Functions that go through a text or list cost by its size, and those that make one by the size of what they make:
-    /// it is paid for before it is made.
+    /// Functions that traverse a text or list cost by its size, and those that build one by the size of the result,
+    /// which is charged before it is built.
     pub fn spend_call(&mut self, function: &str, values: &[Value<'_>]) -> Result<(), EvaluateError> {
         let size = |at: usize| values.get(at).and_then(Value::size).unwrap_or(1) as u64;
         let weight = |at: usize| values.get(at).map_or(Some(0), weigh).ok_or(EvaluateError::TooExpensive);
@@ -64,7 +64,7 @@ impl Meter {
     }
 }
 
-/// How many bytes `replace` adds at most.
+/// The maximum number of bytes that `replace` adds.
 fn replaced(values: &[Value<'_>]) -> u64 {
     match values {
         [Value::String(text), Value::String(from), Value::String(to), ..] => {
@@ -74,7 +74,7 @@ fn replaced(values: &[Value<'_>]) -> u64 {
     }
 }
 
-/// Into how many parts `split` takes a text apart at most.
+/// The maximum number of elements that `split` returns.
 fn pieces(values: &[Value<'_>]) -> u64 {
     match values {
         [Value::String(text), Value::String(separator), ..] => text.matches(&**separator).count() as u64,
@@ -82,7 +82,7 @@ fn pieces(values: &[Value<'_>]) -> u64 {
     }
 }
 
-/// How many bytes `join` puts together.
+/// The number of bytes that `join` returns.
 fn joined(values: &[Value<'_>]) -> u64 {
     let [Value::List(items), rest @ ..] = values else { return 0 };
     let separator = match rest {

@@ -1,23 +1,23 @@
-//! What can be wrong with an expression.
+//! Errors of compilation and evaluation.
 
 use thiserror::Error;
 
-/// An expression that makes no sense. The text shows where, as clients know it.
+/// An expression that does not compile. The text shows the position, as cel-go prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct CompileError(pub String);
 
-/// An expression that came to no value.
+/// An expression whose evaluation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EvaluateError {
     #[error("{0}")]
     Failed(String),
-    /// It took more than it may.
+    /// The cost limit was exceeded.
     #[error("operation cancelled: actual cost limit exceeded")]
     TooExpensive,
 }
 
-/// A problem at a place in the text.
+/// A problem at a position in the text.
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
     pub at: usize,
@@ -34,12 +34,12 @@ impl EvaluateError {
     }
 }
 
-/// Puts problems into one text, each with its line and a mark below it.
+/// Formats problems as one text, each with its line and a mark below it.
 pub(super) fn describe(source: &str, problems: &[Problem]) -> CompileError {
     let mut lines = Vec::new();
     for problem in problems {
         if source.is_empty() {
-            // There is no place to point at.
+            // There is no position to point at.
             lines.push(format!("ERROR: <input>:1:0: {}", problem.message));
             continue;
         }

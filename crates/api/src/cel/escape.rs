@@ -1,8 +1,8 @@
-//! Names of properties that expressions cannot write as they are.
+//! Escaping of property names that are not identifiers in expressions.
 
 use std::borrow::Cow;
 
-/// Words that mean something in the language.
+/// Reserved words of the language.
 const RESERVED: [&str; 22] = [
     "true",
     "false",
@@ -30,7 +30,7 @@ const RESERVED: [&str; 22] = [
 
 const PARTS: [(&str, &str); 4] = [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
 
-/// How an expression writes the property; none where it cannot.
+/// The escaped name of a property, or none if it has none.
 pub fn escape(name: &str) -> Option<Cow<'_, str>> {
     let mut characters = name.chars();
     let first = characters.next()?;
@@ -62,7 +62,7 @@ pub fn escape(name: &str) -> Option<Cow<'_, str>> {
     Some(escaped.into())
 }
 
-/// The property that an expression means.
+/// The property with that escaped name.
 pub fn unescape(written: &str) -> Cow<'_, str> {
     if !written.contains("__") {
         return written.into();

@@ -1,21 +1,21 @@
-//! What an expression may cost at most, judged from how large its values may be.
+//! Estimate of the maximum cost of an expression, from the maximum size of its values.
 
 use super::ast::{Kind, Macro, MacroName, Node};
 use crate::json_schema::JsonSchemaProps;
 
-/// No value of a request can be larger.
+/// The maximum size of a value in a request.
 const MAX_REQUEST: u64 = 3 * 1024 * 1024;
 
-/// How large a value may be, and what it holds.
+/// The maximum size of a value and of its elements.
 #[derive(Clone, Debug)]
 enum Size<'p> {
     /// A value of a schema.
     Of(&'p JsonSchemaProps),
-    /// Anything else, with at most so many elements or characters.
+    /// Any other value, with a maximum number of elements or characters.
     AtMost(u64),
 }
 
-/// The highest cost of the expression, where `self` and `oldSelf` are values of the schema.
+/// The maximum cost of the expression if `self` and `oldSelf` are values of the schema.
 pub(super) fn estimate(node: &Node, props: &JsonSchemaProps) -> u64 {
     let mut estimator = Estimator { variables: vec![("self", Size::Of(props)), ("oldSelf", Size::Of(props))] };
     estimator.cost(node).0
@@ -26,7 +26,7 @@ struct Estimator<'p> {
 }
 
 impl<'p> Estimator<'p> {
-    /// What evaluating costs at most, and how large the outcome may be.
+    /// The maximum cost of evaluation and size of the result.
     fn cost(&mut self, node: &'p Node) -> (u64, Size<'p>) {
         match &node.kind {
             Kind::Text(text) => (0, Size::AtMost(text.chars().count() as u64)),
@@ -77,7 +77,7 @@ impl<'p> Estimator<'p> {
         }
         let count = |at: usize| sizes.get(at).map_or(1, Size::count);
         let tenth = |size: u64| size.div_ceil(10).max(1);
-        // All elements of a list together, where they are texts.
+        // The total size of a list of texts.
         let together = || sizes.first().map_or(1, |list| list.count().saturating_mul(list.element().count()));
         let own = match function {
             "join" => tenth(together()),
@@ -100,7 +100,7 @@ impl<'p> Estimator<'p> {
             ("_?_:_", _) => Size::AtMost(count(1).max(count(2))),
             ("join", _) => Size::AtMost(together()),
             ("_+_", _) => Size::AtMost(count(0).saturating_add(count(1))),
-            // Nothing is known of how long such a text may get.
+            // The length of such a text is unknown.
             ("string", _) => Size::AtMost(u64::MAX),
             ("size" | "int" | "double" | "sum" | "_==_" | "_&&_", _) => Size::AtMost(1),
             (_, Some(first)) => Size::AtMost(first.count()),
@@ -132,7 +132,7 @@ impl<'p> Estimator<'p> {
 }
 
 impl<'p> Size<'p> {
-    /// How many elements, entries or characters there can be.
+    /// The maximum number of elements, entries or characters.
     fn count(&self) -> u64 {
         match self {
             Size::AtMost(count) => *count,
@@ -156,7 +156,7 @@ impl<'p> Size<'p> {
         }
     }
 
-    /// What a macro with one variable goes through.
+    /// The elements over which a macro with one variable iterates.
     fn key_or_element(&self) -> Size<'p> {
         match self {
             Size::Of(props) if props.items.is_none() => Size::AtMost(MAX_REQUEST),
@@ -188,7 +188,7 @@ fn count_of(props: &JsonSchemaProps) -> u64 {
     }
 }
 
-/// How many bytes a value takes at least in a request.
+/// The minimum number of bytes of a value in a request.
 pub(crate) fn smallest(props: &JsonSchemaProps) -> u64 {
     match props.kind.as_str() {
         "string" => match props.format.as_str() {

@@ -1,4 +1,4 @@
-//! Expressions evaluated.
+//! Evaluation of expressions.
 
 use super::ast::{Kind, Macro, MacroName, Node};
 use super::cost::Meter;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub(super) type Outcome<'a> = Result<Value<'a>, EvaluateError>;
 
-/// Evaluates expressions over variables, for as long as they may cost.
+/// Evaluates expressions over variables, up to a cost limit.
 pub(super) struct Evaluator<'a> {
     /// Innermost last.
     variables: Vec<(&'a str, Value<'a>)>,
@@ -136,7 +136,7 @@ impl<'a> Evaluator<'a> {
                 _ => values.push(self.evaluate(target)?),
             }
         }
-        // The other value of an optional is only looked at where it is needed.
+        // The alternative of an optional is evaluated only if it is needed.
         if let (Some(Value::Optional(Some(inner))), "orValue" | "or") = (values.first(), function) {
             return Ok(if function == "or" { values[0].clone() } else { (**inner).clone() });
         }
@@ -148,7 +148,7 @@ impl<'a> Evaluator<'a> {
         functions::call(function, &values).and_then(fit)
     }
 
-    /// `&&` and `||`: one side can decide alone, whichever comes first, and whatever becomes of the other.
+    /// `&&` and `||`: either side can decide the result, even if the other fails.
     fn junction(&mut self, left: &'a Node, right: &'a Node, decisive: bool) -> Outcome<'a> {
         let left = self.evaluate(left);
         if matches!(left, Err(EvaluateError::TooExpensive)) || matches!(left, Ok(Value::Bool(flag)) if flag == decisive)
@@ -240,7 +240,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// `all` and `exists`: an element can decide alone, whatever becomes of the others.
+    /// `all` and `exists`: one element can decide the result, even if others fail.
     fn quantify(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>, decisive: bool) -> Outcome<'a> {
         let mut failure = None;
         for pair in pairs {
@@ -317,7 +317,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Fails where a value does not fit its schema.
+/// Fails if a value does not match its schema.
 fn fit(value: Value<'_>) -> Outcome<'_> {
     match value {
         Value::Unfit(problem) => Err(EvaluateError::new(&*problem)),
@@ -327,7 +327,7 @@ fn fit(value: Value<'_>) -> Outcome<'_> {
 
 type Pair<'a> = (Value<'a>, Option<Value<'a>>);
 
-/// What a macro goes through: elements or keys, or with two variables indices or keys and what is there.
+/// The range of a macro: elements or keys; with two variables, indices or keys with their values.
 fn pairs<'a>(range: &Value<'a>, two: bool) -> Option<Vec<Pair<'a>>> {
     if let Some(elements) = range.elements() {
         let elements = elements.iter().cloned();

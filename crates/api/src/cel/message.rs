@@ -1,4 +1,4 @@
-//! What `Name{...}` makes, and values as JSON.
+//! Objects that `Name{...}` builds, and conversion of values to JSON.
 
 use serde_json::{Map, Value as Json};
 
@@ -6,7 +6,7 @@ use super::error::EvaluateError;
 use super::functions::shown;
 use super::value::Value;
 
-/// An object that an expression made field by field.
+/// An object that an expression built field by field.
 #[derive(Clone, Debug)]
 pub struct Message<'a> {
     /// The name of the type.
@@ -27,7 +27,7 @@ impl<'a> Message<'a> {
             && self.fields.iter().all(|(name, value)| other.field(name).is_some_and(|theirs| value.equals(&theirs)))
     }
 
-    /// The first object inside whose name is not the path that leads to it.
+    /// The first nested object whose name is not its path.
     pub fn misnamed(&self) -> Option<String> {
         check_names(&Value::Message(std::sync::Arc::new(self.clone())), self.name)
     }
@@ -53,14 +53,14 @@ fn check_names(value: &Value<'_>, path: &str) -> Option<String> {
 }
 
 impl Value<'_> {
-    /// The value as JSON; fails where JSON has nothing like it.
+    /// The value as JSON, or an error for types that JSON does not have.
     pub fn to_json(&self) -> Result<Json, EvaluateError> {
         Ok(match self {
             Value::Null | Value::Optional(None) => Json::Null,
             Value::Bool(flag) => (*flag).into(),
             Value::Int(number) => (*number).into(),
             Value::Uint(number) => (*number).into(),
-            // JSON does not tell 3.0 from 3.
+            // JSON does not distinguish 3.0 from 3.
             Value::Double(number) if number.fract() == 0.0 && number.abs() < 9.0e15 => (*number as i64).into(),
             Value::Double(number) => (*number).into(),
             Value::String(text) => text.to_string().into(),

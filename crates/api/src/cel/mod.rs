@@ -1,7 +1,7 @@
-//! The Common Expression Language, as far as Kubernetes speaks it.
+//! The Common Expression Language (CEL) with the libraries of Kubernetes.
 //!
-//! In: an expression, what its variables are (types) and what they hold (JSON). Out: whether the expression makes sense,
-//! and its value. Rules of custom resources are its first users; policies speak the same language.
+//! In: an expression with the types and values of its variables. Out: compile errors, or its value and cost.
+//! Validation rules of custom resources and admission policies use it.
 
 mod ast;
 mod authorizer;

@@ -1,14 +1,14 @@
-//! Tokens as trees, with macros unfolded on the way.
+//! The parser: tokens to syntax trees, with macros expanded.
 
 use super::ast::{Kind, Node};
 use super::error::Problem;
 use super::lexer::{Token, tokens};
 use super::macros::member_call;
 
-/// Trees that are higher than this are refused, whether they grow by brackets or by chains of operators and calls.
+/// The maximum depth of a tree, by brackets or by chains of operators and calls.
 const MAX_DEPTH: usize = 250;
 
-/// How often the parser may call itself for what is in brackets. That takes several calls a level, so it is less.
+/// The maximum depth of brackets. Each level takes several recursive calls, so it is lower.
 const MAX_BRACKETS: usize = 100;
 
 pub(super) fn parse(source: &str) -> Result<Node> {
@@ -28,7 +28,7 @@ struct Parser {
 
 type Result<T> = std::result::Result<T, Problem>;
 
-/// Operators by how tightly they bind, loosest first, with the functions they stand for.
+/// Operators by precedence, lowest first, with their functions.
 const BINARY: [&[(&str, &str)]; 5] = [
     &[("||", "_||_")],
     &[("&&", "_&&_")],
@@ -77,13 +77,13 @@ impl Parser {
             Token::Sign(sign) => (*sign).to_owned(),
             Token::End => "<EOF>".to_owned(),
         };
-        // One token too many before the end is told differently.
+        // An extra token before the end has a different message.
         let last = expected == "<EOF>" && matches!(self.tokens.get(self.next + 1), Some((Token::End, _)));
         let how = if last { "extraneous" } else { "mismatched" };
         self.problem(format!("Syntax error: {how} input '{found}' expecting {expected}"))
     }
 
-    /// Whether the next token stands right after a call's opening parenthesis.
+    /// Whether the next token directly follows a call's opening parenthesis.
     fn begins_arguments(&self) -> bool {
         let before = |distance: usize| self.next.checked_sub(distance).map(|at| &self.tokens[at].0);
         matches!((before(2), before(1)), (Some(Token::Name(_)), Some(Token::Sign("("))))
@@ -112,7 +112,7 @@ impl Parser {
         self.bounded(node)
     }
 
-    /// A node that is no deeper than may be. Chains such as `1 + 1 + 1` nest without a call of the parser inside another.
+    /// Checks the depth of a node: chains such as `1 + 1 + 1` nest without recursion of the parser.
     fn bounded(&self, node: Node) -> Result<Node> {
         if node.height > MAX_DEPTH {
             return Err(self.problem(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
@@ -120,7 +120,7 @@ impl Parser {
         Ok(node)
     }
 
-    /// Operands joined by operators that bind at least as tightly as the level says.
+    /// Operands joined by operators of at least that precedence.
     fn binary(&mut self, level: usize) -> Result<Node> {
         let mut left = self.unary()?;
         while let Some((found, function)) = self.operator().filter(|(found, _)| *found >= level) {
@@ -150,7 +150,7 @@ impl Parser {
             .and_then(|node| self.bounded(node))
     }
 
-    /// The operator that comes next: how tightly it binds, and its function.
+    /// The next operator: its precedence and its function.
     fn operator(&self) -> Option<(usize, &'static str)> {
         let written = match self.peek() {
             Token::Sign(sign) => *sign,
@@ -289,7 +289,7 @@ impl Parser {
             Token::Sign("{") => Kind::Map(self.entries()?),
             _ => {
                 self.next -= 1;
-                // A call may end where its first argument would begin.
+                // A call may have no arguments.
                 let end = if self.begins_arguments() { "')', " } else { "" };
                 return Err(self.unexpected(&format!(
                     "{{'[', '{{', '(', {end}'.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
@@ -364,7 +364,7 @@ impl Parser {
     }
 }
 
-/// A tree over operands, which keep their order; `places` are those of the operators between them.
+/// A balanced tree over operands in their order; `places` are the positions of the operators between them.
 fn balanced(operands: &mut [Option<Node>], places: &[usize], function: &str) -> Option<Node> {
     if operands.len() < 2 {
         return operands.first_mut()?.take();

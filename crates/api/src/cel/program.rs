@@ -1,4 +1,4 @@
-//! Expressions ready to be evaluated.
+//! Compiled expressions.
 
 use super::ast::Node;
 use super::check::check;
@@ -11,7 +11,7 @@ use super::value::Value;
 use super::weight::weigh;
 use crate::json_schema::JsonSchemaProps;
 
-/// Deeper types are not told apart.
+/// Types that are deeper than this count as equal.
 const MAX_TYPE_DEPTH: usize = 100;
 
 /// A compiled expression.
@@ -25,16 +25,16 @@ pub struct Program {
 pub type Variable = (String, Type);
 
 impl Program {
-    /// Reads an expression and checks it against the variables it may use.
+    /// Compiles an expression that may use these variables.
     pub fn compile(source: &str, variables: &[Variable]) -> Result<Self, CompileError> {
         let root = parse(source).map_err(|problem| describe(source, &[problem]))?;
         let (kind, problems) = check(&root, variables);
-        // Types of variables are made of types of variables before them, thousands of times.
+        // Types of variables are built from those of earlier variables, thousands of times.
         let kind = if kind.nests_at_most(MAX_TYPE_DEPTH) { kind } else { Type::Dyn };
         if problems.is_empty() { Ok(Program { root, kind }) } else { Err(describe(source, &problems)) }
     }
 
-    /// The type of what the expression comes to.
+    /// The type of the expression.
     pub fn kind(&self) -> &Type {
         &self.kind
     }
@@ -53,19 +53,19 @@ impl Program {
         found
     }
 
-    /// What the expression may cost at most, where `self` is a value of the schema.
+    /// The maximum cost of the expression if `self` is a value of the schema.
     pub fn highest_cost(&self, props: &JsonSchemaProps) -> u64 {
         estimate(&self.root, props)
     }
 
-    /// Evaluates the expression; gives its value and what it cost.
+    /// Evaluates the expression and returns its value and cost.
     pub fn evaluate<'a>(
         &'a self,
         variables: Vec<(&'a str, Value<'a>)>,
         cost_limit: u64,
     ) -> (Result<Value<'a>, EvaluateError>, u64) {
         let mut evaluator = Evaluator::new(variables, cost_limit);
-        // Results are what other expressions start from, and what messages and patches are made of.
+        // Other expressions, messages and patches are built from results.
         let outcome = evaluator.evaluate(&self.root).and_then(|value| match weigh(&value) {
             Some(_) => Ok(value),
             None => Err(EvaluateError::TooExpensive),
@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    /// Evaluates an expression over nothing; gives its value or the error as text.
+    /// Evaluates an expression without variables; returns its value or the error as text.
     fn shown(source: &str) -> String {
         let program = match Program::compile(source, &[]) {
             Ok(program) => program,
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(compile(deep), Type::Dyn);
     }
 
-    /// Small expressions whose values are huge, or take forever to go through.
+    /// Small expressions with huge values.
     #[test]
     fn no_expression_fills_memory_or_runs_without_end() {
         let doubled = |first: &str, step: &str, last: &str| {

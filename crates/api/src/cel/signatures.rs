@@ -16,7 +16,7 @@ pub(super) struct Signature {
     pub has_receiver: bool,
 }
 
-/// Names in front of a dot that are no variables but libraries.
+/// Names before a dot that are libraries, not variables.
 const LIBRARIES: [&str; 9] = ["optional", "strings", "lists", "sets", "ip", "format", "jsonpatch", "math", "cel"];
 
 static SIGNATURES: LazyLock<HashMap<&'static str, Vec<Signature>>> = LazyLock::new(|| {
@@ -33,7 +33,7 @@ pub(super) fn is_library(name: &str) -> bool {
     LIBRARIES.contains(&name)
 }
 
-/// The signatures of a function; of a library's with its name in front.
+/// The signatures of a function; those of a library include its name.
 pub(super) fn of(function: &str) -> &'static [Signature] {
     let function = match function {
         "_<=_" | "_>_" | "_>=_" => "_<_",
@@ -65,7 +65,7 @@ fn read(line: &'static str) -> Option<(&'static str, Signature)> {
     Some((name, Signature { arguments: types, result: kind(result)?, has_receiver: receiver.is_some() }))
 }
 
-/// Whether what stands in front of the dot is a library: some names are both that and a type.
+/// Whether the name before the dot is a library: some names are both a library and a type.
 fn is_static(name: &str, arguments: &str, function: &str) -> bool {
     match name {
         "ip" => function == "isCanonical",
@@ -75,7 +75,7 @@ fn is_static(name: &str, arguments: &str, function: &str) -> bool {
     }
 }
 
-/// Where the arguments' bracket closes.
+/// The position where the argument list closes.
 fn matching(line: &str) -> Option<usize> {
     let open = opening(&line[..line.find(") ")?])?;
     let mut depth = 0;
@@ -94,7 +94,7 @@ fn matching(line: &str) -> Option<usize> {
     None
 }
 
-/// Where the arguments' bracket opens: behind the last dot that is not inside brackets.
+/// The position where the argument list opens: after the last dot outside brackets.
 fn opening(head: &str) -> Option<usize> {
     let mut depth = 0;
     let mut start = 0;

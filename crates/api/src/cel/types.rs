@@ -5,10 +5,10 @@ use crate::schema::{NodeRef, Shape};
 use std::fmt;
 use std::sync::Arc;
 
-/// What an expression can come to.
+/// The type of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Anything; only the value itself will tell.
+    /// Any type; checked at evaluation.
     Dyn,
     Null,
     Bool,
@@ -26,18 +26,18 @@ pub enum Type {
     Type,
     /// A type of one of Kubernetes' libraries, by name.
     Opaque(&'static str),
-    /// What `Name{...}` makes, by name.
+    /// An object that `Name{...}` builds, by name.
     Message(Arc<str>),
-    /// Stands for the same type wherever it occurs in a signature.
+    /// A type parameter of a signature.
     Parameter(char),
 }
 
-/// An object whose fields are known.
+/// An object with known fields.
 #[derive(Debug, PartialEq)]
 pub struct ObjectType {
     /// The name of the type.
     pub name: String,
-    /// By the name an expression writes.
+    /// By the name in expressions.
     pub fields: Vec<(String, Type)>,
 }
 
@@ -54,7 +54,7 @@ impl Type {
         Type::List(Arc::new(element))
     }
 
-    /// Whether lists, maps and optionals lie inside one another no deeper than this.
+    /// Whether lists, maps and optionals nest no deeper than this.
     pub fn nests_at_most(&self, levels: usize) -> bool {
         match self {
             Type::List(inner) | Type::Optional(inner) => levels > 0 && inner.nests_at_most(levels - 1),
@@ -68,7 +68,7 @@ impl Type {
         Type::Map(Arc::new(key), Arc::new(value))
     }
 
-    /// The type of the values of a schema; none where rules cannot look inside.
+    /// The type of the values of a schema, or none if rules cannot access them.
     pub fn of_props(props: &JsonSchemaProps, is_resource: bool) -> Option<Type> {
         let is_resource = is_resource || props.embedded;
         if props.int_or_string {
@@ -97,7 +97,7 @@ impl Type {
     }
 }
 
-/// Deeper values are not looked into: some schemas hold themselves.
+/// The maximum depth, as some schemas contain themselves.
 const DEEPEST: usize = 16;
 
 impl Type {
@@ -155,7 +155,7 @@ fn object_type(props: &JsonSchemaProps, is_resource: bool) -> Type {
     Type::Object(Arc::new(ObjectType { name: "object".to_owned(), fields }))
 }
 
-/// As messages name it.
+/// The name in messages.
 impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

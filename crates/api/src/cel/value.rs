@@ -1,4 +1,4 @@
-//! What expressions come to.
+//! Values of expressions.
 
 use super::authorizer::{AuthorizerValue, DECISION, Decision};
 use super::error::EvaluateError;
@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A value. JSON is looked at where it lies.
+/// A value. JSON is borrowed, not copied.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
     Null,
@@ -28,7 +28,7 @@ pub enum Value<'a> {
     Duration(SignedDuration),
     List(Arc<Vec<Value<'a>>>),
     Map(Arc<Vec<(Value<'a>, Value<'a>)>>),
-    /// A list or an object of JSON, with its schema where there is one.
+    /// A list or an object of JSON, with its schema if there is one.
     JsonList(&'a [Json], Option<&'a JsonSchemaProps>),
     JsonMap(&'a Map<String, Json>, Option<&'a JsonSchemaProps>),
     Optional(Option<Arc<Value<'a>>>),
@@ -39,12 +39,12 @@ pub enum Value<'a> {
     Cidr(IpAddr, u8),
     Semver(Arc<Semver>),
     Format(&'static str),
-    /// What `Name{...}` made.
+    /// An object that `Name{...}` built.
     Message(Arc<Message<'a>>),
     /// The authorizer with an access check, and its decision.
     Authorizer(Arc<AuthorizerValue<'a>>),
     Decision(Arc<Decision>),
-    /// JSON that does not fit its schema; whoever looks at it fails with these words.
+    /// JSON that does not match its schema; its use fails with this message.
     Unfit(Arc<str>),
 }
 
@@ -58,7 +58,7 @@ pub struct Semver {
 }
 
 impl<'a> Value<'a> {
-    /// Takes a value of JSON by its schema: texts may stand for times, whole numbers for fractions.
+    /// Converts JSON by its schema: texts can be times, integers can be doubles.
     pub fn of_json(json: &'a Json, props: Option<&'a JsonSchemaProps>) -> Self {
         if let Some(problem) = props.and_then(|props| unfit(json, props)) {
             return Value::Unfit(problem.into());
@@ -120,7 +120,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The elements of a list; none where it is no list.
+    /// The elements, or none if the value is not a list.
     pub fn elements(&self) -> Option<Cow<'_, [Value<'a>]>> {
         match self {
             Value::List(items) => Some(Cow::Borrowed(items)),
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The entries of a map; none where it is no map.
+    /// The entries, or none if the value is not a map.
     pub fn entries(&self) -> Option<Cow<'_, [(Value<'a>, Value<'a>)]>> {
         match self {
             Value::Map(entries) => Some(Cow::Borrowed(entries)),
@@ -158,7 +158,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How many elements, entries or characters there are.
+    /// The number of elements, entries or characters.
     pub fn size(&self) -> Option<usize> {
         match self {
             Value::String(text) => Some(text.chars().count()),
@@ -171,7 +171,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A field by the name an expression writes.
+    /// The field with that name in expressions.
     pub fn field(&self, written: &str) -> Option<Value<'a>> {
         match self {
             Value::JsonMap(fields, props) => {
@@ -188,7 +188,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What a map holds under a key.
+    /// The value of a map for a key.
     pub fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (Value::JsonMap(fields, props), Value::String(key)) => {
@@ -202,7 +202,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Equal as the language sees it; values of different types are different, numbers compare by value.
+    /// Equality of the language: values of different types differ, numbers compare by value.
     pub fn equals(&self, other: &Value<'_>) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
@@ -242,7 +242,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The order of two values where their types have one.
+    /// The order of two values, if their types have one.
     pub fn compare(&self, other: &Value<'_>) -> Result<Ordering, EvaluateError> {
         let order = match (self, other) {
             (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
@@ -258,7 +258,7 @@ impl<'a> Value<'a> {
         order.ok_or_else(EvaluateError::no_such_overload)
     }
 
-    /// The order of two numbers of any kind; none where one is no number, none within where there is no order.
+    /// The order of two numbers; none if one is not a number, `Some(None)` for NaN.
     fn compare_numbers(&self, other: &Value<'_>) -> Option<Option<Ordering>> {
         let wide = |value: &Value<'_>| match value {
             Value::Int(number) => Some(i128::from(*number)),
@@ -278,7 +278,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Why a value of JSON is none of its schema, in words.
+/// Why a JSON value does not match its schema.
 fn unfit(json: &Json, props: &JsonSchemaProps) -> Option<String> {
     let got = match json {
         Json::Null if props.nullable || props.kind.is_empty() => return None,
@@ -311,7 +311,7 @@ fn unfit(json: &Json, props: &JsonSchemaProps) -> Option<String> {
     (!fits).then(|| format!("invalid data, expected {expected}, got {got}"))
 }
 
-/// Lists that are sets or maps are equal in any order.
+/// Lists of type set or map are equal in any order.
 fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
     let any_order =
         matches!(list, Value::JsonList(_, Some(props)) if matches!(props.list_type.as_deref(), Some("set" | "map")));

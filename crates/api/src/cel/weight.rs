@@ -1,23 +1,23 @@
-//! How large a value is when it is written out.
+//! The size of a value when it is written out.
 //!
-//! Values share their parts, so that an expression of a few lines can make one that is small in memory and endless when it
-//! is compared, shown or turned into JSON: `cel.bind(b, [a, a], cel.bind(c, [b, b], ...))` doubles with every line. Whatever
-//! goes through a whole value asks here first.
+//! Values share memory, so that an expression of a few lines can build one that is small in memory and endless when it
+//! is compared, printed or converted to JSON: `cel.bind(b, [a, a], cel.bind(c, [b, b], ...))` doubles with every line.
+//! Every function that traverses a whole value checks its weight first.
 
 use serde_json::Value as Json;
 
 use super::value::Value;
 use crate::decode::MAX_VALUE_DEPTH;
 
-/// Values that would be larger are too expensive to go through.
-pub(super) const HEAVIEST: u64 = 16 * 1024 * 1024;
+/// The maximum size of a value that may be traversed.
+pub(super) const MAX_WEIGHT: u64 = 16 * 1024 * 1024;
 
-/// One for each value inside plus one for each byte of text; none where that is more than [`HEAVIEST`], or where values
-/// nest deeper than an object may.
+/// One for each nested value plus one for each byte of text; none if that is more than [`MAX_WEIGHT`], or if values
+/// nest deeper than objects may.
 pub(super) fn weigh(value: &Value<'_>) -> Option<u64> {
-    let mut left = HEAVIEST;
+    let mut left = MAX_WEIGHT;
     descend(value, &mut left, 0)?;
-    Some(HEAVIEST - left)
+    Some(MAX_WEIGHT - left)
 }
 
 fn descend(value: &Value<'_>, left: &mut u64, depth: usize) -> Option<()> {

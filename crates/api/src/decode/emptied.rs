@@ -1,13 +1,13 @@
-//! Lists and maps that were given without anything in them.
+//! Empty lists and maps in a body.
 //!
-//! They count as absent and are not kept, but messages about an object show them as they were given.
+//! They count as absent and are removed, but messages about the object print them.
 
 use serde_json::{Map, Value};
 
 use super::path::Step;
 use crate::schema::{Field, NodeRef, Presence, Shape};
 
-/// Where an empty list or map was given.
+/// An empty list or map and its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
     at: Vec<At>,
@@ -21,21 +21,21 @@ enum At {
 }
 
 impl Emptied {
-    /// Whether a field's value is a list or map without anything in it, where messages could show that.
+    /// Whether a field's value is an empty list or map that messages could print.
     pub(super) fn matters(owner: NodeRef<'_>, field: &Field, value: &Value) -> bool {
         let empty = match (&owner.at(field.node).get().shape, value) {
             (Shape::List(_), Value::Array(items)) => items.is_empty(),
             (Shape::Map(_), Value::Object(entries)) => entries.is_empty(),
             _ => false,
         };
-        // Selectors are shown in the form of the API, which leaves empty fields out.
+        // Messages print selectors in the form of the API, which omits empty fields.
         empty
             && matches!(field.presence, Presence::NonZero | Presence::Always)
             && &*field.name != "managedFields"
             && !owner.get().struct_name().starts_with("LabelSelector")
     }
 
-    /// The empty value at a path, whose last step is the field that holds it.
+    /// The empty value at a path.
     pub(super) fn new(steps: &[Step<'_>], value: &Value) -> Emptied {
         let at = steps.iter().map(|step| match step {
             Step::Field { name, .. } => At::Name((*name).into()),
@@ -45,7 +45,7 @@ impl Emptied {
         Emptied { at: at.collect(), is_list: value.is_array() }
     }
 
-    /// Puts the empty value back where its place is still there and free.
+    /// Restores the empty value if its parent exists and the field is not set.
     pub fn put_back(&self, object: &mut Value) {
         let Some((At::Name(last), before)) = self.at.split_last() else { return };
         let mut holder = object;

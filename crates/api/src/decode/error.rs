@@ -1,38 +1,38 @@
-//! What can be wrong with a body.
+//! Errors of decoding.
 
 use thiserror::Error;
 
-/// A body that is no object of its kind. The text is what a client of Kubernetes expects to read.
+/// A body that is not an object of its kind, with the message of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Not JSON at all.
+    /// Not JSON.
     #[error("{0}")]
     Syntax(Box<str>),
-    /// Not YAML at all.
+    /// Not YAML.
     #[error("{0}")]
     Yaml(Box<str>),
-    /// A value of another type than the field has.
+    /// A value of the wrong type.
     #[error("{0}")]
     Type(Box<str>),
-    /// A value of the right type that cannot be read, such as a time or quantity.
+    /// An invalid value of the right type, such as a time or quantity.
     #[error("{0}")]
     Value(Box<str>),
 }
 
-/// What strict field validation objects to, though the object could be read.
+/// A problem that strict field validation reports, although the object could be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StrictProblem {
     #[error("unknown field {}", crate::decode::path::quoted(.0))]
     Unknown(Box<str>),
     #[error("duplicate field {}", crate::decode::path::quoted(.0))]
     Duplicate(Box<str>),
-    /// Keys given twice in YAML, all in one text.
+    /// Duplicate keys in YAML, all in one text.
     #[error("{0}")]
     Yaml(Box<str>),
 }
 
 impl StrictProblem {
-    /// The problem as warnings, one a line of YAML.
+    /// The problem as warnings, one for each line of YAML.
     pub fn warnings(&self) -> Vec<String> {
         let text = self.to_string();
         let text = text.strip_prefix("yaml: unmarshal errors:\n").unwrap_or(&text);

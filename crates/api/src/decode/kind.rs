@@ -1,9 +1,9 @@
-//! Which kind a body says it is.
+//! The type of a body: `apiVersion` and `kind`.
 
 use super::error::DecodeError;
 use super::scanner::{Scanner, ValueStart};
 
-/// The two fields that every object names its kind with.
+/// The two fields that name the type of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeMeta {
     /// `apiVersion`, or empty.
@@ -12,7 +12,7 @@ pub struct TypeMeta {
     pub kind: String,
 }
 
-/// Finds apiVersion and kind, and checks the syntax of the whole body on the way.
+/// Finds `apiVersion` and `kind`, and checks the syntax of the whole body.
 pub fn type_meta(bytes: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut scanner = Scanner::new(bytes);
     let mut found = TypeMeta::default();

@@ -1,8 +1,8 @@
-//! From bytes to objects, by schema.
+//! Decoding of request bodies into objects, by schema.
 //!
-//! In: a request's body and the node of the kind it should hold. Out: the object with unknown fields gone, quantities and
-//! times in their canonical form, and the list of problems that strict field validation objects to. Errors read as the
-//! ones clients of Kubernetes know.
+//! In: a body and the schema node of the expected kind. Out: the object without unknown fields, with quantities and
+//! times in canonical form, and the problems that strict field validation reports. Error messages are those of
+//! Kubernetes.
 
 mod emptied;
 mod error;
@@ -26,14 +26,14 @@ pub use time::seconds as time_in_seconds;
 use crate::schema::NodeRef;
 use serde_json::Value;
 
-/// What a body held.
+/// A decoded body.
 #[derive(Debug)]
 pub struct Decoded {
     /// The object.
     pub value: Value,
-    /// In the order of the document. The caller refuses, warns or ignores.
+    /// In document order. The caller refuses the object, warns, or ignores them.
     pub problems: Vec<StrictProblem>,
-    /// Empty lists and maps that were given where they count as absent.
+    /// Empty lists and maps that count as absent.
     pub emptied: Vec<Emptied>,
 }
 
@@ -42,7 +42,7 @@ pub fn json(bytes: &[u8], node: NodeRef<'_>) -> Result<Decoded, DecodeError> {
     typed::decode(bytes, node)
 }
 
-/// Decodes YAML the same way; keys written twice are problems of their own.
+/// Decodes YAML the same way; duplicate keys are problems of their own.
 pub fn yaml(bytes: &[u8], node: NodeRef<'_>) -> Result<Decoded, DecodeError> {
     let (value, duplicates) = yaml::read(bytes)?;
     let mut decoded = reread(&value, node)?;
@@ -50,17 +50,17 @@ pub fn yaml(bytes: &[u8], node: NodeRef<'_>) -> Result<Decoded, DecodeError> {
     Ok(decoded)
 }
 
-/// Decodes an object that is already JSON in memory, such as one that a patch made.
+/// Decodes an object in memory, such as the result of a patch.
 pub fn value(value: &Value, node: NodeRef<'_>) -> Result<Decoded, DecodeError> {
     reread(value, node)
 }
 
-/// Reads any JSON; only fields given twice are problems.
+/// Decodes JSON without a schema; only duplicate fields are problems.
 pub fn untyped_json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     untyped::decode(bytes)
 }
 
-/// Reads any YAML as JSON; only keys given twice are problems.
+/// Decodes YAML without a schema; only duplicate keys are problems.
 pub fn untyped_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let (value, problems) = yaml::read(bytes)?;
     Ok(Decoded { value, problems: problems.into_iter().collect(), emptied: Vec::new() })
@@ -76,7 +76,7 @@ mod tests {
     use crate::schema::builtin;
     use proptest::prelude::*;
 
-    /// JSON of any shape, with names that schemas know among others.
+    /// JSON of any shape, with some field names of schemas.
     fn any_json() -> impl Strategy<Value = Value> {
         let name = prop_oneof![
             "[a-z]{1,3}",
@@ -142,7 +142,7 @@ mod tests {
         #[test]
         fn yaml_reads_json(written in any_json()) {
             let text = written.to_string();
-            // YAML has no room for control characters.
+            // YAML does not allow control characters.
             prop_assume!(!text.chars().any(|c| c.is_control() || !(' '..='\u{d7ff}').contains(&c)));
             let read = untyped_yaml(text.as_bytes()).expect("YAML").value;
             prop_assert!(crate::apply::same_value(&read, &written), "{written} was read as {read}");

@@ -1,15 +1,15 @@
-//! The form in which objects are kept and answered: what is always printed is there, what is empty is not.
+//! Normalization: adds the fields that Kubernetes always prints, and removes empty ones.
 
 use super::typed::is_zero;
 use crate::schema::{Field, NodeRef, Object, Presence, Shape};
 use serde_json::{Map, Value};
 
-/// Brings an object into the form in which Kubernetes prints it.
+/// Normalizes an object to the form in which Kubernetes prints it.
 pub fn normalize(value: &mut Value, node: NodeRef<'_>) {
     Form { keeps_empty: false }.bring(value, node);
 }
 
-/// The same, but for empty lists and maps that are always printed: who writes one owns it, so they stay until that is
+/// The same, but keeps empty lists and maps that are always printed: their writer owns them, so they stay until that is
 /// recorded.
 pub fn normalize_as_given(value: &mut Value, node: NodeRef<'_>) {
     Form { keeps_empty: true }.bring(value, node);
@@ -79,7 +79,7 @@ impl Form {
     }
 }
 
-/// What a field holds that was never set.
+/// The zero value of a field.
 pub fn zero(node: NodeRef<'_>) -> Value {
     match &node.get().shape {
         Shape::Object(object) => {
@@ -96,7 +96,7 @@ pub fn zero(node: NodeRef<'_>) -> Value {
     }
 }
 
-/// An empty list of managers is no absent one: it asks to start over, and whoever keeps track takes it away.
+/// An empty managedFields list is kept: it resets field ownership, and the tracker removes it.
 pub(super) fn starts_over(field: &Field, value: &Value) -> bool {
     &*field.name == "managedFields" && value.is_array()
 }
@@ -110,7 +110,7 @@ fn add_missing(fields: &mut Map<String, Value>, node: NodeRef<'_>, object: &Obje
     }
 }
 
-/// Whether values of this node can need work at all.
+/// Whether values of this node can need normalization.
 fn has_inner_form(node: NodeRef<'_>) -> bool {
     matches!(node.get().shape, Shape::Object(_) | Shape::Map(_) | Shape::List(_) | Shape::SchemaOr { .. })
 }

@@ -1,4 +1,4 @@
-//! Where in a document the decoder is, and how errors name such a place.
+//! The decoder's position in a document, and its form in error messages.
 
 use crate::schema::Node;
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ pub(super) enum Step<'a> {
     Index(usize),
 }
 
-/// The path as strict problems name it: `spec.containers[0].image`, and `name` after it.
+/// The path in strict decoding errors: `spec.containers[0].image`, and `name` after it.
 pub(super) fn document_path(steps: &[Step<'_>], name: &str) -> Box<str> {
     let mut path = String::new();
     for step in steps {
@@ -41,7 +41,7 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// The target as type errors name it: the struct, then every field on the way to it.
+/// The target in type errors: the struct, then the fields on the path to it.
 pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
     let mut owner = None;
     let mut fields = String::new();
@@ -60,7 +60,7 @@ pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
     }
 }
 
-/// Text in double quotes, with what is not printable escaped.
+/// Quotes a text and escapes characters that are not printable.
 pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -71,7 +71,7 @@ pub(crate) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A byte in single quotes, as syntax errors show it.
+/// Quotes a byte as syntax errors do.
 pub(super) fn quoted_byte(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".to_owned(),

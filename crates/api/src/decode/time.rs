@@ -1,11 +1,11 @@
-//! Times in bodies: RFC 3339, with the messages clients know for what is not.
+//! Times in bodies: RFC 3339, with the errors of Go.
 
 use super::path::quoted;
 use crate::time;
 use jiff::civil::Date;
 use jiff::tz::Offset;
 
-/// Reads a time and gives it in UTC with whole seconds; the zero time is none.
+/// Parses a time and returns it in UTC with whole seconds, or none for the zero time.
 pub fn seconds(text: &str) -> Result<Option<String>, String> {
     if is_canonical(text) {
         return Ok(Some(text.to_owned()).filter(|text| text != ZERO));
@@ -14,7 +14,7 @@ pub fn seconds(text: &str) -> Result<Option<String>, String> {
     Ok(Some(time::seconds(at)).filter(|text| text != ZERO))
 }
 
-/// Reads a time that must have six digits of fraction.
+/// Parses a time with a fraction of six digits.
 pub(super) fn micros(text: &str) -> Result<Option<String>, String> {
     let at = Reader::new(text, "2006-01-02T15:04:05.000000Z07:00").read(true)?;
     Ok(Some(time::micros(at)).filter(|text| text != "0001-01-01T00:00:00.000000Z"))
@@ -22,7 +22,7 @@ pub(super) fn micros(text: &str) -> Result<Option<String>, String> {
 
 const ZERO: &str = "0001-01-01T00:00:00Z";
 
-/// Whether the text is surely printed again just as it is.
+/// Whether the text is certainly in canonical form.
 fn is_canonical(text: &str) -> bool {
     let bytes = text.as_bytes();
     let digits = |range: std::ops::Range<usize>| {

@@ -1,4 +1,4 @@
-//! Any JSON, without a schema.
+//! Decoding of JSON without a schema.
 
 use super::Decoded;
 use super::emptied::Emptied;
@@ -7,7 +7,7 @@ use super::path::{Step, document_path, go_target};
 use super::scanner::{Scanner, ValueStart};
 use serde_json::{Map, Number, Value};
 
-/// How many problems are kept; a hostile body could have millions.
+/// The maximum number of recorded problems; a hostile body could have millions.
 const MAX_PROBLEMS: usize = 100;
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
@@ -17,17 +17,17 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     state.outcome(value)
 }
 
-/// What the typed and the untyped decoder share: the cursor, the place, and what went wrong so far.
+/// The state of both decoders: the cursor, the path, and the errors so far.
 pub(super) struct State<'a> {
     pub scanner: Scanner<'a>,
     pub steps: Vec<Step<'a>>,
     pub problems: Vec<StrictProblem>,
     pub emptied: Vec<Emptied>,
-    /// Strict problems are not looked for inside values with an own way of decoding.
+    /// Strict problems are not reported inside values with their own decoding.
     pub strict: bool,
-    /// The first value of a wrong type; decoding goes on, as a syntax error comes before it.
+    /// The first value of a wrong type; decoding continues, as a syntax error has precedence.
     mistyped: Option<DecodeError>,
-    /// The first value that could not be read; from there on only syntax counts.
+    /// The first invalid value; after it only the syntax is checked.
     unreadable: Option<DecodeError>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// A wrong type met by a value's own way of decoding, which ends decoding at once.
+    /// Records a wrong type in a value with its own decoding, which stops decoding.
     pub fn mistyped_within(&mut self, found: &str, go_type: &str) {
         if self.unreadable.is_none() {
             self.unreadable = Some(self.type_error(found, go_type));
@@ -77,7 +77,7 @@ impl<'a> State<'a> {
         self.unreadable.get_or_insert(DecodeError::Value(message.into()));
     }
 
-    /// An unreadable value that does not end decoding.
+    /// Records an invalid value; decoding continues.
     pub fn misread(&mut self, message: String) {
         self.mistyped.get_or_insert(DecodeError::Value(message.into()));
     }
@@ -140,7 +140,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// A number without a type: whole when it is written or turns out whole, as it is printed without a fraction then.
+/// A number without a type: an integer if its value is one, as it is printed without a fraction then.
 pub(super) fn number(text: &str) -> Option<Value> {
     if let Ok(whole) = text.parse::<i64>() {
         return Some(whole.into());

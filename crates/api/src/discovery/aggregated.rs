@@ -59,7 +59,7 @@ fn subresource(parent: &Kind, part: &Subresource) -> Value {
     json!({"subresource": part.name, "responseKind": response_kind(parent, &part.kind), "verbs": verbs})
 }
 
-/// Built-in kinds leave out the group and version of where they stand; custom ones do not.
+/// Built-in kinds omit the group and version of their parent; custom ones do not.
 fn response_kind(parent: &Kind, kind: &GroupVersionKind) -> Value {
     if !parent.custom && (&kind.group, &kind.version) == (&parent.group, &parent.version) {
         return json!({"group": "", "version": "", "kind": kind.kind});

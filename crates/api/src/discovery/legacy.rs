@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 use super::{storage_version_hash, verbs};
 use crate::catalogue::{Catalogue, Group, Kind, Subresource, Verb};
 
-/// `/api`: the versions of the core group, and where the server is reached.
+/// `/api`: the versions of the core group, and the address of the server.
 pub fn api_versions(catalogue: &Catalogue, server_address: &str) -> Value {
     let versions: Vec<&str> = catalogue
         .group("")

@@ -1,8 +1,8 @@
-//! Discovery: what clients read first to learn which kinds there are.
+//! Discovery documents, from which clients learn the served kinds.
 //!
 //! The older form is a tree of small documents ([`api_versions`], [`group_list`], [`group`], [`resource_list`]); the newer one
-//! says everything at `/api` and `/apis` at once ([`aggregated_core`], [`aggregated_groups`]). All are made from the
-//! catalogue as JSON values; protobuf comes from the encoder like that of any object.
+//! lists everything at `/api` and `/apis` ([`aggregated_core`], [`aggregated_groups`]). All are built from the
+//! catalogue as JSON values; the protobuf encoder handles them like any object.
 
 mod aggregated;
 mod legacy;
@@ -27,14 +27,14 @@ pub fn etag(document: &[u8]) -> String {
     tag
 }
 
-/// What tells clients that objects are kept in another version than before.
+/// The hash with which clients detect a change of the storage version.
 fn storage_version_hash(kind: &Kind) -> Option<String> {
     let storage = kind.storage.as_ref()?;
     let stored = [storage.group.as_str(), &storage.version, &kind.kind].join("/");
     Some(STANDARD.encode(&Sha256::digest(stored)[..8]))
 }
 
-/// Custom kinds name their verbs in another order.
+/// Custom kinds list their verbs in another order.
 fn verbs(kind: &Kind) -> Vec<&'static str> {
     const CUSTOM: [Verb; 8] = [
         Verb::Delete,

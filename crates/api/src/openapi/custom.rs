@@ -1,4 +1,4 @@
-//! The schemas of custom resources, from what their definitions say.
+//! The OpenAPI schemas of custom resources.
 
 use serde_json::{Map, Value, json};
 
@@ -45,7 +45,7 @@ pub(super) fn definition(source: &Source<'_>, style: Style, name: &str) -> Optio
 fn object(source: &Source<'_>, style: Style, custom: &CustomSchema<'_>) -> Value {
     let keeps_unknown = preserves(custom.schema);
     let mut out = if keeps_unknown && style == Style::V2 {
-        // Older clients would refuse what they cannot find in the schema.
+        // Older clients would refuse fields that are not in the schema.
         Map::from_iter([("type".to_owned(), Value::from("object"))])
     } else {
         let mut out = schema(source, style, custom.schema);
@@ -88,7 +88,7 @@ fn add_marks(custom: &CustomSchema<'_>, kind: &str, out: &mut Map<String, Value>
     }
 }
 
-/// `apiVersion` and `kind` with the words that built-in kinds have for them.
+/// `apiVersion` and `kind` with the descriptions of built-in kinds.
 fn insert_type_meta(source: &Source<'_>, properties: &mut Map<String, Value>) {
     for field in ["apiVersion", "kind"] {
         let mut value = json!({"type": "string"});
@@ -126,7 +126,7 @@ fn preserves(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
-/// A schema inside the definition. OpenAPI v2 can say less, and what it cannot say is left open.
+/// A nested schema. OpenAPI v2 can express less, and omits the rest.
 fn schema(source: &Source<'_>, style: Style, schema_value: &Value) -> Map<String, Value> {
     let Some(fields) = schema_value.as_object() else { return Map::new() };
     let open = style == Style::V2
@@ -162,7 +162,7 @@ fn schema(source: &Source<'_>, style: Style, schema_value: &Value) -> Map<String
     out
 }
 
-/// Says in v3 what the two marks mean to clients that do not know them.
+/// Expresses the two extensions in plain OpenAPI v3.
 fn complete(source: &Source<'_>, schema_value: &Value, out: &mut Map<String, Value>) {
     if schema_value["x-kubernetes-int-or-string"] == true && !out.contains_key("anyOf") {
         out.insert("anyOf".into(), json!([{"type": "integer"}, {"type": "string"}]));

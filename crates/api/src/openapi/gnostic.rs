@@ -1,7 +1,7 @@
 //! The protobuf form of OpenAPI documents that Kubernetes' clients read.
 //!
-//! It has a message for every kind of JSON object in a document, and wraps what can be of several types. The tables name
-//! what our documents hold; one encoder follows them.
+//! It has a message for every kind of JSON object in a document, and wraps values of several types. The tables list
+//! the fields of our documents; one encoder interprets them.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::protobuf::wire::{FIXED_64, VARINT, Writer};
 /// The fields of an object, sorted by number.
 pub(super) struct Message {
     pub fields: &'static [Entry],
-    /// The number under which everything that begins with `x-` goes, above all others.
+    /// The number of the field for extensions (`x-`), above all others.
     pub extensions: u32,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Form {
     Message(&'static Message),
     /// A message with entries of name and value under the given number.
     Map(u32, &'static Form),
-    /// A message of which one field is set, by the value; none where no field can hold it.
+    /// A message with one field set, chosen by the value, or none.
     Choice(fn(&Value) -> Option<(u32, Form)>),
 }
 
@@ -46,7 +46,7 @@ pub(super) const fn many(name: &'static str, number: u32, form: Form) -> Entry {
     Entry { name, number, many: true, form }
 }
 
-/// Writes an object's fields from the last to the first, as the writer wants it.
+/// Writes an object's fields from the last to the first, as the writer requires.
 pub(super) fn write_message(writer: &mut Writer, message: &Message, object: &Map<String, Value>) {
     for (name, value) in object.iter().rev().filter(|(name, _)| name.starts_with("x-")) {
         write_named(writer, message.extensions, name, value, Form::Any);

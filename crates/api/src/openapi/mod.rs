@@ -1,7 +1,7 @@
-//! OpenAPI: what the server's paths and types look like, in versions 2 and 3, as JSON and in their protobuf form.
+//! OpenAPI documents of the server's paths and types, in versions 2 and 3, as JSON and protobuf.
 //!
-//! Documents are large and asked for rarely. Each function makes one from the catalogue and the schema table and writes it
-//! out piece by piece, so that no tree of it ever exists; the caller keeps it, compressed, for as long as it holds.
+//! Documents are large and requested rarely. Each function builds one from the catalogue and the schema table and writes it
+//! piece by piece, so that no tree of it exists in memory; the caller caches it, compressed, while it is valid.
 
 mod custom;
 mod gnostic;
@@ -21,12 +21,12 @@ pub use custom::{CustomSchema, custom_type_name};
 pub use v2::{v2_json, v2_protobuf};
 pub use v3::{v3_hash, v3_index, v3_json, v3_names, v3_protobuf};
 
-/// The media types of the protobuf forms, as answers name them.
+/// The media types of the protobuf forms in responses.
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// See [`V2_PROTOBUF`].
 pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// The same as many clients still ask for them. It is no valid media type, so an answer must never carry it.
+/// The media types in the requests of many clients. They are not valid, so responses must not contain them.
 pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// See [`V2_PROTOBUF_ACCEPT`].
 pub const V3_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
@@ -36,7 +36,7 @@ const VERSION: &str = knarr_version::RELEASE;
 /// The description of a field of a type, or of the type itself where the field is empty.
 pub type Describe<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
 
-/// What documents are made from.
+/// The input of all documents.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// The served kinds.
@@ -47,7 +47,7 @@ pub struct Source<'a> {
     pub describe: Describe<'a>,
 }
 
-/// Writes the inside of a JSON object.
+/// Writes the entries of a JSON object.
 fn write_entries(out: &mut Vec<u8>, entries: impl Iterator<Item = (String, Value)>) {
     for (index, (name, value)) in entries.enumerate() {
         if index > 0 {

@@ -48,7 +48,7 @@ pub(super) static RESOURCE_VERSION: Parameter = query(
     "the resource version that the answer must be from, or not older than; without it the newest state is read",
 );
 
-/// What lists and watches take.
+/// The parameters of lists and watches.
 pub(super) static LIST: [Parameter; 11] = [
     query("allowWatchBookmarks", "boolean", "whether the watch may send BOOKMARK events, which tell of progress only"),
     CONTINUE,
@@ -83,7 +83,7 @@ pub(super) static DELETE_COLLECTION: [Parameter; 14] = [
     TIMEOUT_SECONDS,
 ];
 
-/// What creating and replacing take.
+/// The parameters of create and replace.
 pub(super) static WRITE: [Parameter; 3] = [
     DRY_RUN,
     query(

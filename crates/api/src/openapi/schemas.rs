@@ -9,7 +9,7 @@ use crate::schema::{Field, ListKind, MapType, NodeRef, PatchStrategy, Schema, Sh
 pub(super) enum Style {
     /// Definitions; no defaults, and references may have siblings.
     V2,
-    /// Components; defaults are stated, and a reference stands alone.
+    /// Components; with defaults, and references without siblings.
     V3,
 }
 
@@ -26,7 +26,7 @@ impl Style {
 pub(super) struct Schemas<'a> {
     pub style: Style,
     pub describe: Describe<'a>,
-    /// Where a type stands for many kinds, only those of this group version are named beside the core ones.
+    /// If a type belongs to many kinds, only those of this group version and the core ones are listed.
     pub only: Option<(&'a str, &'a str)>,
 }
 
@@ -67,7 +67,7 @@ impl Schemas<'_> {
         (self.describe)(type_name, field).or_else(|| self.list_description(type_name, field))
     }
 
-    /// Lists are all alike, so what is not described in particular is described here.
+    /// The description of lists that have none of their own.
     fn list_description(&self, type_name: &str, field: &str) -> Option<String> {
         let kind = type_name.strip_suffix("List")?.rsplit('.').next()?;
         match field {
@@ -121,7 +121,7 @@ impl Schemas<'_> {
         }
     }
 
-    /// In v3 a reference with anything beside it is wrapped.
+    /// In v3 a reference with siblings is wrapped.
     fn with_reference(&self, mut out: Map<String, Value>, type_name: &str) -> Value {
         let reference = self.style.reference(type_name);
         match (self.style, out.is_empty(), reference) {
@@ -274,7 +274,7 @@ const KEY_USAGES: &[&str] = &[
     "timestamping",
 ];
 
-/// What OpenAPI states of single fields and the schema has no need of.
+/// OpenAPI attributes of single fields that the schema does not contain.
 fn add_exceptions(type_name: &str, field: &str, out: &mut Map<String, Value>) {
     if field == "caBundle" && type_name.ends_with(".apiregistration.v1.APIServiceSpec") {
         out.insert("x-kubernetes-list-type".into(), "atomic".into());

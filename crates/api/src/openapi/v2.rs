@@ -38,7 +38,7 @@ pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
 pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
     let items = paths::all(source.catalogue);
     let mut writer = Writer::new(2 << 20);
-    // Only the small parts are made whole; paths and definitions follow one by one.
+    // Only the small objects are built whole; paths and definitions are written one by one.
     let head = json!({"swagger": "2.0", "info": info()});
     let tail = json!({
         "parameters": shared_parameters(&items),
@@ -156,7 +156,7 @@ fn parameter_value(parameter: &Parameter) -> Value {
     out
 }
 
-/// Bodies of types that all kinds share are stated once, like other parameters.
+/// Bodies of types that all kinds share are listed once, like other parameters.
 fn body(body: &Body) -> Value {
     if body.type_name.starts_with(META) {
         return json!({"$ref": format!("#/parameters/{}", body_name(body))});
@@ -188,7 +188,7 @@ fn shared_parameters(paths: &[PathItem]) -> Map<String, Value> {
     shared.into_iter().collect()
 }
 
-/// Parameters of one name may differ, so their names say what they are.
+/// Parameters of the same name can differ, so that their keys contain a digest.
 fn shared_name(parameter: &Parameter) -> String {
     digest_name(parameter.name, &format!("{} {}", parameter.place.name(), parameter.description))
 }

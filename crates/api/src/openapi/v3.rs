@@ -1,4 +1,4 @@
-//! OpenAPI v3: an index, and one document for each group version and each part beside them.
+//! OpenAPI v3: an index, one document for each group version, and those of the paths outside of groups.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn v3_names(catalogue: &Catalogue) -> Vec<String> {
     names
 }
 
-/// A digest that changes when a document does, without making the document.
+/// A digest that changes when a document does, computed without the document.
 pub fn v3_hash(source: &Source<'_>, name: &str) -> Option<String> {
     let paths = paths(source.catalogue, name)?;
     let mut digest = Sha512::new();
@@ -104,7 +104,7 @@ pub fn v3_protobuf(source: &Source<'_>, name: &str) -> Option<Vec<u8>> {
 
 struct Document {
     paths: Vec<PathItem>,
-    /// Every type that the paths lead to.
+    /// All types that the paths refer to.
     schemas: BTreeMap<String, Value>,
 }
 
@@ -351,7 +351,7 @@ static SCHEMA: Message = Message {
 const ADDITIONAL_PROPERTIES: Form =
     Form::Choice(|value| Some(if value.is_boolean() { (2, Form::Flag) } else { (1, SCHEMA_OR_REFERENCE) }));
 
-/// The form has no place for defaults that are objects or lists.
+/// The protobuf form cannot express defaults that are objects or lists.
 const DEFAULT: Form = Form::Choice(|value| match value {
     Value::Number(_) => Some((1, Form::Number)),
     Value::Bool(_) => Some((2, Form::Flag)),

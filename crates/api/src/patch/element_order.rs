@@ -1,9 +1,9 @@
-//! In which order the elements of a merged list stand.
+//! The order of the elements of a merged list.
 
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// What tells the elements of a list apart: a field of theirs, or the whole element.
+/// The identity of list elements: one of their fields, or the whole element.
 #[derive(Clone, Copy)]
 pub(super) struct Identity<'a>(pub Option<&'a str>);
 
@@ -20,7 +20,7 @@ impl Identity<'_> {
     }
 }
 
-/// Where the elements of a list stand, so that lists of thousands merge in time that grows with their length alone.
+/// An index of the elements of a list, so that merging takes linear time.
 pub(super) struct Places<'a> {
     identity: Identity<'a>,
     first: HashMap<String, usize>,
@@ -35,12 +35,12 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// The first place where an element like this one stands.
+    /// The first index of an equal element.
     pub fn find(&self, element: &Value) -> Option<usize> {
         self.first.get(&self.identity.written(element)?).copied()
     }
 
-    /// Notes an element that was put at a place behind all others.
+    /// Adds an element at an index after all others.
     pub fn note(&mut self, element: &Value, at: usize) {
         if let Some(written) = self.identity.written(element) {
             self.first.entry(written).or_insert(at);
@@ -48,8 +48,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Orders a merged list: elements the patch names stand as it orders them, the others as they stood, and these go in
-/// before the first named one that they stood in front of.
+/// Orders a merged list: elements of the patch are in its order, the others keep their order, and are inserted
+/// before the first element of the patch that they preceded.
 pub(super) fn arrange(
     merged: Vec<Value>,
     patch_order: &[Value],

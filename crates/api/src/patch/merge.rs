@@ -15,7 +15,7 @@ pub fn read_merge_patch(bytes: &[u8]) -> Result<Decoded, PatchError> {
     Err(PatchError::Malformed(message.into()))
 }
 
-/// A value's type as errors name it.
+/// The name of a value's type in errors.
 pub fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

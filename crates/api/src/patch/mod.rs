@@ -1,7 +1,7 @@
 //! Patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch by schema.
 //!
-//! In: the object as it is and a patch. Out: the patched object, not yet checked against its schema; decode it with
-//! [`crate::decode::value`] to find out whether it still is an object of its kind. Apply has a module of its own.
+//! In: the live object and a patch. Out: the patched object, not yet checked against its schema; decode it with
+//! [`crate::decode::value`] to validate its types. Server-side apply is in [`crate::apply`].
 
 mod element_order;
 mod json;
@@ -20,19 +20,19 @@ pub use text::{TouchedFields, text};
 
 use thiserror::Error;
 
-/// Why a patch was not applied. The variants differ in how a request that brought such a patch is answered.
+/// Why a patch was not applied. Each variant has its own response status.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PatchError {
-    /// The patch is no patch: a bad request.
+    /// The patch is malformed: 400 BadRequest.
     #[error("{0}")]
     Malformed(Box<str>),
     /// The patch has more operations than are allowed.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooManyOperations(usize),
-    /// The patch cannot be carried out on this object: an unprocessable entity.
+    /// The patch cannot be applied to this object: 422 Invalid.
     #[error("{0}")]
     Unprocessable(Box<str>),
-    /// The patch and the kind do not fit together; Kubernetes answers this as an error of its own.
+    /// The patch does not match the kind: 500 InternalError, as in Kubernetes.
     #[error("{0}")]
     Internal(Box<str>),
 }

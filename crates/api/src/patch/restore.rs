@@ -1,13 +1,13 @@
-//! Why an object that a strategic merge patch made cannot be read back as its kind.
+//! Type errors of objects that a strategic merge patch built.
 //!
-//! Kubernetes reads such an object straight from memory, and its refusals differ from those of a decoder of JSON.
+//! Kubernetes converts such an object in memory, and its messages differ from those of the JSON decoder.
 
 use serde_json::Value;
 
 use crate::decode;
 use crate::schema::{NodeRef, Shape};
 
-/// The first value that does not fit its type, in words; nothing where all of them do.
+/// The message for the first value of a wrong type, or none.
 pub fn cannot_restore(value: &Value, node: NodeRef<'_>) -> Option<String> {
     if value.is_null() {
         return None;
@@ -30,7 +30,7 @@ pub fn cannot_restore(value: &Value, node: NodeRef<'_>) -> Option<String> {
         },
         Shape::String => match value {
             Value::String(_) => None,
-            // Go would convert a whole number to a text, and Kubernetes refuses that in words of its own.
+            // Go would convert an integer to a string, and Kubernetes refuses that with its own message.
             Value::Number(number) if number.is_i64() => Some(format!("cannot convert int64 to {}", node.get().go_type)),
             _ => Some("unrecognized type: string".to_owned()),
         },
@@ -48,7 +48,7 @@ pub fn cannot_restore(value: &Value, node: NodeRef<'_>) -> Option<String> {
             }
             _ => Some(format!("cannot restore slice from {}", kind_of(value))),
         },
-        // These read JSON in their own way, wherever it comes from.
+        // These have their own decoding.
         _ => decode::value(value, node).err().map(|error| error.to_string()),
     }
 }

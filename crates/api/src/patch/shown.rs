@@ -1,9 +1,9 @@
-//! Values in messages, in the form Kubernetes prints them: `map[name:x ports:[80 443]]`.
+//! Formatting of values as Go's `%v` prints them: `map[name:x ports:[80 443]]`.
 
 use serde_json::Value;
 use std::fmt::{self, Display};
 
-/// Shows a value in that form.
+/// Formats a value.
 pub fn shown(value: &Value) -> impl Display + '_ {
     Shown(value)
 }

@@ -1,4 +1,4 @@
-//! What a patch made of an object, as messages show it.
+//! The text of a patched object in messages.
 //!
 //! Kubernetes applies JSON and merge patches to the text of an object: what a patch goes through is taken apart and put
 //! together again with its names in alphabetical order, the rest stays as it was printed, field after field as its type
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::schema::{NodeRef, Shape};
 
-/// What a patch goes through, by name.
+/// The fields that a patch touches, as a tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TouchedFields(BTreeMap<String, TouchedFields>);
 
 impl TouchedFields {
-    /// What a merge patch goes through: wherever it and the object both have an object.
+    /// The fields that a merge patch touches: those where both it and the object have an object.
     pub fn by_merge(current: &Value, patch: &Value) -> TouchedFields {
         let (Value::Object(current), Value::Object(patch)) = (current, patch) else { return TouchedFields::default() };
         let within = patch.iter().filter_map(|(name, patch)| {
@@ -25,7 +25,7 @@ impl TouchedFields {
         TouchedFields(within.collect())
     }
 
-    /// What JSON patches with these pointers go through: all that holds what they point to.
+    /// The fields that JSON patches with these pointers touch: all parents of the targets.
     pub fn by_pointers<'a>(pointers: impl Iterator<Item = &'a [String]>) -> TouchedFields {
         let mut touched = TouchedFields::default();
         for pointer in pointers {

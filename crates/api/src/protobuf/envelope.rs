@@ -1,4 +1,4 @@
-//! What goes around encoded objects: the envelope, lists and watch events.
+//! The messages around encoded objects: envelope, lists and watch events.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,13 @@ use super::wire::{BYTES, Content, Reader, Writer, varint};
 use super::{ProtobufError, encode, plan};
 use crate::catalogue::GroupVersionKind;
 
-/// What Kubernetes protobuf begins with.
+/// The first bytes of Kubernetes protobuf.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
 
 /// An empty content encoding and an empty content type, which end every envelope.
 const SUFFIX: [u8; 4] = [0x1a, 0x00, 0x22, 0x00];
 
-/// Puts an encoded object into its envelope.
+/// Wraps an encoded object in its envelope.
 pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let mut out = prefix(api_version, kind, message.len(), message.len() + SUFFIX.len());
     out.extend_from_slice(message);
@@ -20,7 +20,7 @@ pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The beginning of a list of encoded items. Each item follows after its own [`list_item_prefix`], and [`list_suffix`] comes
+/// The start of a list of encoded items. Each item is preceded by its [`list_item_prefix`], and [`list_suffix`] comes
 /// last. `metadata` is that of the list; `lengths` are those of the items without prefix.
 pub fn list_prefix(
     api_version: &str,
@@ -28,7 +28,7 @@ pub fn list_prefix(
     metadata: &Value,
     lengths: impl IntoIterator<Item = usize>,
 ) -> Result<Vec<u8>, ProtobufError> {
-    // Any list does: all have their metadata as field 1 and their items as field 2.
+    // The same for all lists: field 1 is the metadata, field 2 the items.
     let list = GroupVersionKind::new("v1", "PodList");
     let (plans, message) = plan::message_of(&list).ok_or(ProtobufError::NoKind)?;
     let head = encode::message(plans, message, &json!({ "metadata": metadata }))?;
@@ -38,7 +38,7 @@ pub fn list_prefix(
     Ok(out)
 }
 
-/// What goes before an encoded item in a list.
+/// The bytes before an encoded item in a list.
 pub fn list_item_prefix(length: usize) -> ItemPrefix {
     let mut encoded = [0; 10];
     let used = varint(length as u64, &mut encoded);
@@ -48,7 +48,7 @@ pub fn list_item_prefix(length: usize) -> ItemPrefix {
     ItemPrefix { bytes, used: used + 1 }
 }
 
-/// What ends a list.
+/// The bytes after the last item of a list.
 pub fn list_suffix() -> &'static [u8] {
     &SUFFIX
 }
@@ -68,7 +68,7 @@ impl std::ops::Deref for ItemPrefix {
     }
 }
 
-/// A watch event as it stands in a stream: its length in four bytes, then the event around an object in its envelope.
+/// A watch event in a stream: its length in four bytes, then the event with an object in its envelope.
 pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new(object.len() + event.len() + 32);
     let before = writer.len();

@@ -1,11 +1,11 @@
-//! Kubernetes' protobuf: objects as JSON values in and out of the wire form that upstream's components speak.
+//! Kubernetes' protobuf encoding of objects.
 //!
-//! Nothing is generated. A plan of each message is made from the schema table when it is first needed, and one encoder and
-//! one decoder follow it. They keep the habits of Kubernetes' own code to the byte: fields in the order of their numbers,
+//! No code is generated. A plan of each message is built from the schema table on first use, and one encoder and
+//! one decoder interpret it. The output equals that of Kubernetes to the byte: fields in the order of their numbers,
 //! map entries sorted by key, and every field written that is not a pointer in Kubernetes, zero or not.
 //!
-//! An object travels in an envelope: four magic bytes and a message with its `apiVersion`, `kind` and encoded bytes. Lists
-//! and watch events can be put together from items that are already encoded.
+//! An object is sent in an envelope: four magic bytes and a message with its `apiVersion`, `kind` and encoded bytes. Lists
+//! and watch events can be assembled from items that are already encoded.
 
 mod decode;
 mod encode;
@@ -50,20 +50,20 @@ pub fn supports(kind: &GroupVersionKind) -> bool {
     plan::message_of(kind).is_some()
 }
 
-/// Encodes an object with its envelope; its `apiVersion` and `kind` say what it is.
+/// Encodes an object with its envelope; its `apiVersion` and `kind` name its type.
 pub fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let kind = kind_of(object).ok_or(ProtobufError::NoKind)?;
     let message = encode_message(&kind, object)?;
     Ok(wrap(&kind.api_version(), &kind.kind, &message))
 }
 
-/// Encodes an object without its envelope, as it stands in a list.
+/// Encodes an object without its envelope, as in a list.
 pub fn encode_message(kind: &GroupVersionKind, object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let (plans, message) = plan::message_of(kind).ok_or_else(|| unknown(kind))?;
     encode::message(plans, message, object)
 }
 
-/// Decodes an object from its envelope. Where that does not say what it is, it is taken to be of the expected kind.
+/// Decodes an object from its envelope. If that does not name a type, the expected kind is assumed.
 pub fn decode(bytes: &[u8], expected: Option<&GroupVersionKind>) -> Result<Value, ProtobufError> {
     let envelope = envelope::open(bytes)?;
     if !envelope.content_encoding.is_empty() {
@@ -89,7 +89,7 @@ pub fn decode(bytes: &[u8], expected: Option<&GroupVersionKind>) -> Result<Value
 pub fn decode_message(kind: &GroupVersionKind, bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (plans, message) = plan::message_of(kind).ok_or_else(|| unknown(kind))?;
     let mut object = decode::message(plans, message, bytes)?;
-    // Watch events are the one kind that does not say what it is.
+    // Watch events are the only kind without a type.
     if kind.kind != "WatchEvent" {
         if !kind.version.is_empty() {
             object.insert("apiVersion".to_owned(), kind.api_version().into());

@@ -1,4 +1,4 @@
-//! What the encoder and the decoder follow: the fields of each message in the order of their numbers.
+//! The plan of each message: its fields in the order of their numbers.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ pub(super) struct Message {
 #[derive(Debug)]
 pub(super) struct FieldPlan {
     pub number: u32,
-    /// The name in JSON; empty for inlined messages, whose fields stand beside the others there.
+    /// The name in JSON; empty for inlined messages.
     pub name: &'static str,
     pub presence: Presence,
     pub form: Form,
@@ -64,7 +64,7 @@ pub(super) enum Type {
 static BUILT_IN: LazyLock<Plans> = LazyLock::new(|| Plans::of(schema::builtin()));
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
-/// Kinds that every group version knows beside its own.
+/// Kinds that every group version has.
 const META_KINDS: [&str; 8] = [
     "DeleteOptions",
     "CreateOptions",
@@ -125,7 +125,7 @@ impl Builder {
         }
         let id = MessageId(self.plans.messages.len() as u32);
         self.plans.messages.push(Message::default());
-        // Known before its fields are, because messages may hold themselves.
+        // Registered before its fields, because messages can contain themselves.
         self.known.insert(node.id(), id);
         let mut fields = Vec::new();
         if let Some(object) = node.object() {

@@ -1,4 +1,4 @@
-//! Protobuf's wire form: a writer that fills its buffer from the back, and a reader.
+//! The wire format: a writer that fills its buffer from the back, and a reader.
 
 use super::ProtobufError;
 
@@ -9,7 +9,7 @@ const START_GROUP: u8 = 3;
 const END_GROUP: u8 = 4;
 const FIXED_32: u8 = 5;
 
-/// Writes from the end to the beginning, so that the length of what was written is known when its prefix is.
+/// Writes from the end to the start, so that the length of a field is known when its prefix is written.
 pub(crate) struct Writer {
     buffer: Vec<u8>,
     start: usize,
@@ -26,7 +26,7 @@ impl Writer {
         self.buffer
     }
 
-    /// How much has been written.
+    /// The number of bytes written.
     pub fn len(&self) -> usize {
         self.buffer.len() - self.start
     }
@@ -47,7 +47,7 @@ impl Writer {
         self.varint(u64::from(number) << 3 | u64::from(wire_type));
     }
 
-    /// Closes a length-delimited field that was begun when `before` had been written.
+    /// Closes a length-delimited field that was started when `before` bytes had been written.
     pub fn close(&mut self, number: u32, before: usize) {
         self.varint((self.len() - before) as u64);
         self.tag(number, BYTES);
@@ -76,7 +76,7 @@ impl Writer {
     }
 }
 
-/// Encodes into the array and answers how much of it is used.
+/// Encodes into the array and returns the number of bytes used.
 pub(super) fn varint(mut value: u64, out: &mut [u8; 10]) -> usize {
     let mut length = 0;
     loop {
@@ -101,7 +101,7 @@ pub(crate) enum Content<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
-    /// Read over; no field has this wire type.
+    /// Skipped; no field has this wire type.
     Other(u8),
 }
 
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Groups are long out of use, but a reader must be able to read over them.
+    /// Groups are deprecated, but a reader must be able to skip them.
     fn skip_group(&mut self) -> Result<(), ProtobufError> {
         let mut depth = 1usize;
         while depth > 0 {

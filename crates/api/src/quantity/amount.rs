@@ -43,7 +43,7 @@ impl Amount {
         match self {
             Small { value, scale } if *scale < unit => round_away(*value, scale.abs_diff(unit)).0,
             Small { value, scale } => match scale.abs_diff(unit) {
-                // An overflow of these wraps, of any other is zero.
+                // An overflow of these wraps; any other is zero.
                 power @ (0..=3 | 6 | 9) => value.wrapping_mul(10i64.pow(power)),
                 power => scale_up(*value, power).unwrap_or(0),
             },
@@ -51,7 +51,7 @@ impl Amount {
         }
     }
 
-    /// Whether the number is held in units of at least ten to the power of `unit`.
+    /// Whether the number is stored in units of at least ten to the power of `unit`.
     pub fn is_multiple(&self, unit: i32) -> bool {
         matches!(self, Small { scale, .. } if *scale >= unit)
     }
@@ -129,7 +129,7 @@ impl Amount {
         {
             return a.cmp(b);
         }
-        // Numbers of different length need no arithmetic, which matters where the exponents are huge.
+        // Numbers of different length are compared without arithmetic, which would be slow for huge exponents.
         let by_length = self.length().cmp(&other.length());
         if by_length != Ordering::Equal {
             return if sign > 0 { by_length } else { by_length.reverse() };
@@ -158,7 +158,7 @@ impl Amount {
         (digits, exponent)
     }
 
-    /// Digits of a whole number and how often 1024 was divided out of it.
+    /// The digits of an integer and the power of 1024 that was divided out.
     pub fn base_1024(&self) -> (String, u32) {
         let mut power = 0;
         if let Some(mut value) = self.as_i64() {
@@ -186,7 +186,7 @@ impl Amount {
         }
     }
 
-    /// How many digits the number has before the decimal point, or fewer than none.
+    /// The number of digits before the decimal point; negative for small fractions.
     fn length(&self) -> i64 {
         match self {
             Small { value, scale } => i64::from(value.unsigned_abs().ilog10()) + i64::from(*scale),
@@ -225,7 +225,7 @@ fn large_sum(a: &Amount, b: &Amount) -> Amount {
     Large { value, scale }
 }
 
-/// What does not fit keeps its low bits, as in Kubernetes.
+/// Overflow keeps the low bits, as in Kubernetes.
 fn scaled_large(value: &BigInt, scale: i32, unit: i32) -> i64 {
     if scale >= unit {
         return low_bits(value).wrapping_mul(10i64.wrapping_pow(scale.abs_diff(unit)));

@@ -1,7 +1,7 @@
 //! Kubernetes quantities: fixed-point numbers with a decimal or binary suffix, such as `250m` or `1.5Gi`.
 //!
-//! Nearly all of them fit a 64-bit mantissa with a power of ten and never allocate; the rest fall back to numbers of any
-//! size. What is written follows Kubernetes to the letter, its oddities included, because clients compare the text.
+//! Nearly all fit a 64-bit mantissa with a power of ten and do not allocate; the others use numbers of any
+//! size. The text equals that of Kubernetes, oddities included, because clients compare it.
 
 mod amount;
 mod parse;
@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use amount::Amount;
 
-/// Powers of ten that [`Quantity::scaled_value`] and [`Quantity::round_up`] take.
+/// Powers of ten for [`Quantity::scaled_value`] and [`Quantity::round_up`].
 pub mod scale {
     /// 10⁻⁹.
     pub const NANO: i32 = -9;
@@ -36,7 +36,7 @@ pub enum QuantityError {
     Suffix,
 }
 
-/// How a quantity is written.
+/// The format of a quantity's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `12e6`
@@ -52,11 +52,11 @@ pub enum Format {
 pub struct Quantity {
     amount: Amount,
     format: Format,
-    /// The text it was read from, where that is the one to write.
+    /// The text it was parsed from, if it is canonical.
     text: Option<Box<str>>,
 }
 
-/// The form in which Kubernetes writes a quantity; the text itself where it is already that.
+/// The canonical form of a quantity; borrows the text if it is canonical.
 pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
     let parsed = parse::parse(text)?;
     if parsed.keeps_text {
@@ -107,7 +107,7 @@ impl Quantity {
         self.amount.signum()
     }
 
-    /// The whole number away from zero next to it; what does not fit wraps around or is zero.
+    /// The value rounded away from zero; overflow wraps or becomes zero.
     pub fn value(&self) -> i64 {
         self.scaled_value(scale::ONE)
     }
@@ -122,7 +122,7 @@ impl Quantity {
         self.amount.scaled_value(scale)
     }
 
-    /// The value where it is a whole number that was held in 64 bits.
+    /// The value, if it is an integer of 64 bits.
     pub fn as_i64(&self) -> Option<i64> {
         self.amount.as_i64()
     }
@@ -132,7 +132,7 @@ impl Quantity {
         self.amount.as_f64()
     }
 
-    /// Rounds away from zero to a multiple of ten to the power of `scale`; answers whether nothing was lost.
+    /// Rounds away from zero to a multiple of ten to the power of `scale`; returns whether the value is unchanged.
     pub fn round_up(&mut self, scale: i32) -> bool {
         if self.amount.is_multiple(scale) {
             return true;
@@ -143,7 +143,7 @@ impl Quantity {
         exact
     }
 
-    /// A sum takes its format from the other side where this one was zero.
+    /// Adds a quantity. If this one was zero, the sum has the format of the other.
     pub fn add(&mut self, other: &Quantity) {
         self.text = None;
         if self.is_zero() {
@@ -220,7 +220,7 @@ impl fmt::Display for Quantity {
             let small = |limit| Amount::Small { value: limit, scale: 0 };
             let below_a_kilo = self.amount.compare(&small(-1024)) == Ordering::Greater
                 && self.amount.compare(&small(1024)) == Ordering::Less;
-            // What a binary suffix cannot say without rounding is written in decimal.
+            // Values that a binary suffix would round are written in decimal.
             if !below_a_kilo && let (whole, true) = self.amount.rounded(0) {
                 let (digits, power) = whole.base_1024();
                 return write!(out, "{digits}{}", binary_suffix(power));
@@ -235,7 +235,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Kubernetes drops the suffix of what is larger than its largest one.
+/// Kubernetes drops the suffix of values beyond its largest one.
 fn decimal_suffix(exponent: i32) -> &'static str {
     match exponent {
         -9 => "n",

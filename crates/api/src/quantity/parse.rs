@@ -3,18 +3,18 @@ use num_bigint::BigInt;
 use super::amount::Amount;
 use super::{Format, QuantityError};
 
-/// Beyond these a number is refused, so that a short text cannot ask for endless work.
+/// The limits of an exponent, so that a short text cannot cause endless work.
 const MOST_DIGITS: usize = 10_000;
 const LARGEST_EXPONENT: i64 = 10_000;
 
-/// A 64-bit number holds this many digits whatever they are.
+/// The number of digits that always fit in 64 bits.
 const SAFE_DIGITS: usize = 18;
 const NANO: i32 = -9;
 
 pub(super) struct Parsed {
     pub amount: Amount,
     pub format: Format,
-    /// Whether the text is written back as it came.
+    /// Whether the text is kept verbatim.
     pub keeps_text: bool,
 }
 
@@ -30,13 +30,13 @@ pub(super) fn parse(text: &str) -> Result<Parsed, QuantityError> {
     }
 }
 
-/// A text taken apart; leading zeros are left off the whole digits.
+/// A split text; the integer digits have no leading zeros.
 struct Parts<'a> {
     negative: bool,
     whole: &'a str,
     fraction: &'a str,
     suffix: &'a str,
-    /// Whether there was any digit at all; small quantities need none.
+    /// Whether there was any digit.
     has_digits: bool,
 }
 
@@ -75,7 +75,7 @@ fn take(text: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
     text.split_at(text.bytes().position(|byte| !belongs(byte)).unwrap_or(text.len()))
 }
 
-/// What a suffix multiplies by.
+/// The factor of a suffix.
 #[derive(Clone, Copy)]
 enum SuffixScale {
     Ten(i32),
@@ -108,13 +108,13 @@ fn suffix(suffix: &str) -> Result<(SuffixScale, Format), QuantityError> {
             if exponent > LARGEST_EXPONENT {
                 return Err(QuantityError::Suffix);
             }
-            // Whatever is below is rounded up to the smallest quantity there is.
+            // Smaller values are rounded up to the smallest quantity.
             Ok((SuffixScale::Ten(exponent.max(-2 * LARGEST_EXPONENT) as i32), Format::DecimalExponent))
         }
     }
 }
 
-/// The way of nearly all quantities: no allocation, 64 bits. `None` where they may not be enough.
+/// The fast path without allocation; `None` if 64 bits may not be enough.
 fn parse_small(parts: &Parts<'_>, suffix_scale: SuffixScale, format: Format) -> Option<Parsed> {
     match suffix_scale {
         SuffixScale::Ten(exponent) => {
@@ -123,12 +123,12 @@ fn parse_small(parts: &Parts<'_>, suffix_scale: SuffixScale, format: Format) -> 
             }
             let scale = exponent.checked_sub(parts.fraction.len() as i32).filter(|scale| *scale >= NANO)?;
             let value = append_digits(append_digits(0, parts.whole), parts.fraction);
-            // Kubernetes takes a text for canonical by its digits alone, so some that are not stay as they came.
+            // Kubernetes decides by the digits only whether a text is canonical, so that some others are kept verbatim.
             let keeps_text = scale % 3 == 0 && !parts.end_in_thousands() && !parts.whole.starts_with('0');
             Some(small(parts.signed(value), scale, format, keeps_text))
         }
         SuffixScale::Two(exponent) => {
-            // Three tenths of a binary exponent are about its decimal digits.
+            // A binary exponent has about three tenths as many decimal digits.
             let room = 14 - parts.whole.len() as i64 - i64::from(exponent * 3 / 10);
             if !parts.fraction.is_empty() || room < 0 {
                 return None;

@@ -1,4 +1,4 @@
-//! How schemas come to be: nodes are pushed into an arena, then names and kinds are given to some of them.
+//! Construction of schemas: nodes are added to an arena, and some get names and kinds.
 
 use super::{GroupVersionKind, Node, NodeId, NodeRef, Object, Schema, Shape, TypeInfo};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ impl SchemaBuilder {
         self.types.push(info);
     }
 
-    /// Adds a node under a name of its own, for schemas that are no Kubernetes types.
+    /// Adds a node under a name of its own, for schemas that are not Kubernetes types.
     pub fn name_root(&mut self, node: Node, name: &str) -> NodeId {
         let id = self.push(node);
         self.types.push(TypeInfo {
@@ -47,7 +47,7 @@ impl SchemaBuilder {
         id
     }
 
-    /// Copies a node of another schema with all it leads to.
+    /// Copies a node of another schema with all nodes below it.
     pub fn import(&mut self, from: NodeRef<'_>) -> NodeId {
         self.import_known(from, &mut HashMap::new())
     }

@@ -1,7 +1,7 @@
-//! What a kind looks like: its fields, their types, how lists and maps merge, what is always printed.
+//! Schemas of kinds: fields, types, merge rules of lists and maps, and which fields are always printed.
 //!
 //! A [`Schema`] is an arena of [`Node`]s. The built-in kinds share one ([`builtin`]); each version of a custom resource
-//! has its own. Decoding, normalising, patches, ownership, protobuf and OpenAPI all walk the same nodes.
+//! has its own. Decoding, normalization, patches, ownership, protobuf and OpenAPI all use the same nodes.
 
 mod builder;
 mod builtin;
@@ -18,7 +18,7 @@ use std::ops::Deref;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(u32);
 
-/// An arena of nodes with the names and kinds that lead into it.
+/// An arena of nodes with an index of names and kinds.
 #[derive(Debug, Default)]
 pub struct Schema {
     nodes: Vec<Node>,
@@ -28,7 +28,7 @@ pub struct Schema {
     kinds: Vec<(GroupVersionKind, NodeId)>,
 }
 
-/// A named type: an OpenAPI definition, or one that only protobuf knows.
+/// A named type: an OpenAPI definition, or one that only protobuf uses.
 #[derive(Debug)]
 pub struct TypeInfo {
     /// The full OpenAPI name, such as `io.k8s.api.core.v1.Pod`.
@@ -65,11 +65,11 @@ pub struct Node {
     pub name: Option<Box<str>>,
     /// The type as Kubernetes' decoding errors name it: `v1.Container`, `[]string`.
     pub go_type: Box<str>,
-    /// How an object or map merges; `None` stands for granular, unless the field says otherwise.
+    /// How an object or map merges; `None` means granular, unless the field overrides it.
     pub map_type: Option<MapType>,
     /// Null is a value of its own and not the same as absence (custom resources).
     pub nullable: bool,
-    /// Fields that the schema does not know stay.
+    /// Unknown fields are kept.
     pub preserve_unknown: bool,
     /// The object is a whole Kubernetes object with its own apiVersion, kind and metadata.
     pub embedded: bool,
@@ -94,9 +94,9 @@ pub enum Shape {
     Duration,
     Quantity,
     IntOrString,
-    /// A whole object of any kind, kept as it came.
+    /// A whole object of any kind, kept verbatim.
     Raw,
-    /// A set of field paths, kept as it came.
+    /// A set of field paths, kept verbatim.
     Fields,
     /// Any JSON value.
     Any,
@@ -107,7 +107,7 @@ pub enum Shape {
     },
 }
 
-/// What may stand in the place of a JSON schema inside a JSON schema.
+/// The alternative to a JSON schema inside a JSON schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Alternative {
     Boolean,
@@ -131,7 +131,7 @@ pub struct Object {
 pub struct Inlined {
     /// The schema of the value.
     pub node: NodeId,
-    /// The number of the nested message; zero when protobuf leaves it out.
+    /// The number of the nested message; zero if protobuf omits it.
     pub number: u32,
     /// The place of its first field.
     pub place: u32,
@@ -184,9 +184,9 @@ pub struct Field {
     pub wrapped: bool,
     /// Came with the inlined struct of this index in [`Object::inlined`].
     pub inlined: Option<u16>,
-    /// Where the type declares it: fields are printed by rising places where their order shows.
+    /// The position in the type's declaration, by which fields are printed in messages.
     pub place: u32,
-    /// Stated at the field, over what its type says.
+    /// Overrides the map type of the field's type.
     pub map_type: Option<MapType>,
     /// The allowed values of an enumeration.
     pub values: Vec<Box<str>>,
@@ -222,7 +222,7 @@ pub struct PatchStrategy {
     pub retain_keys: bool,
 }
 
-/// A node together with the schema it lives in.
+/// A node with its schema.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRef<'s> {
     schema: &'s Schema,
@@ -387,7 +387,7 @@ impl<'s> NodeRef<'s> {
         Some((field, self.at(field.node)))
     }
 
-    /// What a list or map holds.
+    /// The schema of the elements of a list or map.
     pub fn element(self) -> Option<NodeRef<'s>> {
         match &self.node.shape {
             Shape::Map(element) => Some(self.at(*element)),
@@ -396,7 +396,7 @@ impl<'s> NodeRef<'s> {
         }
     }
 
-    /// What a name inside this object or map leads to.
+    /// The schema of a field of this object or entry of this map.
     pub fn child(self, name: &str) -> Option<NodeRef<'s>> {
         match &self.node.shape {
             Shape::Object(object) => object.field(name).map(|field| self.at(field.node)),

@@ -3,7 +3,7 @@ use std::fmt;
 
 use super::SelectorError;
 
-/// A field selector; all of its terms must hold.
+/// A field selector; all of its terms must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
     /// The terms, all of which must match.
@@ -17,7 +17,7 @@ pub struct FieldRequirement {
     pub field: String,
     /// The value to compare with.
     pub value: String,
-    /// Whether the field must have any value but this.
+    /// Whether the field must have a different value.
     pub negated: bool,
 }
 
@@ -35,18 +35,18 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Whether it selects what has these values; a field that is absent is empty.
+    /// Whether the selector matches these values; absent fields are empty.
     pub fn matches_with<'a>(&self, value: impl Fn(&str) -> Cow<'a, str>) -> bool {
         self.terms.iter().all(|term| (value(&term.field) == term.value.as_str()) != term.negated)
     }
 
-    /// The one value that a field must have to be selected.
+    /// The value that the selector requires of a field.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| !term.negated && term.field == field).map(|term| term.value.as_str())
     }
 }
 
-/// A value as it is written in a field selector.
+/// Escapes a value for a field selector.
 pub fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for character in value.chars() {

@@ -7,7 +7,7 @@ use crate::field::{Errors, Path, quoted};
 use crate::names;
 use crate::value::Read;
 
-/// A label selector; all of its requirements must hold.
+/// A label selector; all of its requirements must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -74,7 +74,7 @@ impl LabelSelector {
         Ok(LabelSelector { requirements, nothing: false })
     }
 
-    /// Selects what carries exactly these labels and values, as the plain maps of Services do, without checking them.
+    /// Matches objects with these labels, as the selectors of Services do. The labels are not validated.
     pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSelector {
         let mut requirements: Vec<Requirement> = labels
             .into_iter()
@@ -108,17 +108,17 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// Whether it selects what has these labels; absent labels are none.
+    /// Whether the selector matches these labels.
     pub fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
         self.matches_with(|key| labels?.get(key)?.as_str())
     }
 
-    /// The same for labels that are kept in any other way.
+    /// The same for labels in another representation.
     pub fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key)))
     }
 
-    /// The one value that a label must have to be selected.
+    /// The value that the selector requires of a label.
     pub fn exact(&self, key: &str) -> Option<&str> {
         let requirement = self.requirements.iter().find(|requirement| requirement.key == key)?;
         match (requirement.operator, requirement.values.as_slice()) {
@@ -140,7 +140,7 @@ impl Requirement {
         Err(SelectorError(if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) }))
     }
 
-    /// Whether it holds for a label's value, or for its absence.
+    /// Whether the requirement matches a label's value or absence.
     pub fn matches(&self, value: Option<&str>) -> bool {
         let has = |value: &str| self.values.iter().any(|candidate| candidate == value);
         match self.operator {

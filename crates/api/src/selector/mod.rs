@@ -1,4 +1,4 @@
-//! Selectors: which objects a list, a watch or a controller means.
+//! Label and field selectors.
 //!
 //! [`LabelSelector`] reads both forms of label selectors, the text of `?labelSelector=` and the object in a spec;
 //! [`FieldSelector`] reads `?fieldSelector=`, and [`SelectableFields`] knows which fields a kind can be selected by.
@@ -12,7 +12,7 @@ pub use field::{FieldRequirement, FieldSelector, escape};
 pub use label::{LabelSelector, Operator, Requirement};
 pub use selectable::SelectableFields;
 
-/// What is wrong with a selector, in Kubernetes' words.
+/// Why a selector is invalid, with the message of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(pub(crate) String);

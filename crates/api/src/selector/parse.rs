@@ -154,7 +154,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Words between commas, where nothing between two commas is the empty word; ends before the parenthesis.
+    /// Values between commas, which may be empty; stops before the parenthesis.
     fn value_list(&mut self) -> Result<BTreeSet<&'a str>, SelectorError> {
         let mut values = BTreeSet::new();
         loop {
@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The token ahead; `in` and `notin` are plain words wherever no operator is awaited.
+    /// The next token; `in` and `notin` are plain values unless an operator is expected.
     fn peek(&self) -> (Token, &'a str) {
         match self.tokens.get(self.position).copied().unwrap_or((Token::End, "")) {
             (Token::In | Token::NotIn, literal) => (Token::Word, literal),

@@ -21,17 +21,17 @@ struct Row {
     source: Source,
 }
 
-/// Where the value of a label is in an object.
+/// The location of a field's value in an object.
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Text(&'static [&'static str]),
-    /// `false` where it is absent.
+    /// `false` if it is absent.
     Flag(&'static [&'static str]),
-    /// Zero where it is absent.
+    /// Zero if it is absent.
     Number(&'static [&'static str]),
     FirstPodIp,
     EventOrigin,
-    /// Taken in selectors, but without a value.
+    /// Accepted in selectors, but always empty.
     Never,
 }
 
@@ -86,7 +86,7 @@ const TABLES: &[(&str, &[Row])] = &[
             row("type", Text(&["type"])),
         ],
     ),
-    // Events are kept as those of the core group, whose fields these are.
+    // Events are stored as those of the core group, which has these fields.
     (
         "io.k8s.api.events.v1.Event",
         &[
@@ -133,7 +133,7 @@ impl<'a> SelectableFields<'a> {
         SelectableFields { kind, table }
     }
 
-    /// Whether every field of a selector is one the kind can be selected by.
+    /// Checks that all fields of a selector are selectable.
     pub fn check(&self, selector: &FieldSelector) -> Result<(), SelectorError> {
         match selector.terms.iter().find(|term| !self.has(&term.field)) {
             Some(term) => Err(self.unsupported(&term.field)),
@@ -141,21 +141,21 @@ impl<'a> SelectableFields<'a> {
         }
     }
 
-    /// The labels an index of the kind may be kept by, beside name and namespace.
+    /// The selectable fields for an index, except name and namespace.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         let own = self.table.unwrap_or_default().iter().map(|row| row.label);
         own.chain(self.kind.selectable.iter().map(String::as_str))
             .filter(|label| !matches!(*label, "metadata.name" | "metadata.namespace"))
     }
 
-    /// Whether a selector selects an object, which is in the version it is kept in.
+    /// Whether a selector matches an object in its storage version.
     pub fn matches(&self, selector: &FieldSelector, object: &Value) -> bool {
         let matches =
             |term: &super::FieldRequirement| (self.value(&term.field, object) == term.value.as_str()) != term.negated;
         selector.terms.iter().all(matches)
     }
 
-    /// The value of a field in an object that is in the version it is kept in; empty where there is none.
+    /// The value of a field in an object of the storage version; empty if it is absent.
     pub fn value<'o>(&self, label: &str, object: &'o Value) -> Cow<'o, str> {
         match label {
             "metadata.name" => return Cow::Borrowed(object.text(&["metadata", "name"])),

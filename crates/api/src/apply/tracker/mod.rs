@@ -1,4 +1,4 @@
-//! Tracking of ownership for one request.
+//! Field ownership for one write request: update and server-side apply.
 
 #[cfg(test)]
 mod tests;
@@ -20,10 +20,10 @@ use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use thiserror::Error;
 
-/// Who an update is put down to until it is known what changed.
+/// The manager of all fields that existed before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// What nobody owns: it says which object this is, or is the server's.
+/// Fields without an owner: the identity of the object, and those that the server sets.
 static UNOWNED_FIELDS: LazyLock<Set> = LazyLock::new(|| {
     let metadata = [
         "name",
@@ -43,21 +43,21 @@ static UNOWNED_FIELDS: LazyLock<Set> = LazyLock::new(|| {
     set
 });
 
-/// The versions of a kind. Owners keep their sets in the version they wrote in.
+/// The other versions of a kind. Each manager's fields are recorded in the version that it wrote.
 pub trait VersionConverter {
-    /// The schema of another version; none where it is not (or no longer) served.
+    /// The schema of another version, or none if it is not served.
     fn node(&self, api_version: &str) -> Option<NodeRef<'_>>;
     /// Converts an object between versions; none if that is impossible.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Option<Value>;
     /// The fields that a request of this kind cannot set, in that version.
     fn ignored(&self, api_version: &str) -> Option<&Set>;
-    /// Whether schemas may differ from what they were when sets were written (custom resources).
+    /// Whether the schema can change after fields were recorded (custom resources).
     fn schema_changes(&self) -> bool {
         false
     }
 }
 
-/// A kind with no version but the request's.
+/// A kind with a single version.
 #[derive(Debug, Clone, Copy)]
 pub struct SingleVersion;
 
@@ -75,7 +75,7 @@ impl VersionConverter for SingleVersion {
     }
 }
 
-/// What tracking must know of a request.
+/// Tracks field ownership for one request.
 #[derive(Clone, Copy)]
 pub struct Tracker<'a> {
     /// The kind's schema in the request's version.
@@ -84,9 +84,9 @@ pub struct Tracker<'a> {
     pub api_version: &'a str,
     /// The kind of the object.
     pub kind: &'a str,
-    /// Empty for the object itself.
+    /// Empty for the main resource.
     pub subresource: &'a str,
-    /// The fields that such a request cannot set: `status` for the object itself, all else for its status.
+    /// The fields that the request cannot set: `status` for the main resource, all others for its status.
     pub ignored: Option<&'a Set>,
     /// The other versions of the kind.
     pub versions: &'a dyn VersionConverter,
@@ -101,13 +101,13 @@ pub enum ApplyError {
     Conflicts(Vec<Conflict>),
     #[error("{0}")]
     BadRequest(String),
-    /// Kubernetes answers this with an error of the server.
+    /// Kubernetes returns an internal error for this.
     #[error("{0}")]
     Internal(String),
 }
 
 impl Tracker<'_> {
-    /// Tracks a write that is no apply: whoever changes a field comes to own it. `live` is none when the object is new.
+    /// Tracks an update: the manager owns the fields that it changes. `live` is none for a new object.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.managers_before(live, new);
         remove_entries(new);
@@ -122,11 +122,11 @@ impl Tracker<'_> {
             Some(live) => self.tracked(live, new, managers, manager),
             None => self.tracked(&self.nothing(), new, managers, manager),
         };
-        // Where objects cannot be compared nobody owns anything.
+        // Without a comparison no field has an owner.
         set_entries(new, tracked.map(Managers::encode).unwrap_or_default());
     }
 
-    /// Applies a configuration. The outcome must still be decoded, defaulted and normalised.
+    /// Applies a configuration. The result must still be decoded, defaulted and normalized.
     pub fn apply(
         &self,
         live: Option<&Value>,
@@ -164,7 +164,7 @@ impl Tracker<'_> {
         Ok(object)
     }
 
-    /// The entry of an object's maker; nobody's where nothing is owned.
+    /// The entry of the manager that created the object, or none if it owns no fields.
     fn created_entry(&self, fields: Map<String, Value>, manager: &str) -> Vec<Value> {
         if fields.is_empty() {
             return Vec::new();
@@ -202,8 +202,8 @@ impl Tracker<'_> {
         Ok(object)
     }
 
-    /// The managers before the write: the ones the writer sent, or else the object's. Sending one that is empty, or no
-    /// one in a list, starts over.
+    /// The managers before the write: those in the request, or else those of the object. An empty list, or a list of
+    /// one empty entry, resets them.
     fn managers_before(&self, live: Option<&Value>, new: &Value) -> Managers {
         let of_live = || live.map(Managers::of).unwrap_or_default();
         if !self.subresource.is_empty() {
@@ -262,7 +262,7 @@ impl Tracker<'_> {
         })
     }
 
-    /// Conflicts over what kubectl itself applied client-side are none.
+    /// Ignores conflicts over fields that kubectl applied client-side.
     fn check_conflicts(&self, live: &Value, conflicts: Vec<Conflict>) -> Result<(), ApplyError> {
         let Some(own) = last_applied::still_as_applied(live, self.api_version, Type::Node(self.node)) else {
             return Err(ApplyError::Conflicts(conflicts));
@@ -285,7 +285,7 @@ impl Tracker<'_> {
         ManagerId::new(manager, operation, self.api_version, self.subresource)
     }
 
-    /// An object of the kind in which nothing is set.
+    /// An object of the kind without any fields set.
     fn nothing(&self) -> Value {
         let mut nothing = zero(self.node);
         if self.versions.schema_changes() {

@@ -63,7 +63,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
     }
 }
 
-/// Addresses with a zone, or of IPv4 written as IPv6, are no addresses here.
+/// Addresses with a zone and IPv4-mapped IPv6 addresses are invalid.
 fn address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     match address {

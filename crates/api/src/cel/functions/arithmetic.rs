@@ -89,7 +89,7 @@ fn calculate<'a>(operator: &str, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
     }
 }
 
-/// Lists that are sets or maps take in what they do not have yet, and maps let the second win.
+/// Lists of type set or map add the elements that they lack; in maps the second operand wins.
 fn joined<'a>(list: &Value<'a>, first: &[Value<'a>], second: &[Value<'a>]) -> Vec<Value<'a>> {
     let mut items = first.to_vec();
     let props = match list {

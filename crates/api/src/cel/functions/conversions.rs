@@ -99,7 +99,7 @@ fn text(value: &Value<'_>) -> Option<String> {
     })
 }
 
-/// A value as messages show it.
+/// The form of a value in messages.
 pub(in super::super) fn shown(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -1,4 +1,4 @@
-//! Texts with places to fill in: `'%s has %d'.format([name, count])`.
+//! The `format` function: `'%s has %d'.format([name, count])`.
 
 use super::super::error::EvaluateError;
 use super::super::value::Value;
@@ -18,7 +18,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
     }
 }
 
-/// More digits than this no number has behind its point.
+/// The maximum number of decimal places.
 const MAX_PRECISION: usize = 1_100;
 
 fn filled(text: &str, arguments: &[Value<'_>]) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! What functions and operators do.
+//! The functions and operators.
 
 mod addresses;
 mod arithmetic;
@@ -19,10 +19,10 @@ use super::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, EvaluateError>;
 
-/// What some functions do; none where the function is not among them, or not for such values.
+/// One library of functions; returns none for other functions and for values of other types.
 type Library = for<'v> fn(&str, &[Value<'v>]) -> Option<Outcome<'v>>;
 
-/// Calls a function. The value it is called on, where there is one, comes first.
+/// Calls a function. The receiver, if there is one, is the first value.
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
     let libraries: [Library; 10] = [
         arithmetic::call,

@@ -1,4 +1,4 @@
-//! Values that may be none.
+//! Optional values.
 
 use super::super::error::EvaluateError;
 use super::super::value::Value;

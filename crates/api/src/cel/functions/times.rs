@@ -66,7 +66,7 @@ pub(super) fn shown_timestamp(time: Timestamp) -> String {
     time.to_string()
 }
 
-/// Reads durations such as `1h30m`, `-1.5s` and `100ms`.
+/// Parses durations such as `1h30m`, `-1.5s` and `100ms`.
 pub(in super::super) fn parse_duration(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -104,7 +104,7 @@ pub(in super::super) fn parse_duration(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::from_nanos(if negative { -total } else { total }))
 }
 
-/// Seconds with their fraction: `5400s`, `0.1s`.
+/// Formats seconds with their fraction: `5400s`, `0.1s`.
 pub(super) fn shown_duration(duration: SignedDuration) -> String {
     let nanos = duration.as_nanos();
     let (seconds, fraction) = (nanos / 1_000_000_000, (nanos % 1_000_000_000).unsigned_abs());

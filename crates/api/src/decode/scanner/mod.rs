@@ -1,4 +1,4 @@
-//! JSON's syntax: tokens out of bytes, with the messages that clients know for what is not JSON.
+//! The JSON scanner, with the syntax errors of Go.
 
 #[cfg(test)]
 mod tests;
@@ -9,13 +9,13 @@ use super::path::quoted_byte;
 use std::borrow::Cow;
 pub(super) use value_start::ValueStart;
 
-/// How deep a document may nest before it is refused.
+/// The maximum depth of a document.
 const MAX_SYNTAX_DEPTH: usize = 10_000;
 
-/// How deep a value that is kept may nest. What is dropped again may be deeper.
+/// The maximum depth of a value that is kept. Skipped values may be deeper.
 pub const MAX_VALUE_DEPTH: usize = 500;
 
-/// What stands behind the end of a text that breaks off inside a word, number or escape, as far as messages go.
+/// The byte that messages name for a text that ends within a literal, number or escape.
 const END: u8 = b' ';
 
 /// A cursor over JSON text.
@@ -40,7 +40,7 @@ impl<'a> Scanner<'a> {
         &self.bytes[start..self.at]
     }
 
-    /// Looks at what comes next without taking it.
+    /// The kind of the next value, which is not consumed.
     pub fn start_value(&mut self) -> Result<ValueStart> {
         self.skip_space();
         match self.peek() {
@@ -131,7 +131,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// After the whole document: nothing but space.
+    /// Checks that only white space follows the document.
     pub fn finish(&mut self) -> Result<()> {
         self.skip_space();
         match self.peek() {
@@ -140,7 +140,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes `null`, `true` or `false`, whichever began.
+    /// Consumes `null`, `true` or `false`.
     pub fn literal(&mut self, start_kind: ValueStart) -> Result<()> {
         let word: &str = match start_kind {
             ValueStart::True => "true",
@@ -160,7 +160,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Takes a number and gives its text.
+    /// Consumes a number and returns its text.
     pub fn number(&mut self) -> Result<&'a str> {
         let start = self.at;
         if self.peek() == Some(b'-') {
@@ -201,7 +201,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes a string. Bytes that are not UTF-8 become replacement characters.
+    /// Consumes a string. Bytes that are not UTF-8 become replacement characters.
     pub fn string(&mut self) -> Result<Cow<'a, str>> {
         self.at += 1;
         let start = self.at;
@@ -261,7 +261,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// A UTF-16 unit, joined with the one after it where the two are a pair.
+    /// A UTF-16 unit, joined with the next one if they are a surrogate pair.
     fn character(&mut self, unit: u16) -> Result<char> {
         if !(0xd800..0xe000).contains(&unit) {
             return Ok(char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER));
@@ -292,9 +292,9 @@ impl<'a> Scanner<'a> {
         Ok(unit)
     }
 
-    /// Takes a whole value of any depth and drops it.
+    /// Skips a value of any depth.
     pub fn skip_value(&mut self) -> Result<()> {
-        // True for an object, false for an array: what the values still open are.
+        // The open collections: true for an object, false for an array.
         let mut open: Vec<bool> = Vec::new();
         loop {
             let mut descended = false;
@@ -352,7 +352,7 @@ impl<'a> Scanner<'a> {
         self.at += 1;
     }
 
-    /// Refuses to go deeper into a value that is to be kept.
+    /// Refuses values that are deeper than [`MAX_VALUE_DEPTH`].
     pub fn check_value_depth(&self) -> Result<()> {
         if self.depth >= MAX_VALUE_DEPTH {
             return Err(too_deep(self.peek().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! JSON by a schema, in one pass.
+//! Decoding of JSON by a schema, in one pass.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ struct Decoder<'a> {
     state: State<'a>,
 }
 
-/// The value, or none where it counts as absent. Only syntax errors end decoding; others are noted in the state.
+/// The value, or none if it counts as absent. Only syntax errors stop decoding; others are recorded in the state.
 type Outcome = Result<Option<Value>, DecodeError>;
 
 impl<'a> Decoder<'a> {
@@ -112,7 +112,7 @@ impl<'a> Decoder<'a> {
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
         if field.presence == Presence::NonZero && is_zero(&value) && !starts_over(field, &value) {
-            // Nothing more is added to an object that was there before; other values are as good as gone.
+            // An empty object adds nothing to the previous one; other zero values remove it.
             if again && !value.is_object() {
                 map.remove(&*field.name);
             }
@@ -138,7 +138,7 @@ impl<'a> Decoder<'a> {
             self.state.steps.push(Step::Key(name.clone()));
             let value = self.value(element)?;
             self.state.steps.pop();
-            // Bytes that are not given are none inside a map.
+            // Absent bytes in a map are empty.
             let absent = || if matches!(element.get().shape, Shape::Bytes) { Value::from("") } else { zero(element) };
             map.insert(name.into_owned(), value.unwrap_or_else(absent));
             key = self.state.scanner.next_key()?;
@@ -191,7 +191,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Types that decode themselves. Where they fail, decoding is over.
+    /// Types with their own decoding, whose errors stop decoding.
     fn own_way(&mut self, node: NodeRef<'a>, start_kind: ValueStart) -> Option<Outcome> {
         Some(match node.get().shape {
             Shape::Time => self.time(start_kind, time::seconds),
@@ -272,7 +272,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Kept as it came; what is inside is looked at later, if at all.
+    /// Kept verbatim and not validated here.
     fn raw(&mut self, start_kind: ValueStart) -> Outcome {
         if start_kind == ValueStart::Null {
             return self.state.scanner.literal(start_kind).map(|()| None);
@@ -320,7 +320,7 @@ fn inlined_from<'a>(owner: NodeRef<'a>, object: &Object, field: &Field) -> [Opti
     [Some(first.get()), second]
 }
 
-/// A field given twice adds to an object that is there already; every other value is replaced.
+/// A duplicate field is merged into an object; other values are replaced.
 fn merge_again(before: &mut Value, value: Value) {
     match (before, value) {
         (Value::Object(before), Value::Object(value)) => {
@@ -355,7 +355,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// The text as it is printed again, or where it is wrong.
+/// The canonical base64 text, or the index of the first invalid byte.
 fn canonical_base64(text: Cow<'_, str>) -> Result<String, usize> {
     let text = if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text };
     let bytes = BASE64.decode(text.as_bytes()).map_err(|error| match error {
@@ -364,6 +364,6 @@ fn canonical_base64(text: Cow<'_, str>) -> Result<String, usize> {
         base64::DecodeError::InvalidPadding => text.len() / 4 * 4,
     })?;
     let padded = text.bytes().rev().take_while(|byte| *byte == b'=').count();
-    // Only the last symbol before padding can hold bits that do not count.
+    // Only the last symbol before padding can have unused bits.
     if padded == 0 { Ok(text.into_owned()) } else { Ok(BASE64.encode(bytes)) }
 }

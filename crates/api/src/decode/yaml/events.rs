@@ -1,4 +1,4 @@
-//! The parser's events, out of a C-like library into owned values.
+//! A safe wrapper around the events of the YAML parser.
 
 use super::scalar::Scalar;
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use unsafe_libyaml::{
     yaml_parser_parse, yaml_parser_set_input_string, yaml_parser_t,
 };
 
-/// Why a text is not YAML, without the word in front that says so.
+/// Why a text is not YAML, without the prefix `yaml:`.
 #[derive(Debug)]
 pub(super) struct Failure(pub String);
 
@@ -32,7 +32,7 @@ pub(super) enum Content {
     DocumentEnd,
     /// The text ends.
     End,
-    /// A stream or document begins.
+    /// A stream or document starts.
     Boundary,
 }
 
@@ -108,7 +108,7 @@ unsafe fn read_event(event: &yaml_event_t) -> Event {
                     Some(known) => format!("!!{known}"),
                     None => tag,
                 });
-                // The tag `!` alone says that the text is nothing but text.
+                // The tag `!` means that the scalar is a string.
                 let only_text = tag.as_deref() == Some("!");
                 let scalar_read = Scalar {
                     text: String::from_utf8_lossy(bytes).into_owned(),

@@ -1,4 +1,4 @@
-//! YAML as Kubernetes reads it: YAML 1.1's words and numbers, turned into JSON.
+//! YAML 1.1 as Kubernetes reads it, converted to JSON.
 
 mod directives;
 mod events;
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Deeper documents are refused.
+/// The maximum depth of a document.
 const MAX_DEPTH: usize = super::scanner::MAX_VALUE_DEPTH;
 
 /// Ten times the size of the largest object that the server stores: no valid object repeats more text through aliases.
 const MAX_ALIASED_BYTES: usize = 16 * 1024 * 1024;
 
-/// Reads the first document of a text, and notes the keys that it gives twice.
+/// Reads the first document of a text, and reports duplicate keys.
 pub(super) fn read(bytes: &[u8]) -> Result<(Value, Option<StrictProblem>), DecodeError> {
     let text = String::from_utf8_lossy(bytes);
     let document = parse(&text).map_err(failed)?;
@@ -150,7 +150,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A key as text, and as a message shows it.
+    /// A key as text, and as printed in messages.
     fn key(&mut self, document: &Document, at: usize) -> Result<(String, String), Failure> {
         let unsupported = |kind: &str| Failure(format!("unsupported map key of type: {kind}"));
         match self.value(document, at)? {
@@ -179,7 +179,7 @@ impl Reader {
                 _ => Err(not_mergeable()),
             },
             Kind::Sequence(children) => {
-                // The first of them counts most, so it comes last.
+                // The first one has precedence, so it is merged last.
                 for child in children.iter().rev() {
                     if matches!(document.nodes[*child].kind, Kind::Sequence(_)) {
                         return Err(not_mergeable());
@@ -217,7 +217,7 @@ impl Reader {
         outcome
     }
 
-    /// Small documents that unfold into huge ones are refused.
+    /// Refuses small documents that expand into huge ones.
     fn count(&mut self) -> Result<(), Failure> {
         const SMALL: f64 = 400_000.0;
         const LARGE: f64 = 4_000_000.0;
@@ -231,7 +231,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Long texts that are repeated through many aliases are refused.
+    /// Refuses long texts that are repeated through many aliases.
     fn count_aliased_bytes(&mut self, length: usize) -> Result<(), Failure> {
         if !self.within.is_empty() {
             self.aliased_bytes += length;
@@ -251,12 +251,12 @@ fn not_mergeable() -> Failure {
 #[derive(Default)]
 struct Fields {
     map: Map<String, Value>,
-    /// How each key was first written: `1` and `"1"` are different keys until they meet in JSON.
+    /// The keys as written: `1` and `"1"` are different keys in YAML, but not in JSON.
     shown: HashMap<String, ()>,
 }
 
 impl Fields {
-    /// Adds a field and says whether it was there already; the last one counts.
+    /// Sets a field and returns whether it was set before; the last value wins.
     fn insert(&mut self, name: String, shown: String, value: Value) -> bool {
         let again = match self.shown.entry(shown) {
             Entry::Occupied(_) => true,

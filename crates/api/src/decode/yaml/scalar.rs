@@ -1,4 +1,4 @@
-//! What a YAML scalar stands for.
+//! Resolution of YAML scalars to JSON values.
 
 use super::super::untyped::number;
 use super::events::Failure;
@@ -11,7 +11,7 @@ pub(super) struct Scalar {
     pub text: String,
     /// The tag without its well-known prefix, such as `!!str`.
     pub tag: Option<String>,
-    /// Not quoted, so its text may stand for something else.
+    /// Not quoted, so its text can be a number, boolean or null.
     pub plain: bool,
 }
 
@@ -71,7 +71,7 @@ fn implicit_number(text: &str) -> Option<Value> {
     }
 }
 
-/// Whole numbers in base 2, 8, 10 and 16; a leading zero alone makes it octal.
+/// Integers in base 2, 8, 10 and 16; a leading zero means octal.
 fn whole_number(text: &str) -> Option<Value> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),

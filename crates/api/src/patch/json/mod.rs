@@ -1,4 +1,4 @@
-//! JSON patch: a list of operations, carried out in order, all or none.
+//! JSON Patch (RFC 6902): a list of operations, applied in order, all or none.
 
 #[cfg(test)]
 mod tests;
@@ -11,14 +11,14 @@ use crate::value::depth;
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// More operations than this are refused.
+/// The maximum number of operations.
 pub const MAX_OPERATIONS: usize = 10_000;
 
-/// The operations of a patch that was read.
+/// A decoded patch.
 #[derive(Debug)]
 pub struct JsonPatch {
     operations: Vec<Operation>,
-    /// What strict field validation objects to.
+    /// The problems that strict field validation reports.
     pub problems: Vec<StrictProblem>,
 }
 
@@ -37,13 +37,13 @@ enum Operation {
     },
     Test(Pointer, Value),
     Unknown(String),
-    /// An operation that lacks what it needs.
+    /// An operation that lacks a required field.
     Incomplete(&'static str),
 }
 
 type Pointer = Vec<String>;
 
-/// What reading checks operations against, so that errors and unknown fields are reported as for any object.
+/// The schema of operations, so that errors and unknown fields are reported as for any object.
 static OPERATIONS: LazyLock<Schema> = LazyLock::new(|| {
     let mut builder = SchemaBuilder::default();
     let text = builder.push(Node::new(Shape::String, "string"));
@@ -60,7 +60,7 @@ static OPERATIONS: LazyLock<Schema> = LazyLock::new(|| {
 });
 
 impl JsonPatch {
-    /// Reads a patch by the schema of patches, which finds what strict field validation objects to.
+    /// Decodes a patch by the schema of patches, and reports strict problems.
     pub fn read(bytes: &[u8]) -> Result<Self, PatchError> {
         let Some(node) = OPERATIONS.node_named("patch") else {
             return Err(PatchError::Internal("the schema of patches is missing".into()));
@@ -69,7 +69,7 @@ impl JsonPatch {
         Self::from_document(decode::untyped_json(bytes).map_err(malformed)?.value, problems)
     }
 
-    /// Reads a patch whose fields nobody looks at closely; operations that mean nothing fail when they are carried out.
+    /// Decodes a patch without strict validation; invalid operations fail when they are applied.
     pub fn read_leniently(bytes: &[u8]) -> Result<Self, PatchError> {
         let document = decode::untyped_json(bytes).map_err(malformed)?.value;
         let mistyped = match &document {
@@ -95,7 +95,7 @@ impl JsonPatch {
         Ok(JsonPatch { operations: items.iter().map(read_operation).collect(), problems })
     }
 
-    /// Where the operations point to, and where they take from.
+    /// The paths of the operations, including those in `from`.
     pub fn pointers(&self) -> impl Iterator<Item = &[String]> {
         self.operations
             .iter()
@@ -111,7 +111,7 @@ impl JsonPatch {
             .flatten()
     }
 
-    /// Carries the operations out. On an error the document is half changed and must be dropped.
+    /// Applies the operations. After an error the document is partly changed and must be dropped.
     pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
         let mut limits = Limits::new(document);
         for operation in &self.operations {
@@ -152,20 +152,20 @@ fn read_pointer(text: &str) -> Option<Pointer> {
     Some(parts.map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
 }
 
-/// Copies of copies double each time: so many bytes all of a patch's copies may add.
+/// The maximum number of bytes that the copies of a patch may add: copies of copies double each time.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// How many values one patch may visit to find out how deep the document is. Only patches that move values down hundreds
+/// The maximum number of values that one patch may visit to measure depths. Only patches that move values down hundreds
 /// of times need it at all.
 const MEASURE_LIMIT: usize = 200_000_000;
 
-/// What the operations of one patch may do to the document together.
+/// The limits of all operations of one patch together.
 struct Limits {
     /// The bytes that copies added so far.
     copied: usize,
     /// The document nests at most this deep.
     deepest: usize,
-    /// How many values may still be visited to measure depths.
+    /// The number of values that may still be visited to measure depths.
     measurable: usize,
 }
 
@@ -216,7 +216,7 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
         Operation::Remove(path) => remove(document, path).map(drop),
         Operation::Replace(path, value) => {
             limits.check_depth(path, value)?;
-            // What is missing in an object that is there is put there.
+            // An absent field of an existing object is added.
             if let Some((last, parents)) = path.split_last()
                 && let Some(Value::Object(fields)) = find_mut(document, parents)
             {
@@ -233,7 +233,7 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
             add(document, to, value)
         }
         Operation::Copy { from, to } => {
-            // What is missing in a parent that is there copies as null.
+            // An absent field of an existing parent is copied as null.
             let (last, parents) = from.split_last().ok_or_else(|| missing("copy", from))?;
             let value = match find_mut(document, parents).ok_or_else(|| missing("copy", from))? {
                 Value::Object(fields) => fields.get(last).unwrap_or(&Value::Null),
@@ -259,7 +259,7 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
     }
 }
 
-/// How many bytes a value takes as JSON.
+/// The length of a value as JSON.
 fn size(value: &Value) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {
@@ -286,7 +286,7 @@ fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), String
             Ok(())
         }
         Value::Array(items) => {
-            // One may add behind the last element, so there is one more place than elements.
+            // An element can be added after the last one, so there is one more index than elements.
             let at = if last == "-" { Some(items.len()) } else { place(last, items.len() + 1) };
             items.insert(at.ok_or_else(|| missing("add", path))?, value);
             Ok(())

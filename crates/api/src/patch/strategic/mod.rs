@@ -1,7 +1,7 @@
-//! Strategic merge patch: lists merge by the keys that the schema names, and directives say what else to do.
+//! Strategic merge patch: lists merge by the keys of the schema, and directives control the rest.
 //!
 //! Directives: `$patch: replace|delete` for an object or a list's element, `$retainKeys` for the fields that stay,
-//! `$deleteFromPrimitiveList/field` for values to take out, `$setElementOrder/field` for the order to end with.
+//! `$deleteFromPrimitiveList/field` for values to remove, `$setElementOrder/field` for the resulting order.
 
 #[cfg(test)]
 mod tests;
@@ -85,7 +85,7 @@ fn merge_field(original: &mut Fields, name: String, patch: Value, node: Option<N
     Ok(())
 }
 
-/// The field's facts and the node of its value. Inside maps there are no fields to know anything about.
+/// The schema of a field and the node of its value; none inside maps.
 fn look_up<'s>(node: Option<NodeRef<'s>>, name: &str) -> Result<(Option<&'s Field>, Option<NodeRef<'s>>)> {
     let Some(node) = node else { return Ok((None, None)) };
     match &node.get().shape {
@@ -117,7 +117,7 @@ fn retain_keys(original: &mut Fields, patch: &mut Fields) -> Result<()> {
     Ok(())
 }
 
-/// Merges every list whose order the patch gives, and takes it out of the patch.
+/// Merges every list for which the patch has an order, and removes it from the patch.
 fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<NodeRef<'_>>) -> Result<()> {
     let directives: Vec<String> = patch.keys().filter(|name| name.starts_with(ORDER_PREFIX)).cloned().collect();
     for directive in directives {
@@ -154,7 +154,7 @@ fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<No
     Ok(())
 }
 
-/// The patch may only hold elements that its order names, in that order.
+/// The patch may only contain elements that its order lists, in that order.
 fn check_order(patched: &[Value], order: &[Value], key: Option<&str>) -> Result<()> {
     if order.is_empty() {
         return Ok(());
@@ -219,7 +219,7 @@ fn merge_lists(
     Ok(arrange(merged, &patch, &original, Identity(Some(key))))
 }
 
-/// Deletes and replaces as elements with directives say; gives what is left of both lists.
+/// Applies the directives in elements and returns the remaining elements of both lists.
 fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut kept, mut deleted) = (Vec::with_capacity(patch.len()), Vec::new());
     let mut replaces = false;
@@ -293,7 +293,7 @@ fn as_list(value: &Value) -> Result<&Vec<Value>> {
     value.as_array().ok_or_else(|| wrong_type("[]interface {}", value))
 }
 
-/// A value that is new takes part without its nulls.
+/// Removes nulls from a new value.
 fn without_nulls(mut value: Value) -> Value {
     discard_nulls(&mut value);
     value
@@ -310,7 +310,7 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// A value that is new takes part without the objects that are directives.
+/// Removes directives from a new value.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(fields) => {

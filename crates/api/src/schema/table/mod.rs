@@ -1,4 +1,4 @@
-//! Reads the table of types.
+//! The parser of the table of types (`types.txt`).
 //!
 //! A line that starts in the first column opens a type, an indented one adds a field to it:
 //!
@@ -83,17 +83,17 @@ struct Pending {
 }
 
 impl Pending {
-    /// Where the next field stands, with room for those of an inlined struct.
+    /// The position of the next field, which leaves room for those of an inlined struct.
     fn next_place(&self) -> u32 {
         const ROOM: u32 = 256;
         (self.fields.len() + self.inlined.len()) as u32 * ROOM
     }
 }
 
-/// What a field says about how its list merges.
+/// The merge rules of a field's list.
 struct ListMark {
     declared: Option<ListKind>,
-    /// What follows from the field's patch strategy where the kind of list is not declared.
+    /// Derived from the field's patch strategy if the list type is not declared.
     merged: Option<ListKind>,
 }
 
@@ -301,7 +301,7 @@ impl<'t> Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// Takes in the fields of inlined structs, and of the ones that these inline.
+    /// Copies the fields of inlined structs, recursively.
     fn flatten(&mut self, id: NodeId) {
         let Some(object) = self.builder.node(id).as_object().cloned() else { return };
         let mut fields = object.fields;
