@@ -1,6 +1,6 @@
-//! ResourceQuota: what a namespace uses stays within its quotas. A write is charged to every quota it matches before it is
-//! stored, by compare-and-set on the quota's status, so that writes side by side cannot exceed it together. Those that wait
-//! in one namespace are charged together ([`queue`]).
+//! ResourceQuota: limits what a namespace uses. A write is charged to every matching quota before it is stored, by
+//! compare-and-set on the quota's status, so that concurrent writes cannot exceed it together. Writes that wait in one
+//! namespace are charged together ([`queue`]).
 
 mod check;
 mod queue;
@@ -18,7 +18,7 @@ use crate::object_reader::ObjectReader;
 use check::{Demand, charge};
 use queue::Queues;
 
-/// Writes what a quota has used.
+/// Stores the usage of a quota.
 #[async_trait]
 pub trait QuotaWriter: Send + Sync {
     /// Stores the quota with `status.used` replaced; false when it has changed since it was read.
@@ -53,12 +53,12 @@ impl Plugin for ResourceQuota {
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-        let quotas = objects.list("", "resourcequotas", write.namespace);
+        let quotas = objects.read_all("", "resourcequotas", write.namespace)?;
         if quotas.is_empty() {
             return Ok(());
         }
         let Some(demand) = Demand::of(write) else { return Ok(()) };
-        // What is too much already, or counts for nothing, need not wait.
+        // A write that exceeds a quota or counts towards none need not wait.
         if charge(&demand, &quotas)?.is_empty() || write.dry_run {
             return Ok(());
         }

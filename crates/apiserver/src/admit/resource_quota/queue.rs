@@ -1,7 +1,7 @@
-//! The writes that wait to be charged to the quotas of a namespace.
+//! Queues of writes that wait to be charged to the quotas of their namespace.
 //!
-//! Whoever's turn it is charges all that wait, one after another, and stores each quota once for all of them. So a thousand
-//! pods that are created at once cost a few updates of their quota, and none is refused because others were faster.
+//! The task that holds a namespace's lock charges all waiting writes in order and stores each quota once for all of them.
+//! So a thousand pods created at once cost a few updates of their quota, and none fails because of a conflict.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::QuotaWriter;
 use super::check::{Charge, Demand, charge};
 use crate::object_reader::ObjectReader;
 
-type Answer = Result<(), Status>;
+/// Whether a write is within all quotas; the error is what its client gets.
+type Outcome = Result<(), Status>;
 
 /// The queue of each namespace in which a write waits.
 #[derive(Default)]
@@ -25,22 +26,22 @@ pub struct Queues(Mutex<HashMap<String, Arc<Queue>>>);
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Vec<Waiter>>,
-    /// Held by whoever charges.
-    turn: tokio::sync::Mutex<()>,
+    /// Held by the task that charges the waiting writes.
+    charging: tokio::sync::Mutex<()>,
 }
 
 struct Waiter {
     demand: Arc<Demand>,
-    answer: oneshot::Sender<Answer>,
+    outcome: oneshot::Sender<Outcome>,
 }
 
 /// A write that is being charged.
-struct Charging {
+struct PendingCharge {
     waiter: Waiter,
-    /// The quotas that were stored with its charge already.
-    charged: HashSet<String>,
-    /// Those that are to be stored with it in this round.
-    wanted: Vec<String>,
+    /// Quotas already stored with the charge of this write.
+    stored: HashSet<String>,
+    /// Quotas to be stored with it in this round.
+    to_store: Vec<String>,
 }
 
 impl Queues {
@@ -51,15 +52,15 @@ impl Queues {
         demand: Demand,
         writer: &dyn QuotaWriter,
         objects: &dyn ObjectReader,
-    ) -> Answer {
+    ) -> Outcome {
         let queue = Arc::clone(self.0.lock().entry(namespace.to_owned()).or_default());
-        let answer = queue.charge(namespace, Arc::new(demand), writer, objects).await;
+        let outcome = queue.charge(namespace, Arc::new(demand), writer, objects).await;
         let mut queues = self.0.lock();
-        // The map's own reference and this one: nobody else waits here.
+        // Only the map's reference and this one are left, so no other write waits.
         if Arc::strong_count(&queue) == 2 {
             queues.remove(namespace);
         }
-        answer
+        outcome
     }
 }
 
@@ -70,55 +71,71 @@ impl Queue {
         demand: Arc<Demand>,
         writer: &dyn QuotaWriter,
         objects: &dyn ObjectReader,
-    ) -> Answer {
+    ) -> Outcome {
         loop {
-            let (answer, mut answered) = oneshot::channel();
-            self.waiting.lock().push(Waiter { demand: Arc::clone(&demand), answer });
+            let (sender, mut receiver) = oneshot::channel();
+            self.waiting.lock().push(Waiter { demand: Arc::clone(&demand), outcome: sender });
             tokio::select! {
                 biased;
-                answer = &mut answered => if let Ok(answer) = answer {
-                    return answer;
+                outcome = &mut receiver => if let Ok(outcome) = outcome {
+                    return outcome;
                 },
-                _turn = self.turn.lock() => {
-                    if let Ok(answer) = answered.try_recv() {
-                        return answer;
+                _guard = self.charging.lock() => {
+                    if let Ok(outcome) = receiver.try_recv() {
+                        return outcome;
                     }
                     let waiting = std::mem::take(&mut *self.waiting.lock());
                     charge_all(namespace, waiting, writer, objects).await;
-                    if let Ok(answer) = answered.try_recv() {
-                        return answer;
+                    if let Ok(outcome) = receiver.try_recv() {
+                        return outcome;
                     }
                 }
             }
-            // Whoever charged this write went away before it answered: the write waits once more.
+            // The task that was charging this write was cancelled: queue the write again.
         }
     }
 }
 
-/// Charges all that wait and answers each. A quota that somebody else changed meanwhile is read and charged again.
+/// Charges all waiting writes and reports each outcome. A quota changed by somebody else meanwhile is read and charged
+/// again. If the quotas cannot be read, every open write is refused.
 async fn charge_all(namespace: &str, waiting: Vec<Waiter>, writer: &dyn QuotaWriter, objects: &dyn ObjectReader) {
-    let begin = |waiter| Charging { waiter, charged: HashSet::new(), wanted: Vec::new() };
-    let mut open: Vec<Charging> = waiting.into_iter().map(begin).collect();
+    let start = |waiter| PendingCharge { waiter, stored: HashSet::new(), to_store: Vec::new() };
+    let mut open: Vec<PendingCharge> = waiting.into_iter().map(start).collect();
     while !open.is_empty() {
-        let read = objects.list("", "resourcequotas", namespace);
+        let read = match objects.read_all("", "resourcequotas", namespace) {
+            Ok(quotas) => quotas,
+            Err(status) => {
+                open.into_iter().for_each(|pending| pending.waiter.report(Err(status.clone())));
+                return;
+            }
+        };
         let mut quotas = read.clone();
-        let charging: Vec<Charging> = open.drain(..).filter_map(|one| charge_one(one, &mut quotas)).collect();
-        let mut stored: HashMap<String, Result<bool, Status>> = HashMap::new();
+        let charged: Vec<PendingCharge> =
+            open.drain(..).filter_map(|pending| charge_one(pending, &mut quotas)).collect();
+        let mut writes: HashMap<String, Result<bool, Status>> = HashMap::new();
         for (quota, changed) in read.iter().zip(&quotas).filter(|(quota, changed)| !Arc::ptr_eq(quota, changed)) {
             let outcome = writer.write_used(quota, changed.at(&["status", "used"]).clone()).await;
-            stored.insert(name_of(quota), outcome);
+            writes.insert(name_of(quota), outcome);
         }
-        open = charging.into_iter().filter_map(|one| answer_stored(one, &stored)).collect();
+        open = charged.into_iter().filter_map(|pending| finish_stored(pending, &writes)).collect();
     }
 }
 
-/// Adds a write to the quotas it counts for; answers at once where it is too much or counts for none.
-fn charge_one(mut one: Charging, quotas: &mut [Arc<Value>]) -> Option<Charging> {
-    if one.waiter.answer.is_closed() {
+impl Waiter {
+    fn report(self, outcome: Outcome) {
+        // The receiver is gone when the client cancelled its request.
+        let _ = self.outcome.send(outcome);
+    }
+}
+
+/// Adds a write to the quotas it counts towards; reports at once if it exceeds one or counts towards none.
+fn charge_one(mut pending: PendingCharge, quotas: &mut [Arc<Value>]) -> Option<PendingCharge> {
+    if pending.waiter.outcome.is_closed() {
         return None;
     }
-    let due: Vec<Arc<Value>> = quotas.iter().filter(|quota| !one.charged.contains(&name_of(quota))).cloned().collect();
-    let answer = match charge(&one.waiter.demand, &due) {
+    let due: Vec<Arc<Value>> =
+        quotas.iter().filter(|quota| !pending.stored.contains(&name_of(quota))).cloned().collect();
+    let outcome = match charge(&pending.waiter.demand, &due) {
         Err(refusal) => Err(refusal),
         Ok(charges) if charges.is_empty() => Ok(()),
         Ok(charges) => {
@@ -127,31 +144,31 @@ fn charge_one(mut one: Charging, quotas: &mut [Arc<Value>]) -> Option<Charging> 
                 changed.set(&["status", "used"], used);
                 let changed = Arc::new(changed);
                 quotas.iter_mut().filter(|own| Arc::ptr_eq(own, &quota)).for_each(|own| *own = Arc::clone(&changed));
-                one.wanted.push(name_of(&quota));
+                pending.to_store.push(name_of(&quota));
             }
-            return Some(one);
+            return Some(pending);
         }
     };
-    // Who does not wait for the answer any more does not need it.
-    let _ = one.waiter.answer.send(answer);
+    pending.waiter.report(outcome);
     None
 }
 
-/// Answers a write whose quotas are all stored, or one of which cannot be; gives back one that must be charged again.
-fn answer_stored(mut one: Charging, stored: &HashMap<String, Result<bool, Status>>) -> Option<Charging> {
-    let mut answer = Ok(());
-    let mut again = false;
-    for name in one.wanted.drain(..) {
-        match stored.get(&name) {
-            Some(Ok(true)) => drop(one.charged.insert(name)),
-            Some(Err(status)) => answer = Err(status.clone()),
-            Some(Ok(false)) | None => again = true,
+/// Reports the outcome of a write whose quotas are all stored, or one of which cannot be; returns a write that must be
+/// charged again.
+fn finish_stored(mut pending: PendingCharge, writes: &HashMap<String, Result<bool, Status>>) -> Option<PendingCharge> {
+    let mut outcome = Ok(());
+    let mut has_conflict = false;
+    for name in pending.to_store.drain(..) {
+        match writes.get(&name) {
+            Some(Ok(true)) => drop(pending.stored.insert(name)),
+            Some(Err(status)) => outcome = Err(status.clone()),
+            Some(Ok(false)) | None => has_conflict = true,
         }
     }
-    if again && answer.is_ok() {
-        return Some(one);
+    if has_conflict && outcome.is_ok() {
+        return Some(pending);
     }
-    let _ = one.waiter.answer.send(answer);
+    pending.waiter.report(outcome);
     None
 }
 
@@ -171,23 +188,29 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A store of one quota that somebody else changes now and then.
-    struct Live {
+    struct SharedQuota {
         quota: Mutex<Arc<Value>>,
         stored: AtomicUsize,
+        /// How many reads succeed before all others fail.
+        readable: AtomicUsize,
     }
 
-    impl Live {
+    impl SharedQuota {
         fn new(hard: &str) -> Arc<Self> {
             let quota = json!({"metadata": {"name": "q", "namespace": "n", "resourceVersion": "0"},
                 "status": {"hard": {"pods": hard}, "used": {"pods": "0"}}});
-            Arc::new(Live { quota: Mutex::new(Arc::new(quota)), stored: AtomicUsize::new(0) })
+            Arc::new(SharedQuota {
+                quota: Mutex::new(Arc::new(quota)),
+                stored: AtomicUsize::new(0),
+                readable: AtomicUsize::new(usize::MAX),
+            })
         }
     }
 
     #[async_trait]
-    impl QuotaWriter for Live {
+    impl QuotaWriter for SharedQuota {
         async fn write_used(&self, quota: &Value, used: Value) -> Result<bool, Status> {
-            // As a store that takes its time, in which others get their turn.
+            // Let other tasks run, as a slow store would.
             for _ in 0..3 {
                 tokio::task::yield_now().await;
             }
@@ -195,7 +218,7 @@ mod tests {
             let count = self.stored.fetch_add(1, Ordering::Relaxed) + 1;
             let mut changed = (**own).clone();
             changed.set(&["metadata", "resourceVersion"], count.to_string());
-            // Every fourth time somebody else was faster.
+            // Every fourth write conflicts.
             let wins = count % 4 != 0
                 && own.text(&["metadata", "resourceVersion"]) == quota.text(&["metadata", "resourceVersion"]);
             if wins {
@@ -206,12 +229,14 @@ mod tests {
         }
     }
 
-    impl ObjectReader for Live {
+    impl ObjectReader for SharedQuota {
         fn read(&self, _: &str, _: &str, _: &str, _: &str) -> Result<Option<Arc<Value>>, Status> {
             Ok(Some(Arc::clone(&self.quota.lock())))
         }
 
         fn read_all(&self, _: &str, _: &str, _: &str) -> Result<Vec<Arc<Value>>, Status> {
+            let left = self.readable.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            left.map_err(|_| Status::internal("stored objects cannot be read"))?;
             Ok(vec![Arc::clone(&self.quota.lock())])
         }
 
@@ -228,7 +253,7 @@ mod tests {
         }
     }
 
-    async fn create(count: usize, live: &Arc<Live>) -> Vec<Result<Value, String>> {
+    async fn create(count: usize, live: &Arc<SharedQuota>) -> Vec<Result<Value, String>> {
         let plugin = Arc::new(ResourceQuota::new(Arc::clone(live) as Arc<dyn QuotaWriter>));
         let creations = (0..count).map(|at| {
             let (plugin, live) = (Arc::clone(&plugin), Arc::clone(live));
@@ -244,7 +269,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_that_wait_are_charged_together() {
-        let live = Live::new("1000");
+        let live = SharedQuota::new("1000");
         let outcomes = create(200, &live).await;
         assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
         assert_eq!(live.quota.lock().text(&["status", "used", "pods"]), "200");
@@ -254,11 +279,24 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_are_admitted_than_the_quota_allows() {
-        let live = Live::new("30");
+        let live = SharedQuota::new("30");
         let outcomes = create(100, &live).await;
         assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 30);
         assert!(outcomes.iter().flatten().count() == 30);
         let refusal = outcomes.iter().find_map(|outcome| outcome.as_ref().err()).expect("a refusal");
         assert!(refusal.contains("exceeded quota: q, requested: pods=1, used: pods=30, limited: pods=30"), "{refusal}");
+    }
+
+    #[tokio::test]
+    async fn writes_are_refused_while_quotas_cannot_be_read() {
+        // The first read decides whether to queue the write; the second one charges it.
+        for readable in 0..2 {
+            let live = SharedQuota::new("1000");
+            live.readable.store(readable, Ordering::Relaxed);
+            let outcomes = create(1, &live).await;
+            let refusal = outcomes[0].as_ref().expect_err("the quota cannot be read");
+            assert!(refusal.contains("stored objects cannot be read"), "{readable}: {refusal}");
+            assert_eq!(live.stored.load(Ordering::Relaxed), 0);
+        }
     }
 }
