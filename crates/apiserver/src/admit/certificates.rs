@@ -18,7 +18,7 @@ const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Whether the user may do it for this signer, or for all signers of its domain.
+/// Whether the user is authorized for this signer or for all signers of its domain.
 fn may(authorizer: &dyn Authorizer, user: &User, verb: &str, signer: &str) -> bool {
     let domain = signer.split_once('/').map_or(signer, |(domain, _)| domain);
     [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
@@ -102,7 +102,7 @@ impl Plugin for ClusterTrustBundleAttest {
     }
 }
 
-/// Nobody becomes a member of `system:masters` by a certificate request.
+/// Refuses certificate requests for members of `system:masters`.
 pub struct CertificateSubjectRestriction;
 
 #[async_trait]
@@ -129,12 +129,12 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The common name that a base64 PEM request asks for.
+/// The requested common name of a base64-encoded PEM request.
 pub fn common_name(request: &str) -> Result<String, String> {
     identity(request).map(|identity| identity.name)
 }
 
-/// Whom a base64 PEM request asks to be known as.
+/// The requested identity of a base64-encoded PEM request.
 fn identity(request: &str) -> Result<Identity, String> {
     let pem = STANDARD.decode(request).map_err(|error| error.to_string())?;
     knarr_identity::of_request(&pem).map_err(|error| error.to_string())
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_asks_to_be_a_master() {
+    async fn requests_for_system_masters_are_refused() {
         let none = Fixed::new(vec![]);
         for (organization, refused) in [("devs", false), ("system:masters", true)] {
             let object = json!({"kind": "CertificateSigningRequest", "metadata": {"name": "c"},

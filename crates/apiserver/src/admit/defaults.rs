@@ -1,5 +1,4 @@
-//! Plugins that only fill something in: tolerations, the taint of a new node, the default ingress class, topology
-//! labels.
+//! Plugins that set defaults: tolerations, the taint of a new node, the default ingress class, topology labels.
 
 use async_trait::async_trait;
 use knarr_api::status::Status;
@@ -13,7 +12,7 @@ const TOLERATION_SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// A pod stays five minutes on a node that is lost, unless it says otherwise.
+/// Gives pods without own settings tolerations to stay five minutes on a node that is not ready or unreachable.
 pub struct DefaultTolerationSeconds;
 
 #[async_trait]
@@ -48,7 +47,7 @@ impl Plugin for DefaultTolerationSeconds {
     }
 }
 
-/// A new node takes no pods until it has been seen ready.
+/// Taints new nodes so that no pods are scheduled to them until they are ready.
 pub struct TaintNodesByCondition;
 
 #[async_trait]
@@ -72,7 +71,7 @@ impl Plugin for TaintNodesByCondition {
     }
 }
 
-/// An ingress without a class gets the default one.
+/// Sets the default class of an ingress without a class.
 pub struct DefaultIngressClass;
 
 #[async_trait]
@@ -98,7 +97,7 @@ impl Plugin for DefaultIngressClass {
     }
 }
 
-/// The class marked default by one of the annotations; of several the one made last, then the first by name.
+/// The class that one of the annotations marks as default; of several, the newest, then the first by name.
 pub fn newest_default(classes: &[std::sync::Arc<Value>], annotations: &[&str]) -> Option<String> {
     let is_default =
         |class: &Value| annotations.iter().any(|key| class.at(&["metadata", "annotations"]).text(&[key]) == "true");
@@ -111,7 +110,7 @@ pub fn newest_default(classes: &[std::sync::Arc<Value>], annotations: &[&str]) -
     defaults.first().map(|class| class.text(&["metadata", "name"]).to_owned())
 }
 
-/// A pod carries its node's zone and region, so that it can learn where it runs.
+/// Copies the zone and region labels of its node to a pod, so that the pod can read them.
 pub struct PodTopologyLabels;
 
 const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];

@@ -1,4 +1,4 @@
-//! How long admission takes, plugin by plugin and as a whole, in the form Prometheus reads.
+//! Duration metrics of admission, per plugin and in total.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use super::Operation;
 
-/// The upper ends of the buckets, in seconds.
+/// Upper bounds of the buckets, in seconds.
 const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const OPERATIONS: [Operation; 4] = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
 
-/// Which half of admission was timed.
+/// The step of admission that was timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+pub enum Step {
     Admit,
     Validate,
 }
 
-impl Half {
-    const ALL: [Half; 2] = [Half::Admit, Half::Validate];
+impl Step {
+    const ALL: [Step; 2] = [Step::Admit, Step::Validate];
 
     fn name(self) -> &'static str {
         match self {
-            Half::Admit => "admit",
-            Half::Validate => "validate",
+            Step::Admit => "admit",
+            Step::Validate => "validate",
         }
     }
 }
 
-/// The times of one plugin, or of the whole chain. Nobody waits for anybody to count.
+/// Lock-free duration histograms of one plugin or of the whole chain.
 #[derive(Default)]
 pub struct Durations([[[Histogram; 2]; 2]; 4]);
 
@@ -40,8 +40,8 @@ struct Histogram {
 }
 
 impl Durations {
-    pub fn note(&self, operation: Operation, half: Half, rejected: bool, took: Duration) {
-        let histogram = &self.0[operation as usize][half as usize][usize::from(rejected)];
+    pub fn record(&self, operation: Operation, step: Step, rejected: bool, took: Duration) {
+        let histogram = &self.0[operation as usize][step as usize][usize::from(rejected)];
         let seconds = took.as_secs_f64();
         for (bucket, _) in histogram.buckets.iter().zip(BUCKETS).filter(|(_, end)| seconds <= *end) {
             bucket.fetch_add(1, Ordering::Relaxed);
@@ -51,16 +51,16 @@ impl Durations {
         histogram.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Writes the series that have counted something. `label` comes first among their labels.
+    /// Writes all series that are not empty. `label` comes first among their labels.
     pub fn write(&self, out: &mut String, metric: &str, label: &str) {
         for operation in OPERATIONS {
-            for half in Half::ALL {
+            for step in Step::ALL {
                 for rejected in [false, true] {
-                    let histogram = &self.0[operation as usize][half as usize][usize::from(rejected)];
+                    let histogram = &self.0[operation as usize][step as usize][usize::from(rejected)];
                     let labels = format!(
                         "{label}operation={:?},rejected=\"{rejected}\",type={:?}",
                         operation.name(),
-                        half.name()
+                        step.name()
                     );
                     histogram.write(out, metric, &labels);
                 }
@@ -90,11 +90,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_by_operation_and_outcome() {
+    fn durations_are_reported_by_operation_and_outcome() {
         let durations = Durations::default();
-        durations.note(Operation::Create, Half::Admit, false, Duration::from_millis(10));
-        durations.note(Operation::Create, Half::Admit, false, Duration::from_secs(9));
-        durations.note(Operation::Delete, Half::Validate, true, Duration::ZERO);
+        durations.record(Operation::Create, Step::Admit, false, Duration::from_millis(10));
+        durations.record(Operation::Create, Step::Admit, false, Duration::from_secs(9));
+        durations.record(Operation::Delete, Step::Validate, true, Duration::ZERO);
         let mut out = String::new();
         durations.write(&mut out, "m", "name=\"P\",");
         let created = "{name=\"P\",operation=\"CREATE\",rejected=\"false\",type=\"admit\"";

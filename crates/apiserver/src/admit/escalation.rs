@@ -1,4 +1,4 @@
-//! Nobody grants more than they hold: writes to roles and bindings are checked against the writer's own rules.
+//! RBAC escalation check: users may only grant rules that they have themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ impl Escalation {
         matches!(self.authorizer.decide(write.user, &target), Decision::Allow(_))
     }
 
-    fn check_rules(&self, write: &Write<'_>, wanted: &[Rule]) -> Result<(), Status> {
-        let held = self.rbac.rules_for(write.user, write.namespace);
-        let missing: BTreeSet<String> = uncovered(&held.rules, wanted).iter().map(Rule::to_string).collect();
+    fn check_rules(&self, write: &Write<'_>, granted: &[Rule]) -> Result<(), Status> {
+        let own = self.rbac.rules_for(write.user, write.namespace);
+        let missing: BTreeSet<String> = uncovered(&own.rules, granted).iter().map(Rule::to_string).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -50,8 +50,8 @@ impl Escalation {
             groups.join(" "),
             missing.into_iter().collect::<Vec<_>>().join("\n")
         );
-        if !held.missing_roles.is_empty() {
-            why.push_str(&format!("; resolution errors: [{}]", held.missing_roles.join(", ")));
+        if !own.missing_roles.is_empty() {
+            why.push_str(&format!("; resolution errors: [{}]", own.missing_roles.join(", ")));
         }
         Err(write.forbidden(why))
     }
@@ -107,7 +107,7 @@ impl Plugin for Escalation {
     }
 
     async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
-        // A change that only lets the garbage collector proceed grants nothing.
+        // Changes that only affect garbage collection grant nothing.
         let grants = ["rules", "aggregationRule", "roleRef", "subjects"];
         let labels = |object: &serde_json::Value| object.at(&["metadata", "labels"]).clone();
         if write.old.is_some_and(|old| {

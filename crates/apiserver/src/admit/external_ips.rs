@@ -1,5 +1,5 @@
-//! DenyServiceExternalIPs: services take no new external addresses. Whoever may write services could otherwise draw the
-//! traffic to any address to their own pods.
+//! DenyServiceExternalIPs: refuses new external addresses of services, with which a user could redirect traffic of any
+//! address to their own pods.
 
 use async_trait::async_trait;
 use knarr_api::status::Status;

@@ -1,5 +1,4 @@
-//! LimitRanger: containers get the namespace's default requests and limits, and nothing is smaller or larger than its
-//! limit ranges allow.
+//! LimitRanger: sets the namespace's default requests and limits, and refuses objects outside its limit ranges.
 
 use async_trait::async_trait;
 use knarr_api::quantity::Quantity;
@@ -55,7 +54,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// Fills what containers leave open and notes on the pod what was filled.
+/// Sets missing requests and limits of containers and lists them in an annotation of the pod.
 fn set_defaults(pod: &mut Value, range: &Value) {
     let mut defaults = [Amounts::new(), Amounts::new()];
     for limit in range.items(&["spec", "limits"]).iter().filter(|limit| limit.text(&["type"]) == "Container") {
@@ -112,11 +111,11 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
 
 fn check_amounts(limit: &Value, kind: &str, requests: &Amounts, limits: &Amounts) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (name, least) in amounts(limit.at(&["min"])) {
-        wrong.extend(below_minimum(kind, &name, &least, requests.get(&name), limits.get(&name)));
+    for (name, minimum) in amounts(limit.at(&["min"])) {
+        wrong.extend(below_minimum(kind, &name, &minimum, requests.get(&name), limits.get(&name)));
     }
-    for (name, most) in amounts(limit.at(&["max"])) {
-        wrong.extend(above_maximum(kind, &name, &most, requests.get(&name), limits.get(&name)));
+    for (name, maximum) in amounts(limit.at(&["max"])) {
+        wrong.extend(above_maximum(kind, &name, &maximum, requests.get(&name), limits.get(&name)));
     }
     for (name, ratio) in amounts(limit.at(&["maxLimitRequestRatio"])) {
         wrong.extend(above_ratio(kind, &name, &ratio, requests.get(&name), limits.get(&name)));
@@ -129,14 +128,14 @@ fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
     let requests = amounts(claim.at(&["spec", "resources", "requests"]));
     let mut wrong = Vec::new();
     for limit in range.items(&["spec", "limits"]).iter().filter(|limit| limit.text(&["type"]) == KIND) {
-        for (name, least) in amounts(limit.at(&["min"])) {
-            wrong.extend(below_minimum(KIND, &name, &least, requests.get(&name), None));
+        for (name, minimum) in amounts(limit.at(&["min"])) {
+            wrong.extend(below_minimum(KIND, &name, &minimum, requests.get(&name), None));
         }
-        for (name, most) in amounts(limit.at(&["max"])) {
+        for (name, maximum) in amounts(limit.at(&["max"])) {
             wrong.extend(match requests.get(&name) {
-                None => Some(format!("maximum {name} usage per {KIND} is {most}.  No request is specified")),
-                Some(request) if *request > most => {
-                    Some(format!("maximum {name} usage per {KIND} is {most}, but request is {request}"))
+                None => Some(format!("maximum {name} usage per {KIND} is {maximum}.  No request is specified")),
+                Some(request) if *request > maximum => {
+                    Some(format!("maximum {name} usage per {KIND} is {maximum}, but request is {request}"))
                 }
                 Some(_) => None,
             });
@@ -148,17 +147,17 @@ fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
 fn below_minimum(
     kind: &str,
     name: &str,
-    least: &Quantity,
+    minimum: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
     match (request, limit) {
-        (None, _) => Some(format!("minimum {name} usage per {kind} is {least}.  No request is specified")),
-        (Some(request), _) if request < least => {
-            Some(format!("minimum {name} usage per {kind} is {least}, but request is {request}"))
+        (None, _) => Some(format!("minimum {name} usage per {kind} is {minimum}.  No request is specified")),
+        (Some(request), _) if request < minimum => {
+            Some(format!("minimum {name} usage per {kind} is {minimum}, but request is {request}"))
         }
-        (_, Some(limit)) if limit < least => {
-            Some(format!("minimum {name} usage per {kind} is {least}, but limit is {limit}"))
+        (_, Some(limit)) if limit < minimum => {
+            Some(format!("minimum {name} usage per {kind} is {minimum}, but limit is {limit}"))
         }
         _ => None,
     }
@@ -167,17 +166,17 @@ fn below_minimum(
 fn above_maximum(
     kind: &str,
     name: &str,
-    most: &Quantity,
+    maximum: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
     match (limit, request) {
-        (None, _) => Some(format!("maximum {name} usage per {kind} is {most}.  No limit is specified")),
-        (Some(limit), _) if limit > most => {
-            Some(format!("maximum {name} usage per {kind} is {most}, but limit is {limit}"))
+        (None, _) => Some(format!("maximum {name} usage per {kind} is {maximum}.  No limit is specified")),
+        (Some(limit), _) if limit > maximum => {
+            Some(format!("maximum {name} usage per {kind} is {maximum}, but limit is {limit}"))
         }
-        (_, Some(request)) if request > most => {
-            Some(format!("maximum {name} usage per {kind} is {most}, but request is {request}"))
+        (_, Some(request)) if request > maximum => {
+            Some(format!("maximum {name} usage per {kind} is {maximum}, but request is {request}"))
         }
         _ => None,
     }
@@ -186,11 +185,11 @@ fn above_maximum(
 fn above_ratio(
     kind: &str,
     name: &str,
-    most: &Quantity,
+    maximum: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
 ) -> Option<String> {
-    let title = format!("{name} max limit to request ratio per {kind} is {most}");
+    let title = format!("{name} max limit to request ratio per {kind} is {maximum}");
     let Some(request) = request.filter(|request| !request.is_zero()) else {
         return Some(format!("{title}, but no request is specified or request is 0"));
     };
@@ -198,7 +197,7 @@ fn above_ratio(
         return Some(format!("{title}, but no limit is specified or limit is 0"));
     };
     let ratio = limit.as_f64() / request.as_f64();
-    (ratio > most.as_f64()).then(|| format!("{title}, but provided ratio is {ratio:.6}"))
+    (ratio > maximum.as_f64()).then(|| format!("{title}, but provided ratio is {ratio:.6}"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! Admission: what the cluster's policy changes in a write, or refuses, after the writer was found to be allowed to.
+//! Admission plugins, which change or refuse authorized writes.
 //!
-//! Each plugin is a file of its own. All `admit` steps run in order and may change the object; then all `validate`
-//! steps run and may only refuse.
+//! Each plugin has a file of its own. All `admit` steps run in order and may change the object; then all `validate` steps
+//! run and may only refuse it.
 
 mod certificates;
+#[cfg(test)]
+mod compatibility_tests;
 mod defaults;
 mod durations;
 mod dynamic;
@@ -32,32 +34,14 @@ use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use self::durations::{Durations, Half};
+use self::durations::{Durations, Step};
 use crate::authorize::{Authorizer, Rbac};
 use crate::object_reader::ObjectReader;
-use crate::resource_request::ResourceRequest;
 use crate::request::User;
+use crate::resource_request::ResourceRequest;
 
+pub use crate::request::Operation;
 pub use resource_quota::QuotaWriter;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-    Connect,
-}
-
-impl Operation {
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
-            Operation::Connect => "CONNECT",
-        }
-    }
-}
 
 /// A write on its way to the store.
 pub struct Write<'a> {
@@ -75,15 +59,15 @@ pub struct Write<'a> {
     pub old: Option<&'a Value>,
     pub user: &'a User,
     pub dry_run: bool,
-    /// Texts for Warning headers.
+    /// Messages for Warning headers.
     pub warnings: &'a mut Vec<String>,
-    /// The request it came with.
+    /// The request that the write is part of.
     pub call: Option<&'a ResourceRequest<'a>>,
     pub reinvocation: dynamic::reinvocation::Reinvocation,
 }
 
 impl Write<'_> {
-    /// The name of the object as far as it is known: that of the request, or the object's own.
+    /// The object's name, from the request or the object; empty if it is not set yet.
     pub fn known_name(&self) -> &str {
         let own = || match (self.object.text(&["metadata", "name"]), self.old) {
             ("", Some(old)) => old.text(&["metadata", "name"]),
@@ -92,11 +76,12 @@ impl Write<'_> {
         if self.name.is_empty() { own() } else { self.name }
     }
 
-    /// Whether the write is to the resource itself, not to a part of it.
+    /// Whether the write is to the resource itself, not to a subresource.
     fn is(&self, group: &str, resource: &str) -> bool {
         self.subresource.is_empty() && self.is_part_of(group, resource)
     }
 
+    /// Whether the write is to the resource or one of its subresources.
     fn is_part_of(&self, group: &str, resource: &str) -> bool {
         self.resource == resource && self.group == group
     }
@@ -105,7 +90,7 @@ impl Write<'_> {
         self.operation == Operation::Create && self.is(group, resource)
     }
 
-    /// The refusal of this write, naming the object as far as its name is known.
+    /// The error for a refused write.
     pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
         let metadata = self.object.at(&["metadata"]);
         let name = [self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
@@ -114,6 +99,7 @@ impl Write<'_> {
     }
 }
 
+/// An admission plugin.
 #[async_trait]
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
@@ -161,12 +147,12 @@ const ALWAYS: [&str; 24] = [
 #[error("enable-admission-plugins plugin {0:?} is unknown")]
 pub struct UnknownPlugin(String);
 
-/// Plugins that an administrator switched on.
+/// Optional plugins that an administrator enabled.
 #[derive(Clone, Debug, Default)]
 pub struct EnabledPlugins(Vec<String>);
 
 impl EnabledPlugins {
-    /// A plugin that does not exist here is an error: somebody relies on what it would refuse.
+    /// Unknown plugins are an error, since the administrator relies on what they would refuse.
     pub fn parse(names: &[String]) -> Result<Self, UnknownPlugin> {
         let is_known = |name: &str| name == DENY_EXTERNAL_IPS || ALWAYS.contains(&name);
         match names.iter().find(|name| !is_known(name)) {
@@ -180,13 +166,13 @@ impl EnabledPlugins {
     }
 }
 
-/// The plugins that Kubernetes enables by default, in its order, and NodeRestriction.
+/// All enabled plugins: those that Kubernetes enables by default, in its order, and NodeRestriction.
 pub struct Chain {
     plugins: Vec<Timed>,
     durations: Durations,
 }
 
-/// A plugin, and how long it takes.
+/// A plugin with its duration metrics.
 struct Timed {
     plugin: Box<dyn Plugin>,
     durations: Durations,
@@ -233,50 +219,52 @@ impl Chain {
         Chain { plugins: plugins.into_iter().map(timed).collect(), durations: Durations::default() }
     }
 
-    /// Runs all that may change the write. When policies or webhooks changed it, all get to see what became of it.
+    /// Runs the mutating step of all plugins. If policies or webhooks changed the object, runs all once more, so that each
+    /// sees the result.
     pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-        let began = Instant::now();
+        let start = Instant::now();
         let mut admitted = self.admit_once(write, objects).await;
-        if admitted.is_ok() && write.reinvocation.wanted {
-            write.reinvocation.again = true;
+        if admitted.is_ok() && write.reinvocation.is_required {
+            write.reinvocation.is_second_round = true;
             admitted = self.admit_once(write, objects).await;
         }
-        self.durations.note(write.operation, Half::Admit, admitted.is_err(), began.elapsed());
+        self.durations.record(write.operation, Step::Admit, admitted.is_err(), start.elapsed());
         admitted
     }
 
     async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
-                let began = Instant::now();
+                let start = Instant::now();
                 let admitted = plugin.admit(write, objects).await;
-                durations.note(write.operation, Half::Admit, admitted.is_err(), began.elapsed());
+                durations.record(write.operation, Step::Admit, admitted.is_err(), start.elapsed());
                 admitted?;
             }
         }
         Ok(())
     }
 
+    /// Runs the validating step of all plugins.
     pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-        let began = Instant::now();
+        let start = Instant::now();
         let validated = self.validate_all(write, objects).await;
-        self.durations.note(write.operation, Half::Validate, validated.is_err(), began.elapsed());
+        self.durations.record(write.operation, Step::Validate, validated.is_err(), start.elapsed());
         validated
     }
 
     async fn validate_all(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
-                let began = Instant::now();
+                let start = Instant::now();
                 let validated = plugin.validate(write, objects).await;
-                durations.note(write.operation, Half::Validate, validated.is_err(), began.elapsed());
+                durations.record(write.operation, Step::Validate, validated.is_err(), start.elapsed());
                 validated?;
             }
         }
         Ok(())
     }
 
-    /// Tells how long admission took so far.
+    /// Writes the duration metrics of all plugins.
     pub fn write_metrics(&self, out: &mut String) {
         let name = "apiserver_admission_controller_admission_duration_seconds";
         out.push_str(&format!("# HELP {name} How long admission plugins took, by plugin.\n# TYPE {name} histogram\n"));
@@ -305,9 +293,9 @@ pub(crate) mod tests {
         assert_eq!(refused, "enable-admission-plugins plugin \"ImagePolicyWebhook\" is unknown");
     }
 
-    /// What a decision rests on is read or the write is refused: an unreadable limit is not "no limit".
+    /// An unreadable limit must not count as "no limit".
     #[tokio::test]
-    async fn a_write_is_refused_when_what_decides_it_cannot_be_read() {
+    async fn a_write_is_refused_if_an_object_that_decides_it_cannot_be_read() {
         use serde_json::json;
         let object =
             |kind: &str, spec: Value| json!({"kind": kind, "metadata": {"name": "o", "namespace": "n"}, "spec": spec});
@@ -336,7 +324,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Runs one plugin on a write and answers the object it made, or the refusal's message.
+    /// Runs one plugin on a write; returns the resulting object or the error message.
     pub async fn run(
         plugin: &dyn Plugin,
         operation: Operation,

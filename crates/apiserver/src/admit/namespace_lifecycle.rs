@@ -1,5 +1,4 @@
-//! NamespaceLifecycle: nothing is created where no namespace is or where it is being deleted, and the first namespaces
-//! stay.
+//! NamespaceLifecycle: refuses to create objects in missing or terminating namespaces, and to delete the system namespaces.
 
 use async_trait::async_trait;
 use knarr_api::status::{GroupResource, Status};
@@ -30,7 +29,7 @@ impl Plugin for NamespaceLifecycle {
             }
             return Ok(());
         }
-        // An access review must not tell whether a namespace exists.
+        // An access review must not reveal whether a namespace exists.
         let is_review = write.is_part_of("authorization.k8s.io", "localsubjectaccessreviews");
         if write.namespace.is_empty() || write.operation == Operation::Delete || is_review {
             return Ok(());

@@ -1,4 +1,4 @@
-//! PodResizeValidator: a pod grows only as far as its node could ever carry it.
+//! PodResizeValidator: refuses to resize a pod beyond the allocatable resources of its node.
 
 use async_trait::async_trait;
 use knarr_api::quantity::Quantity;
@@ -38,7 +38,7 @@ impl Plugin for PodResizeValidator {
     }
 }
 
-/// Why a node cannot carry a pod of this size.
+/// Why a node cannot run a pod of this size.
 fn refusal(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
     let os = node.at(&["metadata", "labels"]).text(&["kubernetes.io/os"]);
     if !matches!(os, "" | "linux") {
@@ -46,13 +46,18 @@ fn refusal(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
         let why = format!("pod resize is only supported on linux nodes, node {name:?} is {os:?}");
         return Some(("UnsupportedPlatform", why));
     }
-    let (wanted, there) = (pod_amounts(pod, "requests"), amounts(node.at(&["status", "allocatable"])));
+    let (requested, allocatable) = (pod_amounts(pod, "requests"), amounts(node.at(&["status", "allocatable"])));
     let zero = Quantity::default();
     let mut short = Vec::new();
-    for (resource, shown) in [("cpu", Quantity::milli_value as fn(&Quantity) -> i64), ("memory", Quantity::value)] {
-        let (wanted, there) = (wanted.get(resource).unwrap_or(&zero), there.get(resource).unwrap_or(&zero));
-        if wanted > there {
-            short.push(format!("{resource}, requested: {}, allocatable: {}", shown(wanted), shown(there)));
+    for (resource, rendered) in [("cpu", Quantity::milli_value as fn(&Quantity) -> i64), ("memory", Quantity::value)] {
+        let (requested, allocatable) =
+            (requested.get(resource).unwrap_or(&zero), allocatable.get(resource).unwrap_or(&zero));
+        if requested > allocatable {
+            short.push(format!(
+                "{resource}, requested: {}, allocatable: {}",
+                rendered(requested),
+                rendered(allocatable)
+            ));
         }
     }
     let why = format!("node didn't have enough allocatable resources: {}", short.join("; "));

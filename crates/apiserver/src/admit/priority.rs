@@ -1,4 +1,4 @@
-//! Priority: a pod's priority is the number of its priority class, and one class at most is the default.
+//! Priority: sets a pod's priority from its priority class, and refuses a second default class.
 
 use async_trait::async_trait;
 use knarr_api::status::Status;
@@ -65,7 +65,7 @@ impl Plugin for Priority {
     }
 }
 
-/// Of several defaults the lowest counts.
+/// The default class; of several, the one with the lowest value.
 fn default_class(objects: &dyn ObjectReader) -> Result<Option<std::sync::Arc<Value>>, Status> {
     let classes = objects.read_all(GROUP, "priorityclasses", "")?;
     let defaults = classes.into_iter().filter(|class| class.flag(&["globalDefault"]) == Some(true));

@@ -1,11 +1,11 @@
-//! Which API objects a pod's specification refers to.
+//! References from a pod's spec to other API objects.
 
 use knarr_api::value::Read;
 use serde_json::Value;
 
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Volumes whose credentials are a secret of the pod's namespace, and the field that names it.
+/// Volume sources whose credentials are a secret of the pod's namespace, and the field that names it.
 const VOLUME_SECRETS: [&[&str]; 10] = [
     &["azureFile", "secretName"],
     &["cephfs", "secretRef", "name"],
@@ -19,7 +19,7 @@ const VOLUME_SECRETS: [&[&str]; 10] = [
     &["storageos", "secretRef", "name"],
 ];
 
-/// Volumes that need nothing of the API but what they name in [`VOLUME_SECRETS`].
+/// Volume sources that refer to no API objects other than those in [`VOLUME_SECRETS`].
 const VOLUMES_WITHOUT_OBJECTS: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -45,7 +45,7 @@ const VOLUMES_WITHOUT_OBJECTS: [&str; 22] = [
     "vsphereVolume",
 ];
 
-/// The secrets a pod names anywhere.
+/// All secrets that a pod refers to.
 pub fn secret_names(pod: &Value) -> impl Iterator<Item = &str> {
     let pulls = pod.items(&["spec", "imagePullSecrets"]).iter().map(|secret| secret.text(&["name"]));
     let volumes = pod.items(&["spec", "volumes"]).iter().flat_map(|volume| {
@@ -64,7 +64,7 @@ fn config_map_names(pod: &Value) -> impl Iterator<Item = &str> {
     environment(pod, "configMapKeyRef", "configMapRef").chain(volumes).filter(|name| !name.is_empty())
 }
 
-/// What the containers' environments name, variable by variable and as a whole.
+/// The references of the containers' `env` and `envFrom`.
 fn environment<'a>(pod: &'a Value, key: &'static str, whole: &'static str) -> impl Iterator<Item = &'a str> {
     let containers = CONTAINERS.into_iter().flat_map(|list| pod.items(&["spec", list]));
     containers.flat_map(move |container| {
@@ -73,8 +73,8 @@ fn environment<'a>(pod: &'a Value, key: &'static str, whole: &'static str) -> im
     })
 }
 
-/// The first kind of API object that a pod refers to, in the words of a refusal. Fails on a source of volumes that is not
-/// known, since nobody knows what that would refer to.
+/// The first kind of API object that a pod refers to, as error messages name it. Fails on an unknown volume source, whose
+/// references are unknown too.
 pub fn api_reference(pod: &Value) -> Result<Option<&'static str>, String> {
     if !pod.text(&["spec", "serviceAccountName"]).is_empty() {
         return Ok(Some("serviceaccounts"));

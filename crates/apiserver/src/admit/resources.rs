@@ -1,4 +1,4 @@
-//! Amounts of resources by name, and what a pod asks for as a whole.
+//! Resource amounts by name, and the total requests and limits of a pod.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Reads `{"cpu": "1", …}`; what cannot be read was refused by validation already.
+/// Parses `{"cpu": "1", …}`. Skips invalid amounts, which validation refuses.
 pub fn amounts(value: &Value) -> Amounts {
     let fields = value.as_object().into_iter().flatten();
     fields.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.parse().ok()?))).collect()
@@ -33,8 +33,8 @@ fn raise(to: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// A pod's `requests` or `limits` as a whole: the sum of its containers and sidecars, or what any step of its start
-/// needs if that is more; an amount given for the pod as a whole counts instead; and the runtime's overhead.
+/// A pod's total `requests` or `limits`: the sum of its containers and sidecars, or what an init step needs if that is more.
+/// Pod-level amounts take precedence. The runtime's overhead is added.
 pub fn pod_amounts(pod: &Value, which: &str) -> Amounts {
     let of = |container: &Value| amounts(container.at(&["resources", which]));
     let mut total = Amounts::new();
@@ -59,7 +59,7 @@ pub fn pod_amounts(pod: &Value, which: &str) -> Amounts {
     if which == "requests" {
         add(&mut total, &overhead);
     } else {
-        // A limit that is not there stays away: overhead alone limits nothing.
+        // Without a limit, overhead adds none.
         for (name, amount) in overhead {
             if let Some(limit) = total.get_mut(&name).filter(|limit| !limit.is_zero()) {
                 limit.add(&amount);

@@ -1,4 +1,4 @@
-//! RuntimeClass: a pod takes the overhead and the placement of its runtime class.
+//! RuntimeClass: sets the overhead and scheduling constraints of a pod from its runtime class.
 
 use async_trait::async_trait;
 use knarr_api::status::Status;

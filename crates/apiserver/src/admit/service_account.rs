@@ -1,4 +1,4 @@
-//! ServiceAccount: every pod runs as a service account and, unless it says otherwise, sees a token of it.
+//! ServiceAccount: sets the service account of each pod and mounts its token, unless disabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
-/// A controller makes the default account soon after its namespace; a pod that comes just then waits for it so often.
+/// How often to retry while the default account of a new namespace does not exist yet.
 const DEFAULT_TRIES: usize = 20;
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -47,12 +47,12 @@ impl Plugin for ServiceAccount {
         if write.object.text(&["spec", "serviceAccountName"]).is_empty() {
             write.object.set(&["spec", "serviceAccountName"], DEFAULT);
         }
-        // The deprecated field shows the same name.
+        // The deprecated field has the same value.
         let name = write.object.text(&["spec", "serviceAccountName"]).to_owned();
         write.object.set(&["spec", "serviceAccount"], name.as_str());
         let account = find(write, objects).await?;
-        let wanted = write.object.flag(&["spec", "automountServiceAccountToken"]);
-        if wanted.or(account.flag(&["automountServiceAccountToken"])).unwrap_or(true) {
+        let automount = write.object.flag(&["spec", "automountServiceAccountToken"]);
+        if automount.or(account.flag(&["automountServiceAccountToken"])).unwrap_or(true) {
             mount_token(write.object);
         }
         let secrets = account.items(&["imagePullSecrets"]);
@@ -85,7 +85,7 @@ fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations"]).get(MIRROR).is_some()
 }
 
-/// A mirror pod must stay as the kubelet wrote it, so nothing can be mounted into it; it may then not ask for it.
+/// A mirror pod must not be changed, so nothing can be mounted into it; it may not request a token or secrets either.
 fn refuse_mirror(write: &Write<'_>) -> Result<(), Status> {
     let pod = &*write.object;
     if !pod.text(&["spec", "serviceAccountName"]).is_empty() {
@@ -169,7 +169,7 @@ fn random_suffix() -> String {
     (0..5).filter_map(|_| ALPHABET.choose(&mut random)).map(|byte| char::from(*byte)).collect()
 }
 
-/// For accounts that say so, a pod may use only the secrets its account lists; answers the first other one.
+/// For accounts that restrict secrets to their own list, returns the first other secret that the pod uses.
 fn unlisted_secret(account: &Value, pod: &Value, operation: Operation) -> Option<String> {
     let of = account.text(&["metadata", "name"]);
     let listed = |list: &str, name: &str| account.items(&[list]).iter().any(|secret| secret.text(&["name"]) == name);

@@ -1,4 +1,4 @@
-//! Plugins for storage: the default class, protection of what is in use, and growing claims.
+//! Storage plugins: the default class, protection of objects in use, and expansion of claims.
 
 use async_trait::async_trait;
 use knarr_api::quantity::Quantity;
@@ -12,7 +12,7 @@ use crate::object_reader::ObjectReader;
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// A claim that names no class gets the default one.
+/// Sets the default class of a claim without a class.
 pub struct DefaultStorageClass;
 
 #[async_trait]
@@ -38,7 +38,7 @@ impl Plugin for DefaultStorageClass {
     }
 }
 
-/// An empty class name is a choice too: no class.
+/// Whether a class is set. An empty name is an explicit choice of no class.
 fn has_class(claim: &Value) -> bool {
     claim.has(&["spec", "storageClassName"]) || claim.at(&["metadata", "annotations"]).get(CLASS_ANNOTATION).is_some()
 }
@@ -50,7 +50,7 @@ fn class_name(claim: &Value) -> &str {
     }
 }
 
-/// Volumes, claims and attribute classes go only when nothing uses them any more; controllers take the mark away.
+/// Adds finalizers so that volumes, claims and attributes classes are deleted only once unused; controllers remove them.
 pub struct StorageObjectInUseProtection;
 
 #[async_trait]
@@ -83,7 +83,7 @@ fn finalizer(write: &Write<'_>) -> Option<&'static str> {
     }
 }
 
-/// A claim grows only when it is bound and its class lets volumes expand.
+/// Allows expansion only of bound claims whose class allows it.
 pub struct PersistentVolumeClaimResize;
 
 #[async_trait]
@@ -146,10 +146,10 @@ mod tests {
         let class = json!({"metadata": {"name": "fast",
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
         let objects = Fixed::new(vec![("storage.k8s.io", "storageclasses", class)]);
-        for (given, taken) in [(None, "fast"), (Some(""), ""), (Some("slow"), "slow")] {
+        for (given, expected) in [(None, "fast"), (Some(""), ""), (Some("slow"), "slow")] {
             let object = claim(given, "1Gi", "");
             let made = run(&DefaultStorageClass, Operation::Create, CLAIMS, object, None, &objects).await.unwrap();
-            assert_eq!(made.text(&["spec", "storageClassName"]), taken);
+            assert_eq!(made.text(&["spec", "storageClassName"]), expected);
         }
     }
 

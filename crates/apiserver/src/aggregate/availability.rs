@@ -1,4 +1,4 @@
-//! Whether other servers answer, and what they serve; told in the status of their APIServices.
+//! The controller that checks aggregated API servers, discovers what they serve and updates the status of APIServices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,42 +21,43 @@ use crate::state::ApiServer;
 
 const GROUP: &str = "apiregistration.k8s.io";
 const PLURAL: &str = "apiservices";
-/// How often servers that answer are asked, and those that do not.
-const CALM: Duration = Duration::from_secs(10);
-const WORRIED: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_secs(1);
+/// How often available servers are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often all are checked while one is unavailable.
+const UNAVAILABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
-/// Whether a group version is available, in the words of its condition.
+/// The `Available` condition of a group version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Verdict {
+struct Availability {
     status: &'static str,
     reason: &'static str,
     message: String,
 }
 
-impl Verdict {
-    fn no(reason: &'static str, message: String) -> Verdict {
-        Verdict { status: "False", reason, message }
+impl Availability {
+    fn unavailable(reason: &'static str, message: String) -> Availability {
+        Availability { status: "False", reason, message }
     }
 }
 
-/// Follows APIServices until the server stops.
-pub async fn follow(server: Arc<ApiServer>) {
+/// Watches APIServices and checks their servers until the server stops.
+pub async fn run_availability_controller(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let mut stopping = server.stopping.clone();
     loop {
         let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
             Ok(watch) => watch,
             Err(error) => {
-                tracing::warn!(%error, "cannot follow API services");
-                tokio::time::sleep(RETRY).await;
+                tracing::warn!(%error, "cannot watch API services");
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             }
         };
         loop {
-            let interval = round(&server).await;
+            let interval = check_all(&server).await;
             let pause = async {
                 match interval {
                     Some(interval) => tokio::time::sleep(interval).await,
@@ -76,68 +77,72 @@ pub async fn follow(server: Arc<ApiServer>) {
     }
 }
 
-/// Asks every other server once; answers when to ask again, if there is anybody to ask.
-async fn round(server: &Arc<ApiServer>) -> Option<Duration> {
+/// Checks all aggregated servers once; returns the interval until the next check, if there are any.
+async fn check_all(server: &Arc<ApiServer>) -> Option<Duration> {
     let objects = server.objects.list(GROUP, PLURAL, "");
     let remotes: Vec<(Remote, Arc<Value>)> =
         objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
-    let known = server.discovery.aggregation.remotes().all.clone();
-    let asked = remotes.into_iter().map(|(mut remote, object)| {
-        let before = known.iter().find(|before| before.name == remote.name).cloned();
+    let previous = server.discovery.aggregation.remotes().all.clone();
+    let checks = remotes.into_iter().map(|(mut remote, object)| {
+        let before = previous.iter().find(|before| before.name == remote.name).cloned();
         async move {
-            let verdict = check(server, &remote).await;
-            remote.available = verdict.status == "True";
+            let availability = check(server, &remote).await;
+            remote.available = availability.status == "True";
             remote.resources = before.and_then(|before| before.resources.clone());
             if remote.available
                 && let Some(resources) = fetch_resources(server, &remote).await
             {
                 remote.resources = Some(Arc::new(resources));
             }
-            tell(server, &object, &verdict).await;
+            update_status(server, &object, &availability).await;
             Arc::new(remote)
         }
     });
-    let all: Vec<Arc<Remote>> = join_all(asked).await;
+    let all: Vec<Arc<Remote>> = join_all(checks).await;
     let interval = match (all.is_empty(), all.iter().all(|remote| remote.available)) {
         (true, _) => None,
-        (false, true) => Some(CALM),
-        (false, false) => Some(WORRIED),
+        (false, true) => Some(CHECK_INTERVAL),
+        (false, false) => Some(UNAVAILABLE_CHECK_INTERVAL),
     };
     server.discovery.aggregation.set(all);
     interval
 }
 
-async fn check(server: &ApiServer, remote: &Remote) -> Verdict {
-    if let Some(verdict) = check_service(&*server.objects, remote) {
-        return verdict;
+async fn check(server: &ApiServer, remote: &Remote) -> Availability {
+    if let Some(availability) = check_service(&*server.objects, remote) {
+        return availability;
     }
     let path = format!("/apis/{}/{}", remote.group, remote.version);
     let url = format!("https://{}{path}", remote.destination.authority());
-    let failed =
-        |why: String| Verdict::no("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"));
+    let failed = |why: String| {
+        Availability::unavailable("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
+    };
     match remote.get(server, &path, "application/json").await {
         Ok((code, _)) if code.is_success() => {
-            Verdict { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
+            Availability { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
         }
         Ok((code, _)) => failed(format!("bad status from {url}: {}", code.as_u16())),
         Err(why) => failed(format!("Get \"{url}\": {why}")),
     }
 }
 
-/// What is wrong with the service itself, if anything.
-fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Verdict> {
+/// Why the service itself is unavailable, if it is.
+fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Availability> {
     let (namespace, name) = remote.service();
     let Some(service) = objects.get("", "services", namespace, name) else {
-        return Some(Verdict::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present")));
+        return Some(Availability::unavailable(
+            "ServiceNotFound",
+            format!("service/{name} in {namespace:?} is not present"),
+        ));
     };
     if !matches!(service.text(&["spec", "type"]), "" | "ClusterIP") {
         return None;
     }
-    let wanted = i64::from(remote.destination.port);
+    let expected = i64::from(remote.destination.port);
     let ports = service.items(&["spec", "ports"]);
-    let Some(port) = ports.iter().find(|port| port.integer(&["port"]) == Some(wanted)) else {
-        let message = format!("service/{name} in {namespace:?} is not listening on port {wanted}");
-        return Some(Verdict::no("ServicePortError", message));
+    let Some(port) = ports.iter().find(|port| port.integer(&["port"]) == Some(expected)) else {
+        let message = format!("service/{name} in {namespace:?} is not listening on port {expected}");
+        return Some(Availability::unavailable("ServicePortError", message));
     };
     let slices = objects.list("discovery.k8s.io", "endpointslices", namespace);
     let own: Vec<_> = slices
@@ -146,7 +151,7 @@ fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Verdict>
         .collect();
     if own.is_empty() {
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
-        return Some(Verdict::no("EndpointsNotFound", message));
+        return Some(Availability::unavailable("EndpointsNotFound", message));
     }
     let port_name = port.text(&["name"]);
     let serves = |slice: &Value| {
@@ -159,10 +164,10 @@ fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Verdict>
     }
     let message =
         format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}");
-    Some(Verdict::no("MissingEndpoints", message))
+    Some(Availability::unavailable("MissingEndpoints", message))
 }
 
-/// What a group version holds, by either form of discovery.
+/// The resources of a group version, from aggregated or legacy discovery.
 async fn fetch_resources(server: &ApiServer, remote: &Remote) -> Option<Value> {
     if let Ok((code, body)) = remote.get(server, "/apis", AGGREGATED).await
         && code.is_success()
@@ -180,20 +185,23 @@ async fn fetch_resources(server: &ApiServer, remote: &Remote) -> Option<Value> {
     Some(read_resources(&document, &remote.group, &remote.version))
 }
 
-/// Writes a verdict into the status of its APIService where it changed.
-async fn tell(server: &Arc<ApiServer>, object: &Value, verdict: &Verdict) {
+/// Updates the status of an APIService if its availability changed.
+async fn update_status(server: &Arc<ApiServer>, object: &Value, availability: &Availability) {
     let conditions = object.items(&["status", "conditions"]);
     let known = conditions.iter().find(|condition| condition.text(&["type"]) == "Available");
     let same = |field: &str, value: &str| known.is_some_and(|known| known.text(&[field]) == value);
-    if same("status", verdict.status) && same("reason", verdict.reason) && same("message", &verdict.message) {
+    if same("status", availability.status)
+        && same("reason", availability.reason)
+        && same("message", &availability.message)
+    {
         return;
     }
     let since = match known {
-        Some(known) if known.text(&["status"]) == verdict.status => known.text(&["lastTransitionTime"]).to_owned(),
+        Some(known) if known.text(&["status"]) == availability.status => known.text(&["lastTransitionTime"]).to_owned(),
         _ => time::seconds(jiff::Timestamp::now()),
     };
     let condition = json!({
-        "type": "Available", "status": verdict.status, "reason": verdict.reason, "message": verdict.message,
+        "type": "Available", "status": availability.status, "reason": availability.reason, "message": availability.message,
         "lastTransitionTime": since,
     });
     let others = conditions.iter().filter(|condition| condition.text(&["type"]) != "Available").cloned();
@@ -207,7 +215,7 @@ async fn tell(server: &Arc<ApiServer>, object: &Value, verdict: &Verdict) {
     let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
     let code = server.handle(request, &sender).await.status().as_u16();
     if !matches!(code, 200..=299 | 404 | 409) {
-        tracing::warn!(name, code, "cannot tell whether an API service is available");
+        tracing::warn!(name, code, "cannot update the status of an API service");
     }
 }
 
@@ -217,7 +225,7 @@ mod tests {
     use crate::object_reader::tests::Fixed;
 
     #[test]
-    fn services_must_be_there_and_have_endpoints() {
+    fn services_must_exist_and_have_endpoints() {
         let remote = Remote::read(
             &json!({"metadata": {"name": "v1.example.com"}, "spec": {"group": "example.com", "version": "v1",
             "service": {"namespace": "n", "name": "s", "port": 443}}}),
@@ -238,7 +246,7 @@ mod tests {
                 }),
             )
         };
-        let reason = |objects| check_service(&Fixed::new(objects), &remote).map(|verdict| verdict.reason);
+        let reason = |objects| check_service(&Fixed::new(objects), &remote).map(|availability| availability.reason);
         assert_eq!(reason(vec![]), Some("ServiceNotFound"));
         assert_eq!(reason(vec![service.clone()]), Some("EndpointsNotFound"));
         assert_eq!(reason(vec![service.clone(), slice(false)]), Some("MissingEndpoints"));

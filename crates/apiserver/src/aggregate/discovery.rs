@@ -1,4 +1,4 @@
-//! What other servers serve, put into this server's discovery documents.
+//! Merges the discovery documents of aggregated servers into those of this server.
 
 use knarr_api::catalogue::Catalogue;
 use knarr_api::value::Read;
@@ -13,7 +13,7 @@ struct Ranked {
     value: Value,
 }
 
-/// Puts other servers' groups into the list of groups.
+/// Merges aggregated groups into the list of groups.
 pub fn merge_group_list(document: &mut Value, catalogue: &Catalogue, remotes: &Remotes) {
     merge(
         document,
@@ -28,7 +28,7 @@ pub fn merge_group_list(document: &mut Value, catalogue: &Catalogue, remotes: &R
     }
 }
 
-/// One group, with the versions that other servers serve; `None` when nobody serves any.
+/// One group with its aggregated versions; `None` if no version is served.
 pub fn merge_group(document: Option<Value>, name: &str, catalogue: &Catalogue, remotes: &Remotes) -> Option<Value> {
     if !remotes.all.iter().any(|remote| remote.group == name) {
         return document;
@@ -43,7 +43,7 @@ pub fn merge_group(document: Option<Value>, name: &str, catalogue: &Catalogue, r
     Some(group)
 }
 
-/// Puts other servers' groups into the aggregated form.
+/// Merges aggregated groups into the aggregated discovery document.
 pub fn merge_aggregated(document: &mut Value, catalogue: &Catalogue, remotes: &Remotes) {
     merge(document, "items", &["metadata", "name"], catalogue, remotes, |_, remote| {
         let freshness = if remote.available { "Current" } else { "Stale" };
@@ -55,7 +55,7 @@ pub fn merge_aggregated(document: &mut Value, catalogue: &Catalogue, remotes: &R
     });
 }
 
-/// Adds the group versions of other servers to the documents of another.
+/// Adds aggregated group versions to the OpenAPI index.
 pub fn merge_openapi_index(document: &mut Value, remotes: &Remotes) {
     for remote in remotes.all.iter().filter(|remote| remote.available) {
         let path = format!("apis/{}/{}", remote.group, remote.version);
@@ -74,8 +74,8 @@ fn merge(
     if remotes.all.is_empty() {
         return;
     }
-    let taken = document[list].take();
-    let local = match taken {
+    let previous = document[list].take();
+    let local = match previous {
         Value::Array(items) => items,
         _ => Vec::new(),
     };
@@ -106,7 +106,7 @@ fn merge(
     document[list] = groups.into_iter().map(|group| group.value).collect();
 }
 
-/// Puts a version where its priority says; one that this server serves too is replaced.
+/// Inserts a version by its priority; replaces one that this server serves too.
 fn insert_version(group: &mut Value, version: Value, remote: &Remote, catalogue: &Catalogue, remotes: &Remotes) {
     let priority = |name: &str| {
         let other = remotes.all.iter().find(|other| other.group == remote.group && other.version == name);
@@ -121,7 +121,7 @@ fn insert_version(group: &mut Value, version: Value, remote: &Remote, catalogue:
     versions.sort_by_key(|own| std::cmp::Reverse(priority(own["version"].as_str().unwrap_or_default())));
 }
 
-/// The older list of resources in the newer form.
+/// Converts an APIResourceList to the aggregated discovery format.
 pub fn read_resources(document: &Value, group: &str, version: &str) -> Value {
     let all = document.items(&["resources"]);
     let kind_of = |resource: &Value| {
@@ -168,7 +168,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn other_servers_groups_are_found_by_their_priority() {
+    fn aggregated_groups_are_ordered_by_priority() {
         let catalogue = Catalogue::built_in();
         let remote = Remote::read(
             &json!({"metadata": {"name": "v1.ships.example"}, "spec": {"group": "ships.example", "version": "v1",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_form_says_the_same() {
+    fn legacy_discovery_converts_to_aggregated_discovery() {
         let list = json!({"resources": [
             {"name": "ships", "singularName": "ship", "namespaced": true, "kind": "Ship", "verbs": ["get"]},
             {"name": "ships/status", "singularName": "", "namespaced": true, "kind": "Ship", "verbs": ["update"]},

@@ -1,4 +1,4 @@
-//! Requests for what another server serves.
+//! Proxies requests to aggregated API servers.
 
 use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::{HeaderMap, Response, StatusCode};
@@ -10,7 +10,7 @@ use crate::request::User;
 use crate::response::{self, Body};
 use crate::state::ApiServer;
 
-/// Passes a request on to the server that serves its group version.
+/// Forwards a request to the server of its group version.
 pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut AuthorizedRequest<'_>) -> Response<Body> {
     if !remote.available {
         return response::text(503, "service unavailable\n");
@@ -19,7 +19,7 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
     let connection = match remote.connect(server, identity.as_deref()).await {
         Ok(connection) => connection,
         Err(error) => {
-            tracing::debug!(%error, name = remote.name, "an aggregated API is not reached");
+            tracing::debug!(%error, name = remote.name, "cannot connect to an aggregated API server");
             return response::text(503, format!("error trying to reach service: {error}\n"));
         }
     };
@@ -45,8 +45,8 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
     }
 }
 
-/// The answer in place of one that would send the client elsewhere with its credentials, or leave it believing that a
-/// stream is open.
+/// The error in place of a response that would redirect the client with its credentials, or pretend that a stream is
+/// open.
 fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<Response<Body>> {
     if is_upgrade {
         return failed_upgrade(status).map(|why| response::text(503, format!("{why}\n")));
@@ -56,7 +56,7 @@ fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<
     redirects.then(|| response::text(502, REDIRECTED))
 }
 
-/// Says who asks, in the headers that other servers believe from us.
+/// Sets the front-proxy headers that name the user.
 pub fn user_headers(headers: &mut HeaderMap, user: &User) {
     let mut add = |name: &str, value: &str| {
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
@@ -77,7 +77,7 @@ pub fn user_headers(headers: &mut HeaderMap, user: &User) {
     }
 }
 
-/// A key as the end of a header's name: what cannot stand there is written as its bytes.
+/// Percent-encodes a key for use in a header name.
 fn escaped(key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
     key.bytes().map(|byte| if plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -93,7 +93,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn aggregated_servers_redirect_nobody() {
+    fn redirects_of_aggregated_servers_are_refused() {
         for (is_upgrade, status, location, expected) in [
             (false, 200, None, None),
             (false, 302, Some("https://evil.example/"), Some(502)),
@@ -110,8 +110,8 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.extend(location.map(|to| (LOCATION, HeaderValue::from_static(to))));
             let refusal = refusal(is_upgrade, StatusCode::from_u16(status).unwrap(), &headers);
-            assert_eq!(refusal.as_ref().map(|answer| answer.status().as_u16()), expected, "{is_upgrade} {status}");
-            assert!(refusal.is_none_or(|answer| !answer.headers().contains_key(LOCATION)), "{is_upgrade} {status}");
+            assert_eq!(refusal.as_ref().map(|response| response.status().as_u16()), expected, "{is_upgrade} {status}");
+            assert!(refusal.is_none_or(|response| !response.headers().contains_key(LOCATION)), "{is_upgrade} {status}");
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_told_in_headers() {
+    fn users_are_named_in_headers() {
         let mut user = User::named("ann", &["a", "b"]);
         user.extra.insert("example.com/key".to_owned(), vec!["v".to_owned()]);
         let mut headers = HeaderMap::new();

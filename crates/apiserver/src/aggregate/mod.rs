@@ -1,15 +1,14 @@
-//! Aggregation: group versions that other servers of the cluster serve, as APIService objects say.
+//! The API aggregation layer: group versions that other servers serve, registered by APIService objects.
 //!
-//! A request for such a group version is authenticated and authorized here and then passed on, with the user in its
-//! headers and a certificate that proves where it comes from. A loop in the background asks the other servers whether
-//! they answer, and what they serve.
+//! A request for such a group version is authenticated and authorized here, then proxied with the user in its headers and
+//! the front-proxy client certificate. A background controller checks the servers and discovers what they serve.
 
 mod availability;
 pub mod discovery;
 mod forward;
 mod remote;
 
-pub use availability::follow;
+pub use availability::run_availability_controller;
 pub use forward::serve;
 pub use remote::Remote;
 
@@ -19,15 +18,15 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::outbound::Identity;
 
-/// What is known of other servers right now.
+/// The current state of aggregated servers.
 #[derive(Default)]
 pub struct Aggregation {
     remotes: ArcSwap<Remotes>,
-    /// The certificate that proves to other servers that a request comes from here.
+    /// The front-proxy client certificate.
     identity: ArcSwapOption<Identity>,
 }
 
-/// All group versions that other servers serve, and how often that changed.
+/// All aggregated group versions, and how often they changed.
 #[derive(Default)]
 pub struct Remotes {
     pub all: Vec<Arc<Remote>>,
@@ -35,8 +34,8 @@ pub struct Remotes {
 }
 
 impl Aggregation {
-    /// Shows this certificate to other servers from now on.
-    pub fn show(&self, identity: Identity) {
+    /// Sets the client certificate for new connections.
+    pub fn set_identity(&self, identity: Identity) {
         self.identity.store(Some(Arc::new(identity)));
     }
 
@@ -44,7 +43,7 @@ impl Aggregation {
         self.remotes.load()
     }
 
-    /// Who serves a path, when it is not this server.
+    /// The aggregated server of a path, if there is one.
     pub fn route(&self, path: &str) -> Option<Arc<Remote>> {
         let remotes = self.remotes.load();
         if remotes.all.is_empty() {

@@ -1,4 +1,4 @@
-//! A group version that another server serves.
+//! An aggregated group version and the connection to its server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::outbound::{Destination, Identity, Trust, client_config, decode_bundle
 use crate::request::{GROUP_MASTERS, User};
 use crate::state::ApiServer;
 
-const ASK_TIME: Duration = Duration::from_secs(5);
-const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remote {
@@ -30,12 +30,12 @@ pub struct Remote {
     pub destination: Destination,
     pub trust: Trust,
     pub available: bool,
-    /// What it serves, as the newer form of discovery says it.
+    /// Its resources in the aggregated discovery format.
     pub resources: Option<Arc<Value>>,
 }
 
 impl Remote {
-    /// Reads an APIService; `None` when this server serves the group version itself.
+    /// Reads an APIService; `None` if this server serves the group version itself.
     pub fn read(object: &Value) -> Option<Remote> {
         let spec = object.at(&["spec"]);
         let service = spec.at(&["service"]);
@@ -72,7 +72,7 @@ impl Remote {
         format!("{}/{}", self.group, self.version)
     }
 
-    /// Opens a connection that shows who calls.
+    /// Connects with the front-proxy client certificate.
     pub async fn connect(
         &self,
         server: &ApiServer,
@@ -82,14 +82,14 @@ impl Remote {
         dial(&*server.objects, &self.destination, config).await
     }
 
-    /// Asks for a document, as this server itself.
+    /// Requests a document as this server itself.
     pub async fn get(
         &self,
         server: &ApiServer,
         path: &str,
         accept: &'static str,
     ) -> Result<(StatusCode, Bytes), String> {
-        let asked = async {
+        let request = async {
             let identity = server.discovery.aggregation.identity();
             let connection = self.connect(server, identity.as_deref()).await?;
             let (mut sender, driver) =
@@ -102,14 +102,14 @@ impl Remote {
             user_headers(&mut headers, &User::named("system:kube-aggregator", &[GROUP_MASTERS]));
             let mut request = Request::get(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
             *request.headers_mut() = headers;
-            let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-            let code = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
+            let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+            let code = response.status();
+            let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
             driving.abort();
             Ok((code, body.map_err(|error| error.to_string())?.to_bytes()))
         };
-        match tokio::time::timeout(ASK_TIME, asked).await {
-            Ok(answered) => answered,
+        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+            Ok(result) => result,
             Err(_) => Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
         }
     }

@@ -1,4 +1,4 @@
-//! Lines in a file that is put aside when it is full.
+//! The audit log file, which is rotated when it is full.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,36 +12,37 @@ const MEGABYTE: u64 = 1024 * 1024;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const DEFAULT_MEGABYTES: u64 = 100;
 
-/// Where lines go, and what becomes of full files.
+/// Path and rotation settings of an audit log.
 #[derive(Clone, Debug, Default)]
 pub struct LogSettings {
     /// `-` is the standard output.
     pub path: PathBuf,
-    /// Files put aside are removed after so many days; zero keeps them.
+    /// Rotated files are deleted after this many days; zero keeps them.
     pub days: u64,
-    /// So many files put aside are kept; zero keeps all.
+    /// How many rotated files are kept; zero keeps all.
     pub files: usize,
-    /// A file is put aside when it would become larger; zero means 100.
+    /// A file is rotated before it grows larger; zero means 100.
     pub megabytes: u64,
 }
 
+/// An open audit log.
 pub struct Log {
     settings: LogSettings,
-    open: Mutex<Open>,
+    open: Mutex<Output>,
 }
 
-enum Open {
-    Output,
+enum Output {
+    Stdout,
     File(File, u64),
 }
 
 impl Log {
     pub fn open(settings: LogSettings) -> io::Result<Log> {
-        let open = if settings.path == Path::new("-") { Open::Output } else { open_file(&settings.path)? };
+        let open = if settings.path == Path::new("-") { Output::Stdout } else { open_file(&settings.path)? };
         Ok(Log { settings, open: Mutex::new(open) })
     }
 
-    /// Writes one line. That it cannot be written does not stop the request; it is told in the server's own log.
+    /// Writes one line. A failed write does not fail the request; it is logged.
     pub fn write(&self, line: &str) {
         let mut open = self.open.lock();
         if let Err(error) = self.try_write(&mut open, line) {
@@ -49,13 +50,13 @@ impl Log {
         }
     }
 
-    fn try_write(&self, open: &mut Open, line: &str) -> io::Result<()> {
-        let Open::File(file, size) = open else {
+    fn try_write(&self, open: &mut Output, line: &str) -> io::Result<()> {
+        let Output::File(file, size) = open else {
             return io::stdout().lock().write_all(line.as_bytes());
         };
-        let most = if self.settings.megabytes == 0 { DEFAULT_MEGABYTES } else { self.settings.megabytes };
-        if *size > 0 && *size + line.len() as u64 > most * MEGABYTE {
-            self.put_aside()?;
+        let limit = if self.settings.megabytes == 0 { DEFAULT_MEGABYTES } else { self.settings.megabytes };
+        if *size > 0 && *size + line.len() as u64 > limit * MEGABYTE {
+            self.rotate()?;
             *open = open_file(&self.settings.path)?;
             return self.try_write(open, line);
         }
@@ -64,7 +65,7 @@ impl Log {
         Ok(())
     }
 
-    fn put_aside(&self) -> io::Result<()> {
+    fn rotate(&self) -> io::Result<()> {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f").to_string();
         let (stem, end) = self.name_parts();
         std::fs::rename(&self.settings.path, self.settings.path.with_file_name(format!("{stem}-{now}{end}")))?;
@@ -79,17 +80,17 @@ impl Log {
 
     fn remove_old(&self, now: SystemTime) -> io::Result<()> {
         let (stem, end) = self.name_parts();
-        let folder = self.settings.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut aside: Vec<(SystemTime, PathBuf)> = Vec::new();
-        for entry in std::fs::read_dir(folder.unwrap_or(Path::new(".")))? {
+        let directory = self.settings.path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let mut rotated: Vec<(SystemTime, PathBuf)> = Vec::new();
+        for entry in std::fs::read_dir(directory.unwrap_or(Path::new(".")))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with(&format!("{stem}-")) && name.ends_with(&end) {
-                aside.push((entry.metadata()?.modified()?, entry.path()));
+                rotated.push((entry.metadata()?.modified()?, entry.path()));
             }
         }
-        aside.sort_by(|a, b| b.1.cmp(&a.1));
-        for (at, (modified, path)) in aside.into_iter().enumerate() {
+        rotated.sort_by(|a, b| b.1.cmp(&a.1));
+        for (at, (modified, path)) in rotated.into_iter().enumerate() {
             let too_many = self.settings.files > 0 && at >= self.settings.files;
             let age = now.duration_since(modified).unwrap_or_default();
             if too_many || self.settings.days > 0 && age > DAY * self.settings.days as u32 {
@@ -100,13 +101,13 @@ impl Log {
     }
 }
 
-fn open_file(path: &Path) -> io::Result<Open> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+fn open_file(path: &Path) -> io::Result<Output> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
     }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let size = file.metadata()?.len();
-    Ok(Open::File(file, size))
+    Ok(Output::File(file, size))
 }
 
 #[cfg(test)]
@@ -114,18 +115,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_files_are_put_aside_and_old_ones_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
+    fn full_files_are_rotated_and_old_ones_deleted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
         let log = Log::open(LogSettings { path: path.clone(), files: 1, megabytes: 1, ..Default::default() }).unwrap();
         let line = "x".repeat(600 * 1024);
         for _ in 0..4 {
             log.write(&line);
-            // Files put aside are told apart by the millisecond.
+            // Names of rotated files differ by the millisecond.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let count = std::fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(count, 2, "the file and the newest put aside");
+        let count = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(count, 2, "the file and the newest rotated file");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64);
     }
 }

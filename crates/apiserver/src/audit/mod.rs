@@ -1,6 +1,6 @@
-//! The audit trail: who asked for what, when, and how it was answered, as far as a policy wants it recorded.
+//! Auditing: records requests and their responses as the audit policy demands.
 //!
-//! In: a request and its answer. Out: lines of JSON in a file, each one stage of one request.
+//! Each line of the log is a JSON audit event: one stage of one request.
 
 mod log;
 mod policy;
@@ -8,9 +8,9 @@ mod record;
 
 pub use log::{Log, LogSettings};
 pub use policy::{Policy, PolicyError};
-pub use record::{Notes, Record};
+pub use record::{Annotation, AuditAnnotations, Record};
 
-/// The policy and where it is recorded.
+/// The audit policy and the log that events are written to.
 pub struct Audit {
     policy: Policy,
     log: Log,

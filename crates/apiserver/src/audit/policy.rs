@@ -1,4 +1,4 @@
-//! Audit policies: how much is recorded of which requests.
+//! Audit policies: how much of each request is recorded.
 
 use knarr_api::decode;
 use knarr_api::value::Read;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::request::{Target, User};
 
-/// How much is recorded, least first.
+/// How much of a request is recorded, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     None,
@@ -36,7 +36,7 @@ impl Level {
 pub enum PolicyError {
     #[error("the audit policy cannot be read: {0}")]
     Unreadable(String),
-    #[error("rules[{0}].level: {1:?} is no level")]
+    #[error("rules[{0}].level: {1:?} is not a level")]
     Level(usize, String),
 }
 
@@ -64,17 +64,17 @@ struct Resources {
     names: Vec<String>,
 }
 
-/// What is recorded of one request.
+/// What is recorded of one request, as the policy decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestAuditConfig {
     pub level: Level,
-    /// The stages that are left out.
+    /// Stages that are not recorded.
     pub omitted: Vec<String>,
     pub omits_managed: bool,
 }
 
 impl Policy {
-    /// Reads the file's text, YAML or JSON.
+    /// Parses a policy file in YAML or JSON.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let decoded = decode::untyped_yaml(text.as_bytes());
         let document = decoded.map_err(|error| PolicyError::Unreadable(error.to_string()))?.value;
@@ -89,15 +89,15 @@ impl Policy {
         })
     }
 
-    /// What is recorded of a request. The first rule that means it decides; nothing is recorded without one.
-    pub fn wants(&self, user: Option<&User>, target: &Target) -> Wanted {
+    /// What is recorded of a request. The first matching rule decides; without one, nothing is recorded.
+    pub fn evaluate(&self, user: Option<&User>, target: &Target) -> RequestAuditConfig {
         let mut omitted = self.omitted.clone();
-        match self.rules.iter().find(|rule| rule.means(user, target)) {
-            None => Wanted { level: Level::None, omitted, omits_managed: self.omits_managed },
+        match self.rules.iter().find(|rule| rule.matches(user, target)) {
+            None => RequestAuditConfig { level: Level::None, omitted, omits_managed: self.omits_managed },
             Some(rule) => {
                 omitted.extend(rule.omitted.iter().cloned());
                 let omits_managed = rule.omits_managed.unwrap_or(self.omits_managed);
-                Wanted { level: rule.level, omitted, omits_managed }
+                RequestAuditConfig { level: rule.level, omitted, omits_managed }
             }
         }
     }
@@ -128,25 +128,25 @@ impl Rule {
         })
     }
 
-    fn means(&self, user: Option<&User>, target: &Target) -> bool {
-        let among = |list: &[String], text: &str| list.is_empty() || list.iter().any(|own| own == text);
-        let user_fits = among(&self.users, user.map_or("", |user| &user.name));
-        let group_fits = self.groups.is_empty()
+    fn matches(&self, user: Option<&User>, target: &Target) -> bool {
+        let allows = |list: &[String], text: &str| list.is_empty() || list.iter().any(|own| own == text);
+        let user_matches = allows(&self.users, user.map_or("", |user| &user.name));
+        let group_matches = self.groups.is_empty()
             || user.is_some_and(|user| user.groups.iter().any(|group| self.groups.contains(group)));
-        if !user_fits || !group_fits || !among(&self.verbs, &target.verb) {
+        if !user_matches || !group_matches || !allows(&self.verbs, &target.verb) {
             return false;
         }
         if !self.namespaces.is_empty() || !self.resources.is_empty() {
             return target.is_resource()
-                && among(&self.namespaces, &target.namespace)
-                && (self.resources.is_empty() || self.resources.iter().any(|one| one.mean(target)));
+                && allows(&self.namespaces, &target.namespace)
+                && (self.resources.is_empty() || self.resources.iter().any(|one| one.matches(target)));
         }
-        self.paths.is_empty() || !target.is_resource() && self.paths.iter().any(|path| path_fits(path, &target.path))
+        self.paths.is_empty() || !target.is_resource() && self.paths.iter().any(|path| path_matches(path, &target.path))
     }
 }
 
 impl Resources {
-    fn mean(&self, target: &Target) -> bool {
+    fn matches(&self, target: &Target) -> bool {
         if self.group != "*" && self.group != target.group {
             return false;
         }
@@ -166,7 +166,7 @@ impl Resources {
     }
 }
 
-fn path_fits(own: &str, path: &str) -> bool {
+fn path_matches(own: &str, path: &str) -> bool {
     own == "*" || own == path || own.strip_suffix('*').is_some_and(|start| path.starts_with(start))
 }
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rule_that_means_a_request_decides() {
+    fn the_first_rule_that_matches_a_request_decides() {
         let policy = Policy::parse(
             "kind: Policy\nomitStages: [RequestReceived]\nrules:\n\
              - {level: None, users: [system:kube-proxy], verbs: [watch]}\n\
@@ -206,9 +206,9 @@ mod tests {
             (&dev, target("get", "", "/version"), Level::Request),
             (&proxy, target("get", "", "/version"), Level::None),
         ] {
-            let wanted = policy.wants(Some(user), &target);
-            assert_eq!(wanted.level, level, "{} {target:?}", user.name);
-            assert_eq!(wanted.omitted, ["RequestReceived"]);
+            let config = policy.evaluate(Some(user), &target);
+            assert_eq!(config.level, level, "{} {target:?}", user.name);
+            assert_eq!(config.omitted, ["RequestReceived"]);
         }
         assert_eq!(
             Policy::parse("kind: Policy\nrules: [{level: Loud}]").err(),

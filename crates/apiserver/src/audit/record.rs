@@ -1,4 +1,4 @@
-//! One request on its way through the server, as it is recorded.
+//! The audit events of one request, collected while the server handles it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,37 +12,37 @@ use knarr_api::{decode, protobuf};
 use serde_json::{Map, Value, json};
 
 use super::Audit;
-use super::policy::{Level, Wanted};
+use super::policy::{Level, RequestAuditConfig};
 use crate::decode::set_defaults;
 use crate::kinds::Kinds;
 use crate::request::{Target, User};
-use crate::resource_request::Annotation;
 use crate::response::Body;
 
-/// What is known of a request so far. Nothing is kept when nothing is recorded.
+/// What is known of a request so far. Stays empty if auditing is off.
 pub struct Record<'a> {
     audit: Option<&'a Audit>,
-    wanted: Wanted,
+    config: RequestAuditConfig,
     id: String,
     event: Map<String, Value>,
     annotations: BTreeMap<String, String>,
-    /// Whether the sender could not say who it is.
-    unknown: bool,
+    /// Whether authentication failed.
+    unauthenticated: bool,
 }
 
 impl<'a> Record<'a> {
-    pub fn begin(audit: Option<&'a Audit>, parts: &Parts, target: &Target, now: Timestamp) -> Record<'a> {
+    pub fn start(audit: Option<&'a Audit>, parts: &Parts, target: &Target, now: Timestamp) -> Record<'a> {
         let given = parts.headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
         let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-        let wanted = Wanted { level: Level::None, omitted: Vec::new(), omits_managed: false };
-        let mut record = Record { audit, wanted, id, event: Map::new(), annotations: BTreeMap::new(), unknown: false };
+        let config = RequestAuditConfig { level: Level::None, omitted: Vec::new(), omits_managed: false };
+        let mut record =
+            Record { audit, config, id, event: Map::new(), annotations: BTreeMap::new(), unauthenticated: false };
         if audit.is_some() {
             record.describe(parts, target, now);
         }
         record
     }
 
-    /// The number under which the request is recorded, and which its answer carries.
+    /// The audit ID, which the response carries too.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -69,18 +69,18 @@ impl<'a> Record<'a> {
         self.event.insert(field.to_owned(), value.into());
     }
 
-    /// Who asks: the sender, and whom it acts as. What is recorded is decided here.
+    /// Sets the authenticated user and the one it impersonates, and evaluates the policy.
     pub fn identified(&mut self, sender: Option<&User>, acting: Option<&User>, target: &Target, now: Timestamp) {
         let Some(audit) = self.audit else { return };
         match sender {
-            Some(sender) => self.set("user", shown_user(sender)),
-            None => self.unknown = true,
+            Some(sender) => self.set("user", user_info(sender)),
+            None => self.unauthenticated = true,
         }
         if let Some(acting) = acting {
-            self.set("impersonatedUser", shown_user(acting));
+            self.set("impersonatedUser", user_info(acting));
             self.set("authenticationMetadata", json!({"impersonationConstraint": "impersonate:user-info"}));
         }
-        self.wanted = audit.policy.wants(acting.or(sender), target);
+        self.config = audit.policy.evaluate(acting.or(sender), target);
         self.stage("RequestReceived", now);
     }
 
@@ -99,9 +99,9 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The body of the request. An object that is to be kept whole is shown as it is understood, with its defaults.
+    /// Records the body of the request. Objects are recorded with their defaults set.
     pub fn received(&mut self, headers: &HeaderMap, body: &Bytes, target: &Target, kinds: &Kinds) {
-        if self.wanted.level < Level::Metadata
+        if self.config.level < Level::Metadata
             || body.is_empty()
             || !matches!(&*target.verb, "create" | "update" | "patch")
         {
@@ -115,13 +115,13 @@ impl<'a> Record<'a> {
         if let Some(resource) = resource.filter(|_| target.verb != "patch" && target.subresource.is_empty()) {
             set_defaults(resource, &mut object);
         }
-        if self.wanted.level >= Level::Request {
-            let object = self.shown(object);
+        if self.config.level >= Level::Request {
+            let object = self.without_omitted_fields(object);
             self.set("requestObject", object);
         }
     }
 
-    /// What is made is known by the name in the body.
+    /// Takes the name of a created object from the body.
     fn name(&mut self, object: &Value) {
         let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty());
         let reference = self.event.get_mut("objectRef").filter(|reference| reference.get("name").is_none());
@@ -130,22 +130,22 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The answer. A stream has only begun; its end is recorded with its beginning, since nothing more is known then.
-    pub fn answered(&mut self, response: &mut Response<Body>, long: bool, now: Timestamp) {
-        if self.audit.is_none() || self.wanted.level == Level::None {
+    /// Records the response. The end of a stream is recorded together with its start, since no more is known then.
+    pub fn responded(&mut self, response: &mut Response<Body>, long: bool, now: Timestamp) {
+        if self.audit.is_none() || self.config.level == Level::None {
             return;
         }
-        if let Some(notes) = response.extensions().get::<Notes>() {
-            for note in &notes.0 {
-                if !note.of_request || self.wanted.level >= Level::Request {
-                    self.annotations.entry(note.key.clone()).or_insert_with(|| note.value.clone());
+        if let Some(annotations) = response.extensions().get::<AuditAnnotations>() {
+            for annotation in &annotations.0 {
+                if !annotation.of_request || self.config.level >= Level::Request {
+                    self.annotations.entry(annotation.key.clone()).or_insert_with(|| annotation.value.clone());
                 }
             }
         }
         let mut status = json!({"metadata": {}, "code": response.status().as_u16()});
-        // Only who asks for answers pays for putting them together.
-        let is_made = !matches!(response.body(), Body::Lazy { .. });
-        let read = !long && (is_made || self.wanted.level >= Level::RequestResponse);
+        // Bodies are encoded here only if the policy records responses.
+        let is_encoded = !matches!(response.body(), Body::Lazy { .. });
+        let read = !long && (is_encoded || self.config.level >= Level::RequestResponse);
         let body = if read { response.body_mut().gather() } else { None };
         let object = body.and_then(|body| read_object(response.headers(), &body));
         if let Some(object) = object {
@@ -156,41 +156,41 @@ impl<'a> Record<'a> {
                     }
                 }
             }
-            if self.wanted.level >= Level::RequestResponse {
-                let object = self.shown(object);
+            if self.config.level >= Level::RequestResponse {
+                let object = self.without_omitted_fields(object);
                 self.set("responseObject", object);
             }
         }
         self.set("responseStatus", status);
-        if long || self.unknown {
+        if long || self.unauthenticated {
             self.stage("ResponseStarted", now);
         }
-        // Nothing more is told of those who are not known.
-        if !self.unknown {
+        // Requests that fail authentication have no complete stage.
+        if !self.unauthenticated {
             self.stage("ResponseComplete", now);
         }
     }
 
-    fn shown(&self, mut object: Value) -> Value {
-        if self.wanted.omits_managed {
+    fn without_omitted_fields(&self, mut object: Value) -> Value {
+        if self.config.omits_managed {
             let items = object.get_mut("items").and_then(Value::as_array_mut);
             for item in items.into_iter().flatten() {
-                forget_managed(item);
+                remove_managed_fields(item);
             }
-            forget_managed(&mut object);
+            remove_managed_fields(&mut object);
         }
         object
     }
 
     fn stage(&mut self, stage: &str, now: Timestamp) {
         let Some(audit) = self.audit else { return };
-        if self.wanted.level == Level::None || self.wanted.omitted.iter().any(|omitted| omitted == stage) {
+        if self.config.level == Level::None || self.config.omitted.iter().any(|omitted| omitted == stage) {
             return;
         }
         let mut event = Map::new();
         event.insert("kind".to_owned(), "Event".into());
         event.insert("apiVersion".to_owned(), "audit.k8s.io/v1".into());
-        event.insert("level".to_owned(), self.wanted.level.name().into());
+        event.insert("level".to_owned(), self.config.level.name().into());
         event.insert("auditID".to_owned(), self.id.as_str().into());
         event.insert("stage".to_owned(), stage.into());
         event.extend(self.event.iter().map(|(field, value)| (field.clone(), value.clone())));
@@ -202,11 +202,20 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What admission noted about a request, on its way out with the answer.
-#[derive(Clone, Debug, Default)]
-pub struct Notes(pub Vec<Annotation>);
+/// An audit annotation of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub key: String,
+    pub value: String,
+    /// Whether it reveals contents of the request.
+    pub of_request: bool,
+}
 
-fn forget_managed(object: &mut Value) {
+/// Audit annotations that admission adds; carried in the response's extensions.
+#[derive(Clone, Debug, Default)]
+pub struct AuditAnnotations(pub Vec<Annotation>);
+
+fn remove_managed_fields(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
@@ -217,8 +226,8 @@ fn source_addresses(parts: &Parts) -> Vec<String> {
     let forwarded = parts.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let real = parts.headers.get("x-real-ip").and_then(|value| value.to_str().ok());
     let peer = parts.extensions.get::<SocketAddr>().map(|peer| peer.ip().to_string());
-    let told = forwarded.split(',').chain(real).map(|text| text.trim().to_owned());
-    for address in told.filter(|text| text.parse::<std::net::IpAddr>().is_ok()).chain(peer) {
+    let addresses = forwarded.split(',').chain(real).map(|text| text.trim().to_owned());
+    for address in addresses.filter(|text| text.parse::<std::net::IpAddr>().is_ok()).chain(peer) {
         if !found.contains(&address) {
             found.push(address);
         }
@@ -243,18 +252,18 @@ fn object_reference(target: &Target) -> Value {
     Value::Object(reference)
 }
 
-fn shown_user(user: &User) -> Value {
-    let mut shown = json!({"username": user.name});
+fn user_info(user: &User) -> Value {
+    let mut info = json!({"username": user.name});
     if !user.uid.is_empty() {
-        shown["uid"] = user.uid.as_str().into();
+        info["uid"] = user.uid.as_str().into();
     }
     if !user.groups.is_empty() {
-        shown["groups"] = json!(user.groups);
+        info["groups"] = json!(user.groups);
     }
     if !user.extra.is_empty() {
-        shown["extra"] = json!(user.extra);
+        info["extra"] = json!(user.extra);
     }
-    shown
+    info
 }
 
 fn read_object(headers: &HeaderMap, body: &[u8]) -> Option<Value> {
@@ -303,7 +312,7 @@ mod tests {
             ..Target::default()
         };
         let now = Timestamp::UNIX_EPOCH;
-        let mut record = Record::begin(Some(&audit), &parts, &target, now);
+        let mut record = Record::start(Some(&audit), &parts, &target, now);
         record.identified(Some(&User::named("ann", &["devs"])), None, &target, now);
         record.allowed("RBAC: allowed");
         let body = Bytes::from(r#"{"kind":"Pod","metadata":{"name":"p","managedFields":[]}}"#);
@@ -311,12 +320,12 @@ mod tests {
         record.received(&parts.headers, &body, &target, &kinds);
         let mut response = Response::new(Body::full(r#"{"kind":"Status","status":"Failure","reason":"Conflict"}"#));
         *response.status_mut() = http::StatusCode::CONFLICT;
-        response.extensions_mut().insert(Notes(vec![Annotation {
+        response.extensions_mut().insert(AuditAnnotations(vec![Annotation {
             key: "k".into(),
             value: "v".into(),
             of_request: false,
         }]));
-        record.answered(&mut response, false, now);
+        record.responded(&mut response, false, now);
         let lines: Vec<Value> =
             std::fs::read_to_string(&path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);

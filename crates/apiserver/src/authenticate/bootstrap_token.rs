@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `ID.SECRET`, kept as a Secret in kube-system, by which a new node first speaks.
+//! Bootstrap tokens: `ID.SECRET`, stored as Secrets in kube-system, with which new nodes join the cluster.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::request::User;
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";
 
-/// Whom the token stands for; `None` when it is no bootstrap token, unknown, expired or not meant for this.
+/// The user of the token; `None` if it is no bootstrap token, unknown, expired or not enabled for authentication.
 pub fn user(token: &str, objects: &dyn ObjectReader, now: Timestamp) -> Option<User> {
     let (id, secret) = token.split_once('.')?;
     let form = |text: &str, length: usize| {
@@ -43,7 +43,7 @@ fn field(secret: &Value, key: &str) -> String {
     String::from_utf8(decoded).unwrap_or_default()
 }
 
-/// A time that cannot be read counts as past.
+/// An unparsable time counts as expired.
 fn is_expired(expiration: &str, now: Timestamp) -> bool {
     !expiration.is_empty() && knarr_api::time::parse(expiration).is_none_or(|at| at <= now)
 }
@@ -55,7 +55,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_a_known_token_in_its_time_is_good() {
+    fn only_a_known_unexpired_token_is_valid() {
         let data = |expiration: &str| {
             let encode = |text: &str| STANDARD.encode(text);
             json!({"metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"}, "type": SECRET_TYPE,
@@ -64,13 +64,13 @@ mod tests {
                     "auth-extra-groups": encode("system:bootstrappers:kubeadm:default-node-token,other")}})
         };
         let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
-        let ask =
+        let authenticate =
             |token: &str, expiration: &str| user(token, &Fixed::new(vec![("", "secrets", data(expiration))]), now);
-        let found = ask("abcdef.0123456789abcdef", "2026-06-02T00:00:00Z").unwrap();
+        let found = authenticate("abcdef.0123456789abcdef", "2026-06-02T00:00:00Z").unwrap();
         assert_eq!(found.name, "system:bootstrap:abcdef");
         assert_eq!(found.groups, ["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"]);
-        assert!(ask("abcdef.0123456789abcdef", "2026-05-31T00:00:00Z").is_none());
-        assert!(ask("abcdef.0123456789abcdee", "").is_none());
-        assert!(ask("nonsense", "").is_none());
+        assert!(authenticate("abcdef.0123456789abcdef", "2026-05-31T00:00:00Z").is_none());
+        assert!(authenticate("abcdef.0123456789abcdee", "").is_none());
+        assert!(authenticate("nonsense", "").is_none());
     }
 }

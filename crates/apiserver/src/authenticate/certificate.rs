@@ -1,5 +1,5 @@
-//! The user a client certificate names: the common name is the user, each organization a group. The certificate's
-//! signature was checked when the connection was made.
+//! The user of a client certificate: the common name is the user name, each organization a group. The signature is
+//! verified elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -37,9 +37,9 @@ mod tests {
         assert!(user_of_certificate(b"nonsense").is_err());
     }
 
-    /// Made with openssl: `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
+    /// Created with openssl: `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
     #[test]
-    fn a_certificate_of_two_names_is_nobodys() {
+    fn a_certificate_with_two_common_names_is_refused() {
         let der = CertificateDer::from_pem_slice(include_bytes!("two_names.crt")).unwrap();
         assert_eq!(user_of_certificate(&der).unwrap_err().to_string(), "subject has more than one common name");
     }

@@ -1,16 +1,15 @@
-//! Users that another server of the control plane has authenticated: it shows a certificate of an authority of its own
-//! and names the user in headers.
+//! Users authenticated by a front proxy, which presents a certificate of its own authority and names the user in headers.
 
 use http::HeaderMap;
 
-use super::header::{Unreadable, texts};
+use super::header::{HeaderError, texts};
 use crate::request::User;
 
-/// The name that a certificate must have so that its bearer is believed.
+/// The common name that a front proxy's certificate must have.
 pub const CLIENT: &str = "front-proxy-client";
 
-/// The user that the headers name; `None` when they name nobody.
-pub fn user_of_headers(headers: &HeaderMap) -> Result<Option<User>, Unreadable> {
+/// The user that the headers name, if any.
+pub fn user_of_headers(headers: &HeaderMap) -> Result<Option<User>, HeaderError> {
     let first = |name: &str| texts(headers, name).map(|texts| texts.into_iter().next().unwrap_or_default());
     let name = first("x-remote-user")?;
     if name.is_empty() {

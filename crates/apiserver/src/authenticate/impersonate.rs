@@ -1,9 +1,9 @@
-//! Acting as somebody else, for those who may.
+//! Impersonation: requests on behalf of another user, by users who are authorized to impersonate it.
 
 use http::HeaderMap;
 use knarr_api::status::Status;
 
-use super::header::{Unreadable, texts};
+use super::header::{HeaderError, texts};
 use crate::authorize::{Authorizer, Decision, forbidden};
 use crate::request::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, Target, User};
 
@@ -12,60 +12,64 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 
-/// The user the headers ask to act as; `None` when they ask for nobody.
+/// The user that the headers request to impersonate, if any.
 pub fn impersonate(user: &User, headers: &HeaderMap, authorizer: &dyn Authorizer) -> Result<Option<User>, Status> {
-    let Some(wanted) = read(headers)? else { return Ok(None) };
-    for target in targets(&wanted) {
+    let Some(impersonated) = read(headers)? else { return Ok(None) };
+    for target in targets(&impersonated) {
         if let Decision::NoOpinion(reason) = authorizer.decide(user, &target) {
             return Err(forbidden(user, &target, &reason));
         }
     }
-    Ok(Some(complete(wanted)))
+    Ok(Some(complete(impersonated)))
 }
 
 fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
-    let unreadable = |error: Unreadable| Status::bad_request(error.to_string());
+    let unreadable = |error: HeaderError| Status::bad_request(error.to_string());
     let names = texts(headers, USER).map_err(unreadable)?;
     let name = names.first().cloned().unwrap_or_default();
     if name.is_empty() && names.iter().any(|name| !name.is_empty()) {
         return Err(Status::bad_request("the header impersonate-user is given more than once, first without a name"));
     }
     let uid = texts(headers, UID).map_err(unreadable)?.into_iter().next().unwrap_or_default();
-    let mut wanted = User { name, uid, ..User::default() };
-    wanted.groups = texts(headers, GROUP).map_err(unreadable)?;
+    let mut impersonated = User { name, uid, ..User::default() };
+    impersonated.groups = texts(headers, GROUP).map_err(unreadable)?;
     for header in headers.keys() {
         if let Some(key) = header.as_str().strip_prefix(EXTRA_PREFIX) {
             let values = texts(headers, header.as_str()).map_err(unreadable)?;
-            wanted.extra.entry(decode_percent(key)).or_default().extend(values);
+            impersonated.extra.entry(decode_percent(key)).or_default().extend(values);
         }
     }
-    if wanted.name.is_empty() {
-        if wanted.groups.is_empty() && wanted.uid.is_empty() && wanted.extra.is_empty() {
+    if impersonated.name.is_empty() {
+        if impersonated.groups.is_empty() && impersonated.uid.is_empty() && impersonated.extra.is_empty() {
             return Ok(None);
         }
-        return Err(Status::bad_request(format!("requested {} without impersonating a user name", shown(&wanted))));
+        return Err(Status::bad_request(format!(
+            "requested {} without impersonating a user name",
+            describe(&impersonated)
+        )));
     }
-    Ok(Some(wanted))
+    Ok(Some(impersonated))
 }
 
-/// What was asked for, in the form clients know.
-fn shown(wanted: &User) -> String {
+/// The requested user in the format of Kubernetes' error message.
+fn describe(impersonated: &User) -> String {
     let list = |texts: &[String]| match texts {
         [] => "[]string(nil)".to_owned(),
         texts => format!("[]string{{{}}}", texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ")),
     };
-    let extra = if wanted.extra.is_empty() {
+    let extra = if impersonated.extra.is_empty() {
         "map[string][]string(nil)".to_owned()
     } else {
-        let pairs: Vec<String> = wanted.extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
+        let pairs: Vec<String> =
+            impersonated.extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
         format!("map[string][]string{{{}}}", pairs.join(", "))
     };
-    let groups = list(&wanted.groups);
-    format!("&user.DefaultInfo{{Name:\"\", UID:{:?}, Groups:{groups}, Extra:{extra}}}", wanted.uid)
+    let groups = list(&impersonated.groups);
+    format!("&user.DefaultInfo{{Name:\"\", UID:{:?}, Groups:{groups}, Extra:{extra}}}", impersonated.uid)
 }
 
-/// What the acting user must be allowed to impersonate, one by one.
-fn targets(wanted: &User) -> Vec<Target> {
+/// The targets that the requesting user must be authorized to impersonate.
+fn targets(impersonated: &User) -> Vec<Target> {
     let target = |group: &str, resource: &str, name: &str| Target {
         verb: "impersonate".into(),
         group: group.into(),
@@ -74,12 +78,12 @@ fn targets(wanted: &User) -> Vec<Target> {
         name: name.into(),
         ..Target::default()
     };
-    let mut targets = vec![match service_account(&wanted.name) {
+    let mut targets = vec![match service_account(&impersonated.name) {
         Some((namespace, name)) => Target { namespace: namespace.into(), ..target("", "serviceaccounts", name) },
-        None => target("", "users", &wanted.name),
+        None => target("", "users", &impersonated.name),
     }];
-    targets.extend(wanted.groups.iter().map(|group| target("", "groups", group)));
-    for (key, values) in &wanted.extra {
+    targets.extend(impersonated.groups.iter().map(|group| target("", "groups", group)));
+    for (key, values) in &impersonated.extra {
         targets.extend(
             values.iter().map(|value| Target {
                 subresource: key.clone(),
@@ -87,13 +91,13 @@ fn targets(wanted: &User) -> Vec<Target> {
             }),
         );
     }
-    if !wanted.uid.is_empty() {
-        targets.push(target("authentication.k8s.io", "uids", &wanted.uid));
+    if !impersonated.uid.is_empty() {
+        targets.push(target("authentication.k8s.io", "uids", &impersonated.uid));
     }
     targets
 }
 
-/// Adds the groups that the user would have had by authenticating.
+/// Adds the groups that the user would have after authentication.
 fn complete(mut user: User) -> User {
     if user.groups.is_empty()
         && let Some((namespace, _)) = service_account(&user.name)
@@ -157,7 +161,7 @@ mod tests {
     #[test]
     fn groups_are_completed() {
         let admin = User::named("admin", &[]);
-        for (asked, groups) in [
+        for (requested, groups) in [
             (&[("Impersonate-User", "u"), ("Impersonate-Group", "g")][..], "g,system:authenticated"),
             (
                 &[("Impersonate-User", "system:serviceaccount:n:s")],
@@ -165,7 +169,7 @@ mod tests {
             ),
             (&[("Impersonate-User", "system:anonymous")], "system:unauthenticated"),
         ] {
-            let user = impersonate(&admin, &headers(asked), &Only("*")).unwrap().unwrap();
+            let user = impersonate(&admin, &headers(requested), &Only("*")).unwrap().unwrap();
             assert_eq!(user.groups.join(","), groups);
         }
     }
@@ -173,8 +177,8 @@ mod tests {
     #[test]
     fn each_part_must_be_allowed() {
         let user = User::named("u", &[]);
-        let asked = headers(&[("Impersonate-User", "v"), ("Impersonate-Group", "g")]);
-        let refused = impersonate(&user, &asked, &Only("users")).unwrap_err();
+        let requested = headers(&[("Impersonate-User", "v"), ("Impersonate-Group", "g")]);
+        let refused = impersonate(&user, &requested, &Only("users")).unwrap_err();
         assert_eq!(
             refused.message,
             r#"groups "g" is forbidden: User "u" cannot impersonate resource "groups" in API group "" at the cluster scope"#
@@ -194,15 +198,15 @@ mod tests {
     #[test]
     fn names_outside_ascii_are_names() {
         let admin = User::named("admin", &[]);
-        let asked = raw(&[
+        let requested = raw(&[
             ("Impersonate-User", "müller".as_bytes()),
             ("Impersonate-Group", "größe".as_bytes()),
             ("Impersonate-Extra-Ort", "Köln".as_bytes()),
         ]);
-        let user = impersonate(&admin, &asked, &Only("*")).unwrap().unwrap();
+        let user = impersonate(&admin, &requested, &Only("*")).unwrap().unwrap();
         assert_eq!((user.name.as_str(), user.groups[0].as_str()), ("müller", "größe"));
         assert_eq!(user.extra["ort"], ["Köln"]);
-        let refused = impersonate(&admin, &asked, &Only("groups")).unwrap_err();
+        let refused = impersonate(&admin, &requested, &Only("groups")).unwrap_err();
         assert_eq!(refused.code, 403);
     }
 
@@ -210,7 +214,7 @@ mod tests {
     fn what_cannot_be_read_is_refused() {
         let admin = User::named("admin", &[]);
         let user: (&str, &[u8]) = ("Impersonate-User", b"u");
-        for asked in [
+        for requested in [
             &[("Impersonate-User", &b"m\xfcller"[..])][..],
             &[("Impersonate-User", b""), user],
             &[("Impersonate-User", b"u"), ("Impersonate-User", b"\xff")],
@@ -223,8 +227,8 @@ mod tests {
             &[("Impersonate-Uid", b"7")],
             &[("Impersonate-Extra-Scope", b"s")],
         ] {
-            let refused = impersonate(&admin, &raw(asked), &Only("*"));
-            assert_eq!(refused.map_err(|status| status.code), Err(400), "{asked:?}");
+            let refused = impersonate(&admin, &raw(requested), &Only("*"));
+            assert_eq!(refused.map_err(|status| status.code), Err(400), "{requested:?}");
         }
         let twice = raw(&[user, ("Impersonate-User", b"v")]);
         assert_eq!(impersonate(&admin, &twice, &Only("*")).unwrap().unwrap().name, "u");

@@ -1,13 +1,13 @@
-//! Authentication: who asks. By client certificate, by token (file, bootstrap, service account), or nobody; then, where
-//! the request asks for it and the user may, as somebody else.
+//! Authentication: which user sent a request. By client certificate or bearer token (token file, bootstrap token, service
+//! account), otherwise anonymous. Afterwards the user may impersonate another one.
 
 mod bootstrap_token;
 mod certificate;
-mod client;
+mod connection;
 mod front_proxy;
 mod header;
-mod held_token;
 mod impersonate;
+mod secret_token;
 mod service_account;
 mod token_file;
 
@@ -20,47 +20,47 @@ use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 
-pub use client::{Clients, Connected};
+pub use connection::{ClientAuthorities, ClientConnection};
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, user_of_headers};
-pub use held_token::{follow as follow_uses, publish_since};
 pub use impersonate::impersonate;
-pub use service_account::{Bound, KeyError, ServiceAccountTokens, TokenRequest};
+pub use secret_token::{publish_tracking_start, record_token_uses};
+pub use service_account::{BoundObject, KeyError, ServiceAccountTokens, TokenRequest};
 pub use token_file::{TokenFile, TokenFileError};
 
 use crate::object_reader::ObjectReader;
 use crate::request::{GROUP_AUTHENTICATED, User};
 
-/// Knows every kind of credential.
+/// Authenticates requests and tokens with every supported kind of credential.
 pub struct Authenticator {
     token_file: TokenFile,
     service_accounts: Arc<ServiceAccountTokens>,
 }
 
-/// A token that was found good, and the audiences it was made for among those asked about.
+/// The user of a valid token, and which of the requested audiences the token was issued for.
 #[derive(Debug)]
-pub struct Authenticated {
+pub struct AuthenticatedToken {
     pub user: User,
     pub audiences: Vec<String>,
-    /// What whoever uses it should know.
+    /// A warning for the client that uses the token.
     pub warning: Option<&'static str>,
 }
 
-/// Whose request it is, and what they are to be warned of.
-pub type Known = (User, Option<&'static str>);
+/// The user of a request, and a warning for its client.
+pub type UserAndWarning = (User, Option<&'static str>);
 
 impl Authenticator {
     pub fn new(token_file: TokenFile, service_accounts: Arc<ServiceAccountTokens>) -> Self {
         Authenticator { token_file, service_accounts }
     }
 
-    /// Who sent a request. A request without credentials is anonymous; one with wrong credentials is refused.
+    /// The user of a request. A request without credentials is anonymous; one with invalid credentials is refused.
     pub fn request(
         &self,
         headers: &HeaderMap,
         certificate: Option<&User>,
         objects: &dyn ObjectReader,
         now: Timestamp,
-    ) -> Result<Known, Status> {
+    ) -> Result<UserAndWarning, Status> {
         let (mut user, warning) = match (certificate, bearer(headers).map_err(refused)?) {
             (Some(user), _) => (user.clone(), None),
             (None, Some(token)) => {
@@ -76,14 +76,14 @@ impl Authenticator {
         Ok((user, warning))
     }
 
-    /// Whom a token stands for, or why it stands for nobody.
+    /// The user of a token, or why the token is invalid.
     pub fn token(
         &self,
         token: &str,
         audiences: &[String],
         objects: &dyn ObjectReader,
         now: Timestamp,
-    ) -> Result<Authenticated, String> {
+    ) -> Result<AuthenticatedToken, String> {
         let for_the_api = || {
             let own = self.service_accounts.api_audiences();
             audiences.iter().filter(|audience| own.contains(audience)).cloned().collect::<Vec<_>>()
@@ -91,26 +91,26 @@ impl Authenticator {
         let known = self.token_file.user(token).cloned().or_else(|| bootstrap_token::user(token, objects, now));
         if let Some(user) = known {
             let common = for_the_api();
-            // Such tokens are for this server alone.
+            // These tokens are valid only for this API server.
             return if common.is_empty() {
-                Err(UNKNOWN.to_owned())
+                Err(INVALID_TOKEN.to_owned())
             } else {
-                Ok(Authenticated { user, audiences: common, warning: None })
+                Ok(AuthenticatedToken { user, audiences: common, warning: None })
             };
         }
         self.service_accounts.verify(token, audiences, objects, now)
     }
 }
 
-/// What is said of a token that nobody knows.
-pub const UNKNOWN: &str = "invalid bearer token";
+/// The error for a token that no authenticator accepts.
+pub const INVALID_TOKEN: &str = "invalid bearer token";
 
 fn refused(why: String) -> Status {
-    tracing::debug!(why, "credentials were refused");
+    tracing::debug!(why, "credentials rejected");
     Status::unauthorized()
 }
 
-/// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, where browsers have to put it.
+/// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, which is where browsers must put it.
 fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
     let text = header::text(headers, AUTHORIZATION.as_str()).map_err(|error| error.to_string())?;
     let token = text.and_then(|text| text.trim().split_once(' ')).and_then(|(scheme, token)| {
@@ -152,31 +152,31 @@ mod tests {
     use crate::object_reader::tests::Fixed;
 
     #[test]
-    fn a_request_is_anonymous_known_or_refused() {
+    fn a_request_is_anonymous_authenticated_or_refused() {
         let file = TokenFile::parse("secret,ann,7,\"devs,ops\"\n").unwrap();
         let accounts = Arc::new(ServiceAccountTokens::for_tests());
         let authenticator = Authenticator::new(file, accounts);
         let objects = Fixed::new(vec![]);
-        let ask = |header: Option<&str>| {
+        let authenticate = |header: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(header) = header {
                 headers.insert(AUTHORIZATION, header.parse().unwrap());
             }
             authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH)
         };
-        assert_eq!(ask(None).unwrap().0, User::anonymous());
-        let (ann, _) = ask(Some("bearer secret")).unwrap();
+        assert_eq!(authenticate(None).unwrap().0, User::anonymous());
+        let (ann, _) = authenticate(Some("bearer secret")).unwrap();
         assert_eq!((ann.name.as_str(), ann.groups.join(",").as_str()), ("ann", "devs,ops,system:authenticated"));
-        assert_eq!(ask(Some("Bearer wrong")).unwrap_err().code, 401);
+        assert_eq!(authenticate(Some("Bearer wrong")).unwrap_err().code, 401);
     }
 
     #[test]
-    fn a_token_that_cannot_be_read_is_no_anonymous_request() {
+    fn an_unreadable_token_does_not_make_a_request_anonymous() {
         let accounts = Arc::new(ServiceAccountTokens::for_tests());
         let file = TokenFile::parse("secret,ann,7,\n").unwrap();
         let authenticator = Authenticator::new(file, accounts);
         let objects = Fixed::new(vec![]);
-        let ask = |fields: &[(http::HeaderName, &[u8])]| {
+        let authenticate = |fields: &[(http::HeaderName, &[u8])]| {
             let mut headers = HeaderMap::new();
             for (name, value) in fields {
                 headers.append(name, http::HeaderValue::from_bytes(value).unwrap());
@@ -184,10 +184,10 @@ mod tests {
             let known = authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH);
             known.map(|(user, _)| user.name).map_err(|status| status.code)
         };
-        assert_eq!(ask(&[(AUTHORIZATION, b"Bearer \xff\xfe")]), Err(401));
-        assert_eq!(ask(&[(AUTHORIZATION, "Bearer schlüssel".as_bytes())]), Err(401));
+        assert_eq!(authenticate(&[(AUTHORIZATION, b"Bearer \xff\xfe")]), Err(401));
+        assert_eq!(authenticate(&[(AUTHORIZATION, "Bearer schlüssel".as_bytes())]), Err(401));
         let socket = |protocols: &'static [u8]| {
-            ask(&[
+            authenticate(&[
                 (http::header::UPGRADE, b"websocket"),
                 (http::header::CONNECTION, b"Upgrade"),
                 (SEC_WEBSOCKET_PROTOCOL, protocols),

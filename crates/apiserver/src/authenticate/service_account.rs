@@ -1,5 +1,5 @@
-//! Service-account tokens: JSON web tokens signed by this cluster, bound to a service account and, if asked for, to a
-//! pod, a secret or a node that must still exist when the token is used.
+//! Service-account tokens: JSON web tokens signed by this cluster. A token is bound to a service account and optionally to a
+//! pod, secret or node, all of which must still exist when the token is used.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Authenticated;
-use super::held_token::Uses;
+use super::AuthenticatedToken;
+use super::secret_token::TokenUseTracker;
 use crate::object_reader::ObjectReader;
 use crate::request::User;
 
-/// The lifetime the token volume of every pod asks for. Such tokens live a year and warn after this time, so that
-/// clients that never read a token again go on working.
+/// The lifetime that the token volume of every pod requests. Such tokens are valid for a year and cause warnings after this
+/// time, so that clients that never reload their token keep working.
 const EXTENDED_REQUEST_SECONDS: i64 = 3607;
 const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
-/// A bound object that is being deleted still counts for so long.
+/// How long a bound object that is being deleted still counts as existing.
 const DELETION_LEEWAY: SignedDuration = SignedDuration::from_secs(60);
-/// How many verified tokens are remembered; checking a signature is much dearer than looking one up.
-const REMEMBERED: usize = 4096;
+/// How many verified tokens are cached. Verifying a signature costs much more than a lookup.
+const MAX_CACHED_TOKENS: usize = 4096;
 
 pub struct ServiceAccountTokens {
     issuer: String,
@@ -36,8 +36,8 @@ pub struct ServiceAccountTokens {
     verifying: DecodingKey,
     public_point: Vec<u8>,
     verified: Mutex<BTreeMap<[u8; 32], Claims>>,
-    /// Of the tokens that lie in secrets.
-    pub(super) uses: Uses,
+    /// Uses of tokens stored in secrets.
+    pub(super) uses: TokenUseTracker,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,17 +50,17 @@ pub enum KeyError {
     Kind,
 }
 
-/// What a token is asked for.
+/// The parameters of a token to issue.
 pub struct TokenRequest<'a> {
     pub namespace: &'a str,
     pub account: &'a Value,
     pub audiences: Vec<String>,
     pub seconds: i64,
-    pub bound: Option<Bound<'a>>,
+    pub bound: Option<BoundObject<'a>>,
 }
 
-/// What a token lives and dies with.
-pub struct Bound<'a> {
+/// The object whose deletion invalidates a token.
+pub struct BoundObject<'a> {
     /// `pod`, `secret` or `node`.
     pub kind: &'static str,
     pub object: &'a Value,
@@ -103,7 +103,7 @@ struct Reference {
 }
 
 impl ServiceAccountTokens {
-    /// `key` is PEM. Audiences are those by which a token is good for the API itself.
+    /// `key` is PEM. `audiences` are those for which a token is valid at the API server.
     pub fn new(key: &str, issuer: &str, audiences: Vec<String>) -> Result<Self, KeyError> {
         let pair = rcgen::KeyPair::from_pem(key)?;
         if pair.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
@@ -120,7 +120,7 @@ impl ServiceAccountTokens {
             verifying: DecodingKey::from_ec_components(&x, &y)?,
             public_point,
             verified: Mutex::default(),
-            uses: Uses::default(),
+            uses: TokenUseTracker::default(),
         })
     }
 
@@ -138,7 +138,7 @@ impl ServiceAccountTokens {
         &self.audiences
     }
 
-    /// A signed token and when it is said to expire.
+    /// Issues a signed token; also returns the expiry time to report.
     pub fn issue(&self, request: &TokenRequest<'_>, now: Timestamp) -> Result<(String, Timestamp), KeyError> {
         let issued = now.as_second();
         let reference = |object: &Value| Reference {
@@ -175,14 +175,14 @@ impl ServiceAccountTokens {
         Ok((token, expires))
     }
 
-    /// Whom a token stands for, if it is ours, in time, for one of the audiences, and all it is bound to still exists.
+    /// Verifies a token: signature, validity period, audiences, and that every object it is bound to still exists.
     pub fn verify(
         &self,
         token: &str,
         audiences: &[String],
         objects: &dyn ObjectReader,
         now: Timestamp,
-    ) -> Result<Authenticated, String> {
+    ) -> Result<AuthenticatedToken, String> {
         let claims = self.claims(token)?;
         if claims.exp <= now.as_second() {
             return Err("service account token has expired".into());
@@ -192,23 +192,23 @@ impl ServiceAccountTokens {
         }
         let common: Vec<String> = audiences.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();
         if common.is_empty() {
-            let shown = |list: &[String]| list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" ");
-            let (own, asked) = (shown(&claims.aud), shown(audiences));
-            return Err(format!("token audiences [{own}] is invalid for the target audiences [{asked}]"));
+            let quoted = |list: &[String]| list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" ");
+            let (own, target) = (quoted(&claims.aud), quoted(audiences));
+            return Err(format!("token audiences [{own}] is invalid for the target audiences [{target}]"));
         }
         check_bound(&claims.kubernetes, objects, now)?;
-        let warning = self.check_held(token, &claims.kubernetes, objects, now)?;
-        Ok(Authenticated { user: user(&claims), audiences: common, warning })
+        let warning = self.check_secret(token, &claims.kubernetes, objects, now)?;
+        Ok(AuthenticatedToken { user: user(&claims), audiences: common, warning })
     }
 
-    fn check_held(
+    fn check_secret(
         &self,
         token: &str,
         claims: &Private,
         objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<Option<&'static str>, String> {
-        // Most tokens lie in no secret, and every request of a pod comes by here.
+        // Most tokens are not stored in secrets; return early, since every request of a pod is checked here.
         let Some(secret) = &claims.secret else { return Ok(None) };
         let get = |resource: &str, of: &Reference| objects.get("", resource, &claims.namespace, &of.name);
         match (get("secrets", secret), get("serviceaccounts", &claims.serviceaccount)) {
@@ -224,21 +224,21 @@ impl ServiceAccountTokens {
         }
         let mut validation = Validation::new(Algorithm::ES256);
         validation.set_issuer(&[&self.issuer]);
-        // Times and audiences are checked against the caller's clock and question.
+        // The caller checks times and audiences.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
         let decoded = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation)
-            .map_err(|_| super::UNKNOWN.to_owned())?;
+            .map_err(|_| super::INVALID_TOKEN.to_owned())?;
         let mut verified = self.verified.lock();
-        if verified.len() >= REMEMBERED {
+        if verified.len() >= MAX_CACHED_TOKENS {
             verified.clear();
         }
         verified.insert(hash, decoded.claims.clone());
         Ok(decoded.claims)
     }
 
-    /// What `/.well-known/openid-configuration` answers.
+    /// The response of `/.well-known/openid-configuration`.
     pub fn discovery(&self, keys_uri: &str) -> Value {
         json!({
             "issuer": self.issuer, "jwks_uri": keys_uri, "response_types_supported": ["id_token"],
@@ -246,7 +246,7 @@ impl ServiceAccountTokens {
         })
     }
 
-    /// What `/openid/v1/jwks` answers.
+    /// The response of `/openid/v1/jwks`.
     pub fn keys(&self) -> Value {
         let (x, y) = coordinates(&self.public_point).unwrap_or_default();
         json!({"keys": [{
@@ -255,7 +255,7 @@ impl ServiceAccountTokens {
     }
 }
 
-/// The two halves of an uncompressed point, as web keys write them.
+/// The coordinates of an uncompressed point, encoded as in JSON web keys.
 fn coordinates(point: &[u8]) -> Option<(String, String)> {
     let [4, rest @ ..] = point else { return None };
     if rest.len() != 64 {
@@ -330,13 +330,13 @@ mod tests {
             account: &account,
             audiences: vec!["https://issuer".into()],
             seconds: 600,
-            bound: Some(Bound { kind: "pod", object: &pod, node: None }),
+            bound: Some(BoundObject { kind: "pod", object: &pod, node: None }),
         };
         tokens.issue(&request, now).unwrap().0
     }
 
     #[test]
-    fn a_token_is_good_while_all_it_names_exists() {
+    fn a_token_is_valid_while_its_bound_objects_exist() {
         let tokens = ServiceAccountTokens::for_tests();
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let token = issue(&tokens, now);

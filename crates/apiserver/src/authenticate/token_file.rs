@@ -1,4 +1,4 @@
-//! Tokens from a file in Kubernetes' CSV form: `token,user,uid,"group1,group2"`.
+//! Static tokens from a CSV file in Kubernetes' format: `token,user,uid,"group1,group2"`.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::request::User;
 
-/// Users by the hash of their token, so that looking one up takes the same time however much of a token is right.
+/// Users by the hash of their token, so that the time of a lookup does not depend on how much of a token is correct.
 #[derive(Default)]
 pub struct TokenFile(HashMap<[u8; 32], User>);
 
@@ -16,7 +16,7 @@ pub enum TokenFileError {
     Columns(usize, usize),
     #[error("line {0} of the token file has an empty token")]
     EmptyToken(usize),
-    #[error("line {0} of the token file has a quote that does not end")]
+    #[error("line {0} of the token file has an unterminated quote")]
     Quote(usize),
 }
 
@@ -50,7 +50,7 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The columns of one line; `None` when a quote does not end.
+/// The columns of one line; `None` for an unterminated quote.
 fn columns(line: &str) -> Option<Vec<String>> {
     let mut columns = vec![String::new()];
     let mut quoted = false;

@@ -1,13 +1,13 @@
-//! Whether rules somebody holds cover rules they want to grant: nobody may hand out more than they have.
+//! Privilege escalation check: nobody may grant rules that their own rules do not cover.
 
 use super::Rule;
 use super::rule::path_matches;
 
-/// The parts of `wanted` that `held` does not cover, those of one resource as one rule.
-pub fn uncovered(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+/// What of `granted` is not covered by `own_rules`, merged into one rule per resource.
+pub fn uncovered(own_rules: &[Rule], granted: &[Rule]) -> Vec<Rule> {
     let mut missing: Vec<Rule> = Vec::new();
-    for part in wanted.iter().flat_map(break_down) {
-        if held.iter().any(|rule| covers(rule, &part)) {
+    for part in granted.iter().flat_map(break_down) {
+        if own_rules.iter().any(|rule| covers(rule, &part)) {
             continue;
         }
         let same = |rule: &&mut Rule| {
@@ -49,34 +49,36 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
     parts
 }
 
-fn covers(held: &Rule, part: &Rule) -> bool {
-    let covers_all = |own: &[String], wanted: &[String]| {
-        own.iter().any(|item| item == "*") || wanted.iter().all(|item| own.contains(item))
+fn covers(own: &Rule, part: &Rule) -> bool {
+    let covers_all = |allowed: &[String], granted: &[String]| {
+        allowed.iter().any(|item| item == "*") || granted.iter().all(|item| allowed.contains(item))
     };
-    if !covers_all(&held.verbs, &part.verbs) {
+    if !covers_all(&own.verbs, &part.verbs) {
         return false;
     }
     if !part.paths.is_empty() {
-        return part.paths.iter().all(|wanted| held.paths.iter().any(|own| own == wanted || path_matches(own, wanted)));
+        return part
+            .paths
+            .iter()
+            .all(|granted| own.paths.iter().any(|path| path == granted || path_matches(path, granted)));
     }
-    covers_all(&held.groups, &part.groups)
-        && part.resources.iter().all(|wanted| held.resources.iter().any(|own| resource_covers(own, wanted)))
-        && (held.names.is_empty()
-            || (!part.names.is_empty() && part.names.iter().all(|name| held.names.contains(name))))
+    covers_all(&own.groups, &part.groups)
+        && part.resources.iter().all(|granted| own.resources.iter().any(|resource| resource_covers(resource, granted)))
+        && (own.names.is_empty() || (!part.names.is_empty() && part.names.iter().all(|name| own.names.contains(name))))
 }
 
-fn resource_covers(own: &str, wanted: &str) -> bool {
-    if own == "*" || own == wanted {
+fn resource_covers(own: &str, granted: &str) -> bool {
+    if own == "*" || own == granted {
         return true;
     }
-    match (own.strip_prefix("*/"), wanted.split_once('/')) {
-        (Some(part), Some((_, wanted_part))) => part == wanted_part,
+    match (own.strip_prefix("*/"), granted.split_once('/')) {
+        (Some(part), Some((_, granted_part))) => part == granted_part,
         _ => false,
     }
 }
 
 impl std::fmt::Display for Rule {
-    /// The compact form in which refusals list what is not held.
+    /// The compact form in which error messages list missing rules.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let quoted = |list: &[String]| list.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" ");
         let mut parts = Vec::new();
@@ -105,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_held_is_covered() {
-        let held =
+    fn rules_cover_only_what_they_allow() {
+        let own_rules =
             [rule(&["get", "list"], &[""], &["pods", "secrets"], &[]), rule(&["get"], &["apps"], &["*"], &["a"])];
-        for (wanted, missing) in [
+        for (granted, missing) in [
             (rule(&["get"], &[""], &["pods"], &[]), 0),
             (rule(&["get", "delete"], &[""], &["pods"], &[]), 1),
             (rule(&["*"], &[""], &["pods"], &[]), 1),
@@ -116,13 +118,13 @@ mod tests {
             (rule(&["get"], &["apps"], &["deployments"], &[]), 1),
             (rule(&["get"], &[""], &["secrets"], &["x"]), 0),
         ] {
-            assert_eq!(uncovered(&held, std::slice::from_ref(&wanted)).len(), missing, "{wanted}");
+            assert_eq!(uncovered(&own_rules, std::slice::from_ref(&granted)).len(), missing, "{granted}");
         }
     }
 
     #[test]
-    fn a_rule_is_shown_in_compact_form() {
-        let shown = rule(&["get", "list"], &[""], &["pods"], &[]).to_string();
-        assert_eq!(shown, r#"{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}"#);
+    fn a_rule_is_displayed_in_compact_form() {
+        let displayed = rule(&["get", "list"], &[""], &["pods"], &[]).to_string();
+        assert_eq!(displayed, r#"{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}"#);
     }
 }

@@ -1,5 +1,5 @@
-//! Authorization: whether a user may do what the request asks. Node authorization and RBAC, in this order; the first
-//! that allows decides, and nothing allowed is refused.
+//! Authorization: whether a user may do what a request does. Runs the node authorizer, then RBAC; the first that allows
+//! decides. A request that neither allows is forbidden.
 
 mod covering;
 mod node;
@@ -9,7 +9,7 @@ mod rule;
 
 pub use covering::uncovered;
 pub use node::{NodeAuthorizer, node_name};
-pub use node_graph::{NodeGraph, OF_POD};
+pub use node_graph::{NodeGraph, POD_FIELDS};
 pub use rbac::{Rbac, UserRules};
 pub use rule::Rule;
 
@@ -17,20 +17,22 @@ use knarr_api::status::{GroupResource, Status};
 
 use crate::request::{GROUP_MASTERS, Target, User};
 
+/// The decision of one authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Allowed, with the reason access reviews show.
+    /// Allowed, with the reason that access reviews return.
     Allow(String),
-    /// Nobody allowed it; the reason may be empty.
+    /// Not allowed; the reason may be empty.
     NoOpinion(String),
 }
 
+/// Decides whether a user may do something.
 pub trait Authorizer: Send + Sync {
     fn decide(&self, user: &User, target: &Target) -> Decision;
 }
 
-/// Asks each authorizer in turn. Members of `system:masters` may do everything, so that an administrator can mend a
-/// broken policy.
+/// Runs authorizers in order. Members of `system:masters` may do everything, so that an administrator can fix a broken
+/// policy.
 pub struct Union(pub Vec<Box<dyn Authorizer>>);
 
 impl Authorizer for Union {
@@ -50,7 +52,7 @@ impl Authorizer for Union {
     }
 }
 
-/// The answer to a request that nobody allowed.
+/// The response to a request that no authorizer allowed.
 pub fn forbidden(user: &User, target: &Target, reason: &str) -> Status {
     let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let name = &user.name;

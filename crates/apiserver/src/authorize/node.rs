@@ -1,10 +1,10 @@
-//! Node authorization: a kubelet may read and write what belongs to its own node and nothing else.
+//! The node authorizer: a kubelet may access only the objects that belong to its own node.
 
 use std::sync::Arc;
 
 use knarr_api::selector::FieldSelector;
 
-use super::node_graph::{Asked, NodeGraph};
+use super::node_graph::{NodeGraph, VertexKind};
 use super::{Authorizer, Decision, Rule};
 use crate::request::{Target, User};
 
@@ -12,7 +12,7 @@ const USER_PREFIX: &str = "system:node:";
 const GROUP_NODES: &str = "system:nodes";
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// The node a user is the kubelet of; `Some("")` for a member of the nodes' group without a node's name.
+/// The node whose kubelet the user is; `Some("")` for a member of `system:nodes` without a node name.
 pub fn node_name(user: &User) -> Option<&str> {
     if !user.is_in(GROUP_NODES) {
         return None;
@@ -22,7 +22,7 @@ pub fn node_name(user: &User) -> Option<&str> {
 
 pub struct NodeAuthorizer {
     graph: Arc<NodeGraph>,
-    /// What every node may do to resources that belong to no node in particular.
+    /// What every node may do to resources that belong to no single node.
     rules: Vec<Rule>,
 }
 
@@ -31,28 +31,28 @@ impl NodeAuthorizer {
         NodeAuthorizer { graph, rules }
     }
 
-    fn related(&self, node: &str, asked: Asked, target: &Target) -> Decision {
+    fn related(&self, node: &str, kind: VertexKind, target: &Target) -> Decision {
         if target.name.is_empty() {
             return refuse("No Object name found");
         }
-        if self.graph.reaches(asked, &target.namespace, &target.name, node) {
+        if self.graph.reaches(kind, &target.namespace, &target.name, node) {
             return allow();
         }
         refuse(format!("no relationship found between node '{node}' and this object"))
     }
 
-    fn get(&self, node: &str, asked: Asked, target: &Target) -> Decision {
+    fn get(&self, node: &str, kind: VertexKind, target: &Target) -> Decision {
         match (target.verb.as_str(), target.subresource.as_str()) {
-            ("get", "") => self.related(node, asked, target),
+            ("get", "") => self.related(node, kind, target),
             ("get", _) => refuse("cannot get subresource"),
             _ => refuse("can only get individual resources of this type"),
         }
     }
 
-    fn read_namespaced(&self, node: &str, asked: Asked, target: &Target) -> Decision {
+    fn read_namespaced(&self, node: &str, kind: VertexKind, target: &Target) -> Decision {
         match (target.verb.as_str(), target.subresource.as_str(), target.namespace.as_str()) {
             ("get" | "list" | "watch", "", "") => refuse("can only read namespaced object of this type"),
-            ("get" | "list" | "watch", "", _) => self.related(node, asked, target),
+            ("get" | "list" | "watch", "", _) => self.related(node, kind, target),
             ("get" | "list" | "watch", _, _) => refuse("cannot read subresource"),
             _ => refuse("can only read resources of this type"),
         }
@@ -60,16 +60,16 @@ impl NodeAuthorizer {
 
     fn claim(&self, node: &str, target: &Target) -> Decision {
         match (target.subresource.as_str(), target.verb.as_str()) {
-            ("status", "update" | "patch") => self.related(node, Asked::Claim, target),
+            ("status", "update" | "patch") => self.related(node, VertexKind::Claim, target),
             ("status", _) => refuse("can only get/update/patch this type"),
-            _ => self.get(node, Asked::Claim, target),
+            _ => self.get(node, VertexKind::Claim, target),
         }
     }
 
     fn service_account(&self, node: &str, target: &Target) -> Decision {
         match (target.verb.as_str(), target.subresource.as_str()) {
-            ("get", "") => self.read_namespaced(node, Asked::ServiceAccount, target),
-            ("create", "token") if !target.name.is_empty() => self.related(node, Asked::ServiceAccount, target),
+            ("get", "") => self.read_namespaced(node, VertexKind::ServiceAccount, target),
+            ("create", "token") if !target.name.is_empty() => self.related(node, VertexKind::ServiceAccount, target),
             ("create", "token") => refuse("can only create tokens for individual service accounts"),
             ("create", _) => refuse("can only create token subresource of serviceaccount"),
             _ => refuse("can only create tokens for individual service accounts"),
@@ -78,9 +78,9 @@ impl NodeAuthorizer {
 
     fn pod(&self, node: &str, target: &Target) -> Decision {
         match (target.subresource.as_str(), target.verb.as_str()) {
-            ("", "get") => self.get(node, Asked::Pod, target),
+            ("", "get") => self.get(node, VertexKind::Pod, target),
             ("", "list" | "watch") if selects(&target.field_selector, "spec.nodeName", node) => allow(),
-            ("", "list" | "watch") if !target.name.is_empty() => self.related(node, Asked::Pod, target),
+            ("", "list" | "watch") if !target.name.is_empty() => self.related(node, VertexKind::Pod, target),
             ("", "list" | "watch") => refuse("can only list/watch pods with spec.nodeName field selector"),
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => allow(),
             _ => refuse(""),
@@ -93,7 +93,7 @@ impl NodeAuthorizer {
         }
         match target.verb.as_str() {
             "create" => allow(),
-            "get" | "update" | "patch" | "delete" => self.related(node, Asked::ResourceSlice, target),
+            "get" | "update" | "patch" | "delete" => self.related(node, VertexKind::ResourceSlice, target),
             "watch" | "list" | "deletecollection" => {
                 if selects(&target.field_selector, "spec.nodeName", node) {
                     return allow();
@@ -115,12 +115,12 @@ impl Authorizer for NodeAuthorizer {
             return refuse(format!("unknown node for user {:?}", user.name));
         }
         match (target.group.as_str(), target.resource.as_str()) {
-            ("", "secrets") => self.read_namespaced(node, Asked::Secret, target),
-            ("", "configmaps") => self.read_namespaced(node, Asked::ConfigMap, target),
+            ("", "secrets") => self.read_namespaced(node, VertexKind::Secret, target),
+            ("", "configmaps") => self.read_namespaced(node, VertexKind::ConfigMap, target),
             ("", "persistentvolumeclaims") => self.claim(node, target),
-            ("", "persistentvolumes") => self.get(node, Asked::Volume, target),
-            ("resource.k8s.io", "resourceclaims") => self.get(node, Asked::ResourceClaim, target),
-            ("storage.k8s.io", "volumeattachments") => self.get(node, Asked::Attachment, target),
+            ("", "persistentvolumes") => self.get(node, VertexKind::Volume, target),
+            ("resource.k8s.io", "resourceclaims") => self.get(node, VertexKind::ResourceClaim, target),
+            ("storage.k8s.io", "volumeattachments") => self.get(node, VertexKind::Attachment, target),
             ("", "serviceaccounts") => self.service_account(node, target),
             ("coordination.k8s.io", "leases") => lease(node, target),
             ("storage.k8s.io", "csinodes") => csi_node(node, target),
@@ -176,8 +176,8 @@ fn own_node(node: &str, target: &Target) -> Decision {
     }
 }
 
-/// Whether a field selector holds the requirement `field=value`. It is read as the handler of the request reads it: values
-/// may hold escaped commas.
+/// Whether a field selector contains the requirement `field=value`. It is parsed as the request's handler parses it:
+/// values may contain escaped commas.
 fn selects(selector: &str, field: &str, value: &str) -> bool {
     FieldSelector::parse(selector).is_ok_and(|selector| {
         selector.terms.iter().any(|term| !term.negated && term.field == field && term.value == value)

@@ -1,5 +1,5 @@
-//! Which objects belong to which node: pods that are bound to it and what they use, followed as pods, volumes and
-//! attachments change.
+//! The graph of objects that belong to each node: pods bound to it and the objects that they use. It is updated as pods,
+//! volumes, attachments and resource slices change.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::persist::projection::Projection;
 
+/// The kinds of objects in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Asked {
+pub enum VertexKind {
     Pod,
     Secret,
     ConfigMap,
@@ -22,9 +23,9 @@ pub enum Asked {
     Attachment,
 }
 
-type Key = (Asked, String, String);
+type Key = (VertexKind, String, String);
 
-/// Counts, for each object, the pods of each node that use it. Volumes lead to their claim and on to its pods.
+/// Counts for each object how many pods of each node use it. A volume is related to the pods of its claim.
 #[derive(Default)]
 pub struct NodeGraph {
     edges: RwLock<Edges>,
@@ -32,7 +33,7 @@ pub struct NodeGraph {
 
 #[derive(Default)]
 struct Edges {
-    /// Object → node → how many reasons there are.
+    /// Object → node → number of uses.
     uses: HashMap<Key, HashMap<String, usize>>,
     /// Volume → the claim it is bound to, and the secrets it names.
     volumes: HashMap<String, VolumeEdges>,
@@ -44,15 +45,16 @@ struct VolumeEdges {
 }
 
 impl NodeGraph {
-    pub fn reaches(&self, asked: Asked, namespace: &str, name: &str, node: &str) -> bool {
+    /// Whether an object is related to a node.
+    pub fn reaches(&self, kind: VertexKind, namespace: &str, name: &str, node: &str) -> bool {
         let edges = self.edges.read();
-        let key = (asked, namespace.to_owned(), name.to_owned());
+        let key = (kind, namespace.to_owned(), name.to_owned());
         if edges.used_on(&key, node) {
             return true;
         }
-        match asked {
-            Asked::Volume => edges.volumes.get(name).is_some_and(|volume| edges.used_on(&volume.claim, node)),
-            Asked::Secret => {
+        match kind {
+            VertexKind::Volume => edges.volumes.get(name).is_some_and(|volume| edges.used_on(&volume.claim, node)),
+            VertexKind::Secret => {
                 edges.volumes.values().any(|volume| volume.secrets.contains(&key) && edges.used_on(&volume.claim, node))
             }
             _ => false,
@@ -80,28 +82,28 @@ impl NodeGraph {
         if let Some(new) = new {
             let reference = new.at(&["spec", "claimRef"]);
             let namespace = reference.text(&["namespace"]).to_owned();
-            let claim = (Asked::Claim, namespace.clone(), reference.text(&["name"]).to_owned());
+            let claim = (VertexKind::Claim, namespace.clone(), reference.text(&["name"]).to_owned());
             let secrets = volume_secrets(new, &namespace);
             edges.volumes.insert(new.text(&["metadata", "name"]).to_owned(), VolumeEdges { claim, secrets });
         }
     }
 
     pub fn attachment_changed(&self, old: Option<&Value>, new: Option<&Value>) {
-        self.owned_changed(Asked::Attachment, old, new);
+        self.owned_changed(VertexKind::Attachment, old, new);
     }
 
     pub fn slice_changed(&self, old: Option<&Value>, new: Option<&Value>) {
-        self.owned_changed(Asked::ResourceSlice, old, new);
+        self.owned_changed(VertexKind::ResourceSlice, old, new);
     }
 
-    /// Objects of the cluster that name their node in `spec.nodeName`.
-    fn owned_changed(&self, asked: Asked, old: Option<&Value>, new: Option<&Value>) {
+    /// Updates a cluster-scoped object that names its node in `spec.nodeName`.
+    fn owned_changed(&self, kind: VertexKind, old: Option<&Value>, new: Option<&Value>) {
         let mut edges = self.edges.write();
         for (object, by) in [(old, -1), (new, 1)] {
             let Some(object) = object else { continue };
             let node = object.text(&["spec", "nodeName"]);
             if !node.is_empty() {
-                edges.count((asked, String::new(), object.text(&["metadata", "name"]).to_owned()), node, by);
+                edges.count((kind, String::new(), object.text(&["metadata", "name"]).to_owned()), node, by);
             }
         }
     }
@@ -126,9 +128,8 @@ impl Edges {
     }
 }
 
-/// The node of a bound pod and all it uses. A mirror pod gives its node nothing: the kubelet itself made it.
-/// All that is asked of a pod here.
-pub const OF_POD: Projection = Projection::Fields(&[
+/// The fields of a pod that the graph reads.
+pub const POD_FIELDS: Projection = Projection::Fields(&[
     (
         "metadata",
         Projection::Fields(&[
@@ -140,10 +141,10 @@ pub const OF_POD: Projection = Projection::Fields(&[
     (
         "spec",
         Projection::Fields(&[
-            ("containers", OF_CONTAINER),
-            ("ephemeralContainers", OF_CONTAINER),
+            ("containers", CONTAINER_FIELDS),
+            ("ephemeralContainers", CONTAINER_FIELDS),
             ("imagePullSecrets", Projection::All),
-            ("initContainers", OF_CONTAINER),
+            ("initContainers", CONTAINER_FIELDS),
             ("nodeName", Projection::All),
             ("resourceClaims", Projection::All),
             ("serviceAccountName", Projection::All),
@@ -158,9 +159,11 @@ pub const OF_POD: Projection = Projection::Fields(&[
         ]),
     ),
 ]);
-const OF_CONTAINER: Projection =
+const CONTAINER_FIELDS: Projection =
     Projection::Fields(&[("env", Projection::Fields(&[("valueFrom", Projection::All)])), ("envFrom", Projection::All)]);
 
+/// The node of a bound pod and all objects it uses. A mirror pod grants its node nothing, since the kubelet itself
+/// created it.
 fn pod_edges(pod: &Value) -> Option<(String, Vec<Key>)> {
     let node = pod.text(&["spec", "nodeName"]);
     if node.is_empty() {
@@ -168,65 +171,68 @@ fn pod_edges(pod: &Value) -> Option<(String, Vec<Key>)> {
     }
     let namespace = pod.text(&["metadata", "namespace"]);
     let name = pod.text(&["metadata", "name"]);
-    let key = |asked: Asked, name: &str| (asked, namespace.to_owned(), name.to_owned());
-    let mut keys = vec![key(Asked::Pod, name)];
+    let key = |kind: VertexKind, name: &str| (kind, namespace.to_owned(), name.to_owned());
+    let mut keys = vec![key(VertexKind::Pod, name)];
     if pod.at(&["metadata", "annotations"]).get("kubernetes.io/config.mirror").is_some() {
         return Some((node.to_owned(), keys));
     }
     let account = pod.text(&["spec", "serviceAccountName"]);
     if !account.is_empty() {
-        keys.push(key(Asked::ServiceAccount, account));
+        keys.push(key(VertexKind::ServiceAccount, account));
     }
     for secret in pod.items(&["spec", "imagePullSecrets"]) {
-        keys.push(key(Asked::Secret, secret.text(&["name"])));
+        keys.push(key(VertexKind::Secret, secret.text(&["name"])));
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in pod.items(&["spec", list]) {
-            container_references(container, &mut |asked, name| keys.push(key(asked, name)));
+            container_references(container, &mut |kind, name| keys.push(key(kind, name)));
         }
     }
     for volume in pod.items(&["spec", "volumes"]) {
-        volume_references(volume, name, &mut |asked, name| keys.push(key(asked, name)));
+        volume_references(volume, name, &mut |kind, name| keys.push(key(kind, name)));
     }
     for claim in pod.items(&["status", "resourceClaimStatuses"]) {
-        keys.push(key(Asked::ResourceClaim, claim.text(&["resourceClaimName"])));
+        keys.push(key(VertexKind::ResourceClaim, claim.text(&["resourceClaimName"])));
     }
-    keys.push(key(Asked::ResourceClaim, pod.text(&["status", "extendedResourceClaimStatus", "resourceClaimName"])));
+    keys.push(key(
+        VertexKind::ResourceClaim,
+        pod.text(&["status", "extendedResourceClaimStatus", "resourceClaimName"]),
+    ));
     for claim in pod.items(&["spec", "resourceClaims"]) {
-        keys.push(key(Asked::ResourceClaim, claim.text(&["resourceClaimName"])));
+        keys.push(key(VertexKind::ResourceClaim, claim.text(&["resourceClaimName"])));
     }
     keys.retain(|(_, _, name)| !name.is_empty());
     Some((node.to_owned(), keys))
 }
 
-fn container_references(container: &Value, add: &mut impl FnMut(Asked, &str)) {
+fn container_references(container: &Value, add: &mut impl FnMut(VertexKind, &str)) {
     for source in container.items(&["envFrom"]) {
-        add(Asked::ConfigMap, source.text(&["configMapRef", "name"]));
-        add(Asked::Secret, source.text(&["secretRef", "name"]));
+        add(VertexKind::ConfigMap, source.text(&["configMapRef", "name"]));
+        add(VertexKind::Secret, source.text(&["secretRef", "name"]));
     }
     for variable in container.items(&["env"]) {
-        add(Asked::ConfigMap, variable.text(&["valueFrom", "configMapKeyRef", "name"]));
-        add(Asked::Secret, variable.text(&["valueFrom", "secretKeyRef", "name"]));
+        add(VertexKind::ConfigMap, variable.text(&["valueFrom", "configMapKeyRef", "name"]));
+        add(VertexKind::Secret, variable.text(&["valueFrom", "secretKeyRef", "name"]));
     }
 }
 
-fn volume_references(volume: &Value, pod: &str, add: &mut impl FnMut(Asked, &str)) {
-    add(Asked::Secret, volume.text(&["secret", "secretName"]));
-    add(Asked::ConfigMap, volume.text(&["configMap", "name"]));
-    add(Asked::Claim, volume.text(&["persistentVolumeClaim", "claimName"]));
+fn volume_references(volume: &Value, pod: &str, add: &mut impl FnMut(VertexKind, &str)) {
+    add(VertexKind::Secret, volume.text(&["secret", "secretName"]));
+    add(VertexKind::ConfigMap, volume.text(&["configMap", "name"]));
+    add(VertexKind::Claim, volume.text(&["persistentVolumeClaim", "claimName"]));
     if volume.has(&["ephemeral"]) {
-        add(Asked::Claim, &format!("{pod}-{}", volume.text(&["name"])));
+        add(VertexKind::Claim, &format!("{pod}-{}", volume.text(&["name"])));
     }
     for source in volume.items(&["projected", "sources"]) {
-        add(Asked::Secret, source.text(&["secret", "name"]));
-        add(Asked::ConfigMap, source.text(&["configMap", "name"]));
+        add(VertexKind::Secret, source.text(&["secret", "name"]));
+        add(VertexKind::ConfigMap, source.text(&["configMap", "name"]));
     }
     for kind in ["csi", "flexVolume", "cephfs", "cinder", "rbd", "iscsi", "scaleIO", "storageos"] {
         for field in ["secretRef", "nodePublishSecretRef"] {
-            add(Asked::Secret, volume.text(&[kind, field, "name"]));
+            add(VertexKind::Secret, volume.text(&[kind, field, "name"]));
         }
     }
-    add(Asked::Secret, volume.text(&["azureFile", "secretName"]));
+    add(VertexKind::Secret, volume.text(&["azureFile", "secretName"]));
 }
 
 fn volume_secrets(volume: &Value, claim_namespace: &str) -> Vec<Key> {
@@ -240,7 +246,7 @@ fn volume_secrets(volume: &Value, claim_namespace: &str) -> Vec<Key> {
                 "" => claim_namespace,
                 namespace => namespace,
             };
-            (Asked::Secret, namespace.to_owned(), reference.text(&["name"]).to_owned())
+            (VertexKind::Secret, namespace.to_owned(), reference.text(&["name"]).to_owned())
         })
         .collect()
 }
@@ -251,7 +257,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_pod_uses_is_reachable_while_the_pod_is_bound() {
+    fn objects_a_pod_uses_are_related_while_the_pod_is_bound() {
         let graph = NodeGraph::default();
         let pod = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "one",
             "containers": [{"env": [{"valueFrom": {"configMapKeyRef": {"name": "c"}}}]}],
@@ -262,12 +268,12 @@ mod tests {
         graph.volume_changed(None, Some(&volume));
         let reached = || {
             [
-                (Asked::Pod, "n", "p"),
-                (Asked::ConfigMap, "n", "c"),
-                (Asked::Volume, "", "v"),
-                (Asked::Secret, "n", "key"),
+                (VertexKind::Pod, "n", "p"),
+                (VertexKind::ConfigMap, "n", "c"),
+                (VertexKind::Volume, "", "v"),
+                (VertexKind::Secret, "n", "key"),
             ]
-            .map(|(asked, namespace, name)| graph.reaches(asked, namespace, name, "one"))
+            .map(|(kind, namespace, name)| graph.reaches(kind, namespace, name, "one"))
         };
         assert_eq!(reached(), [true; 4]);
         graph.pod_changed(Some(&pod), None);
@@ -275,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_picked_of_a_pod_is_all_that_is_asked_for() {
+    fn the_projection_holds_every_field_the_graph_reads() {
         let references =
             json!([{"name": "v", "valueFrom": {"secretKeyRef": {"name": "s1"}}}, {"name": "w", "value": "x"}]);
         let container =
@@ -298,9 +304,9 @@ mod tests {
                 "extendedResourceClaimStatus": {"resourceClaimName": "claim3", "requestMappings": []},
             },
         });
-        let picked = OF_POD.read(pod.to_string().as_bytes()).unwrap();
+        let projected = POD_FIELDS.read(pod.to_string().as_bytes()).unwrap();
         let edges = pod_edges(&pod).unwrap();
-        assert_eq!(pod_edges(&picked).unwrap(), edges);
+        assert_eq!(pod_edges(&projected).unwrap(), edges);
         assert_eq!(edges.1.len(), 15, "{edges:?}");
     }
 }

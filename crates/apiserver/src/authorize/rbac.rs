@@ -1,4 +1,4 @@
-//! Role-based access control: the roles bound to a user, compiled once for each state of the policy.
+//! The RBAC authorizer. Roles and bindings are compiled into an index by subject, again after each change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use crate::request::{Target, User};
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RESOURCES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
+/// Authorizes by roles and bindings.
 pub struct Rbac {
     objects: Arc<dyn ObjectReader>,
     compiled: ArcSwap<Compiled>,
 }
 
-/// All rules of a user in a namespace, and whether some could not be found.
+/// All rules of a user in a namespace, and the bound roles that do not exist.
 #[derive(Debug, Default)]
 pub struct UserRules {
     pub rules: Vec<Rule>,
@@ -31,7 +32,7 @@ impl Rbac {
         Rbac { objects, compiled: ArcSwap::from_pointee(Compiled::default()) }
     }
 
-    /// Everything the user's bindings grant in a namespace (empty: at the cluster scope only).
+    /// All rules that the user's bindings grant in a namespace (empty: only at the cluster scope).
     pub fn rules_for(&self, user: &User, namespace: &str) -> UserRules {
         let mut found = UserRules::default();
         self.policy().visit(user, namespace, |binding| {
@@ -44,7 +45,7 @@ impl Rbac {
         found
     }
 
-    /// The rules of the role a binding names, if there is such a role.
+    /// The rules of the role that a binding names, if it exists.
     pub fn role_rules(&self, role: &Value, namespace: &str) -> Option<Vec<Rule>> {
         let (resource, namespace) = match role.text(&["kind"]) {
             "ClusterRole" => ("clusterroles", ""),
@@ -96,7 +97,7 @@ fn one_or_list(texts: &[String]) -> String {
     }
 }
 
-/// The policy by subject, so that a decision looks only at the bindings of the user who asks.
+/// The policy indexed by subject, so that a decision reads only the bindings of the requesting user.
 #[derive(Default)]
 struct Compiled {
     versions: [u64; 4],
@@ -111,13 +112,13 @@ struct BySubject {
 }
 
 struct Binding {
-    /// The rules of the bound role, or how a missing role is named.
+    /// The rules of the bound role, or the error for a missing role.
     rules: Result<Arc<Vec<Rule>>, String>,
     reason: String,
 }
 
 impl Compiled {
-    /// Roles and bindings only ever allow, so one that cannot be read is left out: it then allows nothing.
+    /// Roles and bindings can only allow, so an unreadable one is left out and allows nothing.
     fn build(objects: &dyn ObjectReader, versions: [u64; 4]) -> Self {
         let mut compiled = Compiled { versions, ..Compiled::default() };
         let mut cluster_roles = HashMap::new();
@@ -144,7 +145,7 @@ impl Compiled {
         compiled
     }
 
-    /// Calls `each` with the user's bindings, the cluster's first, until it answers false.
+    /// Calls `each` with the user's bindings, cluster role bindings first, until it returns false.
     fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Binding) -> bool) {
         let in_namespace = if namespace.is_empty() { None } else { self.by_namespace.get(namespace) };
         for by_subject in std::iter::once(&self.cluster).chain(in_namespace) {
@@ -174,7 +175,7 @@ impl BySubject {
         let rules = resolve(role);
         for subject in binding.items(&["subjects"]) {
             let name = subject.text(&["name"]);
-            let (map, key, shown) = match subject.text(&["kind"]) {
+            let (map, key, subject_name) = match subject.text(&["kind"]) {
                 "User" => (&mut self.users, name.to_owned(), name.to_owned()),
                 "Group" => (&mut self.groups, name.to_owned(), name.to_owned()),
                 "ServiceAccount" => {
@@ -192,7 +193,7 @@ impl BySubject {
                 namespace => format!("{}/{namespace}", binding.text(&["metadata", "name"])),
             };
             let reason = format!(
-                "RBAC: allowed by {place} {binding_name:?} of {} {:?} to {} {shown:?}",
+                "RBAC: allowed by {place} {binding_name:?} of {} {:?} to {} {subject_name:?}",
                 role.text(&["kind"]),
                 role.text(&["name"]),
                 subject.text(&["kind"])
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_grant_what_their_role_allows_where_they_are() {
+    fn bindings_grant_the_rules_of_their_role_in_their_namespace() {
         let rbac = policy();
         let decide = |name: &str, groups: &[&str], namespace: &str| {
             rbac.decide(&User::named(name, groups), &list_pods(namespace))

@@ -1,4 +1,4 @@
-//! One rule of a role: which verbs on which resources or paths.
+//! A rule of a role: which verbs it allows on which resources or paths.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -42,8 +42,8 @@ fn strings(value: &Value, field: &str) -> Vec<String> {
     value.items(&[field]).iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-fn has(list: &[String], wanted: &str) -> bool {
-    list.iter().any(|item| item == "*" || item == wanted)
+fn has(list: &[String], requested: &str) -> bool {
+    list.iter().any(|item| item == "*" || item == requested)
 }
 
 /// `pods`, `pods/log`, `*/scale` or `*`.
@@ -52,14 +52,14 @@ fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
         return true;
     }
     if subresource.is_empty() {
-        // A review may ask for `pods/log` as one text.
+        // An access review may name `pods/log` as one string.
         return own == resource;
     }
     let of = own.strip_suffix(subresource).and_then(|of| of.strip_suffix('/'));
     of.is_some_and(|of| of == "*" || of == resource)
 }
 
-/// An exact path, or one that ends in `*` and covers all that begin so.
+/// Whether a rule's path matches: an exact path, or a prefix that ends in `*`.
 pub fn path_matches(own: &str, path: &str) -> bool {
     match own.strip_suffix('*') {
         Some(prefix) => path.starts_with(prefix),

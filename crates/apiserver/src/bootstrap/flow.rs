@@ -1,4 +1,4 @@
-//! The built-in flow control objects, as Kubernetes ships them.
+//! The built-in FlowSchemas and PriorityLevelConfigurations of Kubernetes.
 
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ const fn schema(
     Schema { name, level, precedence, distinguish_by, subjects, rules }
 }
 
-/// Name, shares, lendable percent, and queues with hand size where requests may wait.
+/// Name, shares, lendable percent, and number of queues with hand size if requests may be queued.
 const LEVELS: &[(&str, u32, u32, Option<(u32, u32)>)] = &[
     ("system", 30, 33, Some((64, 6))),
     ("node-high", 40, 25, Some((64, 6))),

@@ -1,5 +1,5 @@
-//! What a cluster holds from its first moment: system namespaces, built-in roles and bindings, priority classes, flow
-//! control, the first service range. All of it is reconciled at every start.
+//! Built-in objects of every cluster: system namespaces, RBAC roles and bindings, priority classes, flow control and the
+//! first ServiceCIDR. They are reconciled at every start.
 
 mod flow;
 mod policy;
@@ -9,7 +9,7 @@ pub use reconcile::reconcile;
 
 use serde_json::{Value, json};
 
-/// An object that must exist, and where.
+/// A built-in object and its resource.
 #[derive(Debug)]
 pub struct DesiredObject {
     pub group: &'static str,
@@ -32,7 +32,7 @@ impl DesiredObject {
     }
 }
 
-/// Everything, in an order in which each object's namespace comes before it.
+/// All built-in objects; namespaces come before the objects in them.
 pub fn desired_objects(service_ranges: &[String]) -> Vec<DesiredObject> {
     let mut all = namespaces();
     all.extend(priority_classes());
@@ -43,7 +43,7 @@ pub fn desired_objects(service_ranges: &[String]) -> Vec<DesiredObject> {
     all
 }
 
-/// The FlowSchemas and priority levels among them.
+/// The built-in FlowSchemas and PriorityLevelConfigurations.
 pub fn flow_control() -> Vec<DesiredObject> {
     flow::desired_objects()
 }
@@ -93,10 +93,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wanted_object_has_a_name_and_a_kind() {
+    fn every_built_in_object_has_a_name_and_a_kind() {
         let all = desired_objects(&["10.96.0.0/16".to_owned()]);
-        assert!(all.iter().all(|wanted| !wanted.name().is_empty() && wanted.object["kind"].is_string()));
-        let count = |resource: &str| all.iter().filter(|wanted| wanted.resource == resource).count();
+        assert!(all.iter().all(|desired| !desired.name().is_empty() && desired.object["kind"].is_string()));
+        let count = |resource: &str| all.iter().filter(|desired| desired.resource == resource).count();
         assert_eq!((count("clusterroles"), count("clusterrolebindings"), count("roles")), (69, 51, 7));
         assert_eq!((count("flowschemas"), count("prioritylevelconfigurations")), (11, 8));
     }

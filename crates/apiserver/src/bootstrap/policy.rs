@@ -1,7 +1,7 @@
 //! The built-in RBAC policy, read from `policy.txt`.
 //!
-//! A line that begins a role is `ClusterRole NAME` or `Role NAMESPACE NAME`, with `into=X` for the role it is aggregated
-//! into and `from=X` for one that is made by aggregation. The indented lines below are its rules: `VERBS GROUPS
+//! The first line of a role is `ClusterRole NAME` or `Role NAMESPACE NAME`, with `into=X` for the role it is aggregated
+//! into and `from=X` for one that aggregates others. The indented lines below are its rules: `VERBS GROUPS
 //! RESOURCES [named NAMES]` or `VERBS url PATHS`, `core` being the group without a name. A binding is one line:
 //! `ClusterRoleBinding NAME ROLE SUBJECT…` or `RoleBinding NAMESPACE NAME ROLE SUBJECT…`.
 
@@ -21,8 +21,8 @@ pub fn desired_objects() -> Vec<DesiredObject> {
             }
             continue;
         }
-        let words: Vec<&str> = line.split(' ').collect();
-        all.push(match words.as_slice() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        all.push(match fields.as_slice() {
             ["ClusterRole", name, marks @ ..] => cluster_role(name, marks),
             ["Role", namespace, name] => {
                 let mut object = object("Role", name);
@@ -40,13 +40,13 @@ pub fn desired_objects() -> Vec<DesiredObject> {
                 object["metadata"]["namespace"] = (*namespace).into();
                 DesiredObject::new(GROUP, "rolebindings", binding(object, role, subjects))
             }
-            _ => unreachable!("the built-in policy has a line of no known form: {line}"),
+            _ => unreachable!("invalid line in the built-in policy: {line}"),
         });
     }
     all
 }
 
-/// What this server may do to kubelets, which know it by its own certificate. Kubernetes leaves this to installers.
+/// Allows this server's client certificate to use the kubelet API. Kubernetes leaves this binding to installers.
 pub fn kubelet_client() -> DesiredObject {
     let binding_of = object("ClusterRoleBinding", "system:kube-apiserver-kubelet-client");
     let subject = format!("User/{}", crate::pki::KUBELET_CLIENT);
@@ -87,8 +87,8 @@ fn aggregate_label(role: &str) -> String {
 }
 
 fn parse_rule(line: &str) -> Value {
-    let list = |words: &str| -> Vec<String> {
-        words.split(',').map(|word| if word == "core" { String::new() } else { word.to_owned() }).collect()
+    let list = |fields: &str| -> Vec<String> {
+        fields.split(',').map(|word| if word == "core" { String::new() } else { word.to_owned() }).collect()
     };
     match line.split(' ').collect::<Vec<_>>().as_slice() {
         [verbs, "url", paths] => json!({"verbs": list(verbs), "nonResourceURLs": list(paths)}),
@@ -98,7 +98,7 @@ fn parse_rule(line: &str) -> Value {
         [verbs, groups, resources, "named", names] => json!({
             "verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources), "resourceNames": list(names),
         }),
-        _ => unreachable!("the built-in policy has a rule of no known form: {line}"),
+        _ => unreachable!("invalid rule in the built-in policy: {line}"),
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use crate::request::Target;
     use knarr_api::value::Read;
 
-    /// The rules that users of a role have which is made by aggregation.
+    /// The rules of an aggregated role.
     fn aggregated_into(role: &str) -> Vec<Rule> {
         let all = desired_objects();
         let below = |name: &str| -> Vec<String> {
@@ -148,10 +148,9 @@ mod tests {
         roles.flat_map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value)).collect()
     }
 
-    /// CVE-2020-8554 and CVE-2021-25740: whoever edits a namespace decides neither at which addresses a load balancer is
-    /// reached nor where endpoints lead.
+    /// CVE-2020-8554 and CVE-2021-25740: editors of a namespace can set neither load balancer addresses nor endpoints.
     #[test]
-    fn editors_do_not_redirect_the_traffic_of_others() {
+    fn editors_cannot_redirect_the_traffic_of_others() {
         for role in ["view", "edit", "admin"] {
             let rules = aggregated_into(role);
             let may = |verb: &str, group: &str, resource: &str, subresource: &str| {

@@ -1,5 +1,5 @@
-//! What an existing built-in object lacks. Administrators may add to built-in objects; what Knarr needs of them comes
-//! back at every start, unless they are marked not to be updated.
+//! Reconciles existing built-in objects. Administrators may add to them; what is missing is restored at every start, unless
+//! auto-update is disabled by annotation.
 
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
@@ -8,40 +8,40 @@ use super::DesiredObject;
 
 const RBAC_AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// The object to write in place of the existing one; `None` when nothing is missing.
-pub fn reconcile(existing: &Value, wanted: &DesiredObject) -> Option<Value> {
+/// The object to store in place of the existing one; `None` if nothing is missing.
+pub fn reconcile(existing: &Value, desired: &DesiredObject) -> Option<Value> {
     let marks = ["metadata", "annotations"];
     let mut object = existing.clone();
-    match wanted.resource {
+    match desired.resource {
         "clusterroles" | "roles" if existing.at(&marks).text(&[RBAC_AUTOUPDATE]) != "false" => {
-            add_metadata(&mut object, wanted);
-            if wanted.object.has(&["aggregationRule"]) {
-                object.set(&["aggregationRule"], wanted.object.at(&["aggregationRule"]).clone());
+            add_metadata(&mut object, desired);
+            if desired.object.has(&["aggregationRule"]) {
+                object.set(&["aggregationRule"], desired.object.at(&["aggregationRule"]).clone());
             } else {
-                add_missing(&mut object, wanted, "rules");
+                add_missing(&mut object, desired, "rules");
             }
         }
         "clusterrolebindings" | "rolebindings" if existing.at(&marks).text(&[RBAC_AUTOUPDATE]) != "false" => {
-            add_metadata(&mut object, wanted);
-            add_missing(&mut object, wanted, "subjects");
+            add_metadata(&mut object, desired);
+            add_missing(&mut object, desired, "subjects");
         }
-        "flowschemas" | "prioritylevelconfigurations" => return crate::fairness::ensure::revise(existing, wanted),
+        "flowschemas" | "prioritylevelconfigurations" => return crate::fairness::ensure::revise(existing, desired),
         _ => {}
     }
     (object != *existing).then_some(object)
 }
 
-fn add_metadata(object: &mut Value, wanted: &DesiredObject) {
+fn add_metadata(object: &mut Value, desired: &DesiredObject) {
     for part in ["labels", "annotations"] {
-        for (key, value) in wanted.object.fields(&["metadata", part]).into_iter().flatten() {
+        for (key, value) in desired.object.fields(&["metadata", part]).into_iter().flatten() {
             object.object(&["metadata", part]).entry(key).or_insert_with(|| value.clone());
         }
     }
 }
 
-fn add_missing(object: &mut Value, wanted: &DesiredObject, list: &str) {
+fn add_missing(object: &mut Value, desired: &DesiredObject, list: &str) {
     let mut items = object.items(&[list]).to_vec();
-    for item in wanted.object.items(&[list]) {
+    for item in desired.object.items(&[list]) {
         if !items.contains(item) {
             items.push(item.clone());
         }
@@ -57,27 +57,27 @@ mod tests {
     use super::*;
 
     fn built_in(resource: &str, name: &str) -> DesiredObject {
-        desired_objects(&[]).into_iter().find(|wanted| wanted.resource == resource && wanted.name() == name).unwrap()
+        desired_objects(&[]).into_iter().find(|desired| desired.resource == resource && desired.name() == name).unwrap()
     }
 
     #[test]
-    fn a_removed_rule_comes_back_and_an_added_one_stays() {
-        let wanted = built_in("clusterroles", "system:discovery");
-        let mut existing = wanted.object.clone();
+    fn a_removed_rule_is_restored_and_an_added_one_stays() {
+        let desired = built_in("clusterroles", "system:discovery");
+        let mut existing = desired.object.clone();
         let own = serde_json::json!({"verbs": ["get"], "nonResourceURLs": ["/mine"]});
         existing["rules"] = serde_json::json!([own]);
-        let mended = reconcile(&existing, &wanted).unwrap();
-        assert!(mended.items(&["rules"]).contains(&own));
-        assert_eq!(mended.items(&["rules"]).len(), 1 + wanted.object.items(&["rules"]).len());
-        assert_eq!(reconcile(&mended, &wanted), None);
+        let fixed = reconcile(&existing, &desired).unwrap();
+        assert!(fixed.items(&["rules"]).contains(&own));
+        assert_eq!(fixed.items(&["rules"]).len(), 1 + desired.object.items(&["rules"]).len());
+        assert_eq!(reconcile(&fixed, &desired), None);
     }
 
     #[test]
-    fn an_object_marked_so_is_left_alone() {
-        let wanted = built_in("clusterrolebindings", "system:basic-user");
-        let mut existing = wanted.object.clone();
+    fn an_object_without_auto_update_is_not_changed() {
+        let desired = built_in("clusterrolebindings", "system:basic-user");
+        let mut existing = desired.object.clone();
         existing["subjects"] = serde_json::json!([]);
         existing["metadata"]["annotations"][RBAC_AUTOUPDATE] = "false".into();
-        assert_eq!(reconcile(&existing, &wanted), None);
+        assert_eq!(reconcile(&existing, &desired), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The table columns that a definition asks for.
+//! The printer columns of a CustomResourceDefinition.
 
 use jiff::Timestamp;
 use knarr_api::time;
@@ -24,7 +24,7 @@ pub enum ColumnDescription {
 }
 
 impl PrinterColumn {
-    /// The columns of a version; without any there is the age.
+    /// The columns of a version; the age if none are defined.
     pub fn read(columns: &Value) -> Vec<PrinterColumn> {
         let listed = columns.as_array().map_or(&[][..], Vec::as_slice);
         if listed.is_empty() {
@@ -59,7 +59,7 @@ impl PrinterColumn {
         }
     }
 
-    /// The column's cell for one object; null where the path leads nowhere or to another type.
+    /// The column's cell for one object; null if the path has no value or one of another type.
     pub fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let found = self.path.as_ref().map(|path| path.find(object)).unwrap_or_default();
         let Some(value) = found.first() else { return Value::Null };
@@ -80,7 +80,7 @@ impl PrinterColumn {
     }
 }
 
-/// A value as text; what is no text is shown as JSON.
+/// A value as text; values other than strings as JSON.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! From a definition to the kinds it brings.
+//! Converts a CustomResourceDefinition to served kinds.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::persist::convert::Converter;
 
 use super::names::{has_condition, storage_version};
 
-/// The kinds of a definition, one for each version that is served; none before it is established.
+/// The kinds of a definition, one per served version; none before it is established.
 pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<CustomType>)> {
     if !has_condition(definition, "Established") {
         return Vec::new();
@@ -29,7 +29,7 @@ pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<Cust
         .collect()
 }
 
-/// The kind of a definition's only version, for objects that are not kept in the store.
+/// The kind of a definition's only version, for objects that are not stored.
 pub fn without_storage(definition: &Value) -> Option<(Kind, CustomType)> {
     let version = definition.items(&["spec", "versions"]).first()?;
     let (kind, custom) = kind_of(definition, version, 0);
@@ -90,13 +90,13 @@ fn kind_of(definition: &Value, version: &Value, fits_since: u64) -> (Kind, Custo
     (kind, custom)
 }
 
-/// What requests for this version are warned with: the definition's own words, or a hint at the version to use instead.
+/// The deprecation warning of a version: the definition's own, or a hint at the version to use instead.
 fn deprecation(definition: &Value, version: &Value) -> Option<String> {
     if version.flag(&["deprecated"]) != Some(true) {
         return None;
     }
-    if let Some(words) = version.get("deprecationWarning").and_then(Value::as_str) {
-        return Some(words.to_owned());
+    if let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) {
+        return Some(warning.to_owned());
     }
     let group = definition.text(&["spec", "group"]);
     let kind = definition.text(&["spec", "names", "kind"]);
@@ -112,7 +112,7 @@ fn deprecation(definition: &Value, version: &Value) -> Option<String> {
     Some(format!("{group}/{own} {kind} is deprecated{instead}"))
 }
 
-/// Objects of a definition that is being deleted can be read and removed, not made.
+/// Objects of a terminating definition can be read and deleted, not created.
 fn verbs(definition: &Value) -> Verbs {
     let terminating = has_condition(definition, "Terminating");
     Verb::ALL.into_iter().filter(|verb| *verb != Verb::Create || !terminating).collect()

@@ -1,4 +1,4 @@
-//! The simple paths by which a definition points into its objects.
+//! The simple JSON paths of printer columns and scale subresources.
 
 use serde_json::Value;
 
@@ -40,18 +40,18 @@ impl JsonPath {
         Some(JsonPath(steps))
     }
 
-    /// Everything the path leads to.
+    /// All values at the path.
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![value];
         for step in &self.0 {
-            found = found.into_iter().flat_map(|value| step.follow(value)).collect();
+            found = found.into_iter().flat_map(|value| step.apply(value)).collect();
         }
         found.retain(|value| !value.is_null());
         found
     }
 }
 
-/// Where a name ends; a dot with a backslash belongs to it.
+/// The end of a field name, which may contain escaped dots.
 fn name_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     (0..bytes.len())
@@ -97,7 +97,7 @@ fn unquote(text: &str) -> &str {
 }
 
 impl Step {
-    fn follow<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+    fn apply<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let items = || match value {
             Value::Array(items) => items.iter().collect(),
             Value::Object(fields) => fields.values().collect(),
@@ -111,11 +111,11 @@ impl Step {
                 usize::try_from(at).ok().and_then(|at| items.get(at)).into_iter().collect()
             }
             Step::All => items(),
-            Step::Where(path, wanted) => {
+            Step::Where(path, expected) => {
                 let is = |item: &&'v Value| {
                     path.find(item).first().is_some_and(|value| match value {
-                        Value::String(text) => text == wanted,
-                        other => other.to_string() == *wanted,
+                        Value::String(text) => text == expected,
+                        other => other.to_string() == *expected,
                     })
                 };
                 items().into_iter().filter(is).collect()
@@ -130,7 +130,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_lead_to_values() {
+    fn paths_select_values() {
         let object = json!({"a": {"b.c": 1, "list": [{"n": "x", "v": 1}, {"n": "y", "v": 2}]}});
         for (path, expected) in [
             (".a['b.c']", json!([1])),

@@ -1,14 +1,14 @@
-//! Custom resources: from a definition to a kind that is served like any other, and back to nothing.
+//! Custom resources: kinds defined by CustomResourceDefinitions, served like built-in ones.
 
 pub mod columns;
+mod controller;
 mod definition;
-mod follow;
 mod json_path;
 mod names;
 
 pub use columns::ColumnDescription;
+pub use controller::{load, run_definition_controller};
 pub use definition::without_storage;
-pub use follow::{follow, load};
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::persist::convert::Converter;
 use crate::subresource::scale::ScaleFields;
 use columns::PrinterColumn;
 
-/// Keeps a definition until its objects are gone.
+/// Delays the deletion of a definition until its objects are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// What serving one version of a custom resource needs.
+/// One served version of a custom resource.
 pub struct CustomType {
     pub schema: CustomSchema,
     /// The version's `openAPIV3Schema`, for OpenAPI.
@@ -34,11 +34,11 @@ pub struct CustomType {
     scale: Option<ScalePaths>,
     has_status: bool,
     columns: Vec<PrinterColumn>,
-    /// Who converts its objects between versions, where they differ in more than their names.
+    /// The conversion webhook, if there is one.
     pub converter: Option<Arc<Converter>>,
-    /// What requests for a version on its way out are warned with.
+    /// The warning to clients of a deprecated version.
     pub deprecation: Option<String>,
-    /// Objects stored before this revision may not fit the schema.
+    /// Objects stored before this revision may violate the schema.
     pub fits_since: u64,
 }
 
@@ -83,7 +83,7 @@ impl CustomType {
         }
     }
 
-    /// Whether there is something new for controllers to do.
+    /// Whether a change increments the generation.
     fn body_changed(&self, object: &Value, old: &Value) -> bool {
         let skip = |key: &str| key == "metadata" || self.has_status && key == "status";
         let (Some(new_fields), Some(old_fields)) = (object.as_object(), old.as_object()) else { return false };
@@ -95,7 +95,7 @@ impl CustomType {
         self.schema.set_defaults(object);
     }
 
-    /// All that is wrong with an object whose metadata was checked already.
+    /// Validates an object whose metadata is validated already.
     pub fn validate(&self, object: &Value, old: Option<&Value>, subresource: &str, errors: Errors) -> Errors {
         match old {
             None => self.schema.validate_create(object, errors),
@@ -124,7 +124,7 @@ impl CustomType {
     }
 }
 
-/// What changes in a definition that is being deleted while its objects are still there.
+/// Marks a definition as terminating when it is deleted.
 pub fn terminate(object: &mut Value) {
     let mut finalizers = object.items(&["metadata", "finalizers"]).to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {

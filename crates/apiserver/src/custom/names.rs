@@ -1,10 +1,10 @@
-//! Whether a definition's names are free, and what its status says about it.
+//! Accepts the names of a CustomResourceDefinition, unless another one has them, and sets its conditions.
 
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
-/// The status a definition should have beside the others of its group; the definition is changed to it.
-pub fn settle(definition: &mut Value, others: &[&Value], now: &str) {
+/// Sets the status of a definition, given the others of its group.
+pub fn reconcile_status(definition: &mut Value, others: &[&Value], now: &str) {
     let (accepted, conflict) = accept(definition, others);
     definition.set(&["status", "acceptedNames"], accepted);
     let condition = match &conflict {
@@ -46,9 +46,9 @@ pub fn storage_version(definition: &Value) -> &str {
         .map_or("", |version| version.text(&["name"]))
 }
 
-/// The names that are free, and the first that is not with the reason.
+/// The accepted names, and the reason for the first conflict.
 fn accept(definition: &Value, others: &[&Value]) -> (Value, Option<(&'static str, String)>) {
-    let wanted = definition.at(&["spec", "names"]);
+    let requested = definition.at(&["spec", "names"]);
     let mut accepted = definition.at(&["status", "acceptedNames"]).clone();
     if !accepted.is_object() {
         accepted = json!({});
@@ -77,20 +77,20 @@ fn accept(definition: &Value, others: &[&Value]) -> (Value, Option<(&'static str
         ("listKind", &KINDS[..], "ListKindConflict"),
     ];
     for (field, fields, reason) in singles {
-        let name = wanted.text(&[field]);
+        let name = requested.text(&[field]);
         if used(fields, name) {
             refuse(reason, name);
         } else if !name.is_empty() {
             accepted.set(&[field], name);
         }
     }
-    let short = wanted.items(&["shortNames"]);
+    let short = requested.items(&["shortNames"]);
     match short.iter().filter_map(Value::as_str).find(|name| used(&RESOURCES, name)) {
         Some(name) => refuse("ShortNamesConflict", name),
         None if short.is_empty() => drop(accepted.remove(&["shortNames"])),
         None => accepted.set(&["shortNames"], short.to_vec()),
     }
-    match wanted.items(&["categories"]) {
+    match requested.items(&["categories"]) {
         [] => drop(accepted.remove(&["categories"])),
         categories => accepted.set(&["categories"], categories.to_vec()),
     }
@@ -104,7 +104,7 @@ pub fn has_condition(definition: &Value, kind: &str) -> bool {
         .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
 }
 
-/// Sets a condition; its time changes only when its status does.
+/// Sets a condition; the transition time changes only with the status.
 pub fn set_condition(definition: &mut Value, mut condition: Value, now: &str) {
     let mut conditions = definition.items(&["status", "conditions"]).to_vec();
     match conditions.iter_mut().find(|own| own["type"] == condition["type"]) {
@@ -136,21 +136,21 @@ mod tests {
     #[test]
     fn free_names_establish_a_definition() {
         let mut ships = definition("ships", "Ship");
-        settle(&mut ships, &[], "now");
+        reconcile_status(&mut ships, &[], "now");
         assert!(has_condition(&ships, "Established") && has_condition(&ships, "NamesAccepted"));
         assert_eq!(ships["status"]["storedVersions"], json!(["v1"]));
-        let again = ships.clone();
-        settle(&mut ships, &[], "later");
-        assert_eq!(ships, again);
+        let unchanged = ships.clone();
+        reconcile_status(&mut ships, &[], "later");
+        assert_eq!(ships, unchanged);
     }
 
     #[test]
-    fn a_taken_kind_is_refused() {
+    fn a_kind_of_another_definition_is_not_accepted() {
         let mut first = definition("ships", "Ship");
-        settle(&mut first, &[], "now");
+        reconcile_status(&mut first, &[], "now");
         let mut second = definition("boats", "Ship");
         second["spec"]["names"]["singular"] = json!("boat");
-        settle(&mut second, &[&first], "now");
+        reconcile_status(&mut second, &[&first], "now");
         assert!(!has_condition(&second, "Established"));
         let condition = &second["status"]["conditions"][0];
         assert_eq!(

@@ -1,4 +1,4 @@
-//! EncryptionConfiguration: which resources are encrypted, by which keys.
+//! EncryptionConfiguration: which resources are encrypted with which keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::cipher::{Algorithm, Key};
 
-/// What stands before every encrypted value.
+/// The common prefix of encrypted values.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub enum ConfigurationError {
     Empty,
     #[error("resources[{0}] names neither resources nor providers")]
     NoResources(usize),
-    #[error("resources[{0}]: provider {1:?} is not known here (aescbc, aesgcm, secretbox and identity are)")]
+    #[error("resources[{0}]: provider {1:?} is not supported (supported are aescbc, aesgcm, secretbox and identity)")]
     Provider(usize, String),
-    #[error("resources[{0}]: key {1:?} is no base64 of the right length")]
+    #[error("resources[{0}]: key {1:?} is not base64 of a valid length")]
     Key(usize, String),
 }
 
@@ -36,7 +36,7 @@ struct Rule {
     providers: Vec<Provider>,
 }
 
-/// Keys of the store that a rule means.
+/// The store keys that a rule matches.
 enum Place {
     All,
     Prefix(String),
@@ -48,7 +48,7 @@ enum Provider {
 }
 
 impl Configuration {
-    /// Reads the file's text, YAML or JSON.
+    /// Parses a configuration file in YAML or JSON.
     pub fn parse(text: &str) -> Result<Configuration, ConfigurationError> {
         let decoded = decode::untyped_yaml(text.as_bytes());
         let document = decoded.map_err(|error| ConfigurationError::Unreadable(error.to_string()))?.value;
@@ -74,7 +74,7 @@ impl Configuration {
         self.rules.iter().flat_map(|rule| &rule.places).any(meets)
     }
 
-    /// The value as it is kept under a key; `None` when it cannot be encrypted.
+    /// The value to store under a key; `None` if it cannot be encrypted.
     pub fn encrypt(&self, key: &str, plain: &[u8]) -> Option<Vec<u8>> {
         match self.rule(key).and_then(|rule| rule.providers.first()) {
             None | Some(Provider::Identity) => Some(plain.to_vec()),
@@ -86,15 +86,15 @@ impl Configuration {
         }
     }
 
-    /// The value that is kept under a key; `None` when none of the keys opens it.
-    pub fn decrypt(&self, key: &str, kept: &[u8]) -> Option<Vec<u8>> {
-        if !kept.starts_with(ENCRYPTED) {
-            return Some(kept.to_vec());
+    /// Decrypts a stored value; `None` if no key decrypts it.
+    pub fn decrypt(&self, key: &str, stored: &[u8]) -> Option<Vec<u8>> {
+        if !stored.starts_with(ENCRYPTED) {
+            return Some(stored.to_vec());
         }
         let providers = self.rule(key).map_or(&[][..], |rule| rule.providers.as_slice());
         providers.iter().find_map(|provider| {
             let Provider::Cipher(algorithm, keys) = provider else { return None };
-            let rest = kept.strip_prefix(algorithm.prefix().as_bytes())?;
+            let rest = stored.strip_prefix(algorithm.prefix().as_bytes())?;
             keys.iter().find_map(|own| {
                 let sealed = rest.strip_prefix(own.name.as_bytes())?.strip_prefix(b":")?;
                 algorithm.decrypt(&own.secret, sealed, key)
@@ -111,7 +111,7 @@ impl Place {
         }
     }
 
-    /// The places of `secrets`, `deployments.apps`, `*.apps` or `*.*`.
+    /// The store keys of `secrets`, `deployments.apps`, `*.apps` or `*.*`.
     fn read(resource: &str) -> Vec<Place> {
         let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
         if plural == "*" && group == "*" {
@@ -122,7 +122,7 @@ impl Place {
         let mut found: Vec<String> =
             own.filter_map(|kind| kind.storage.as_ref()).map(|storage| storage.prefix.to_string()).collect();
         if found.is_empty() {
-            // Custom resources lie under their group and name.
+            // Custom resources are stored under their group and name.
             found.push(if plural == "*" {
                 format!("/registry/{group}/")
             } else {
@@ -163,7 +163,8 @@ impl Provider {
         };
         let read = |key: &Value| {
             let name = key.text(&["name"]).to_owned();
-            let secret = STANDARD.decode(key.text(&["secret"])).ok().filter(|key| algorithm.takes_key_of(key.len()));
+            let secret =
+                STANDARD.decode(key.text(&["secret"])).ok().filter(|key| algorithm.accepts_key_length(key.len()));
             match secret {
                 Some(secret) if !name.is_empty() => Ok(Key { name, secret }),
                 _ => Err(ConfigurationError::Key(at, name)),
@@ -199,9 +200,9 @@ mod tests {
             secret(1)
         ));
         let key = "/registry/secrets/default/s";
-        let kept = old.encrypt(key, b"plain").unwrap();
-        assert!(kept.starts_with(b"k8s:enc:aescbc:v1:a:"));
-        assert_eq!(new.decrypt(key, &kept).unwrap(), b"plain");
+        let stored = old.encrypt(key, b"plain").unwrap();
+        assert!(stored.starts_with(b"k8s:enc:aescbc:v1:a:"));
+        assert_eq!(new.decrypt(key, &stored).unwrap(), b"plain");
         assert_eq!(old.decrypt(key, b"plain").unwrap(), b"plain", "written before encryption was on");
         assert!(new.encrypt(key, b"plain").unwrap().starts_with(b"k8s:enc:secretbox:v1:b:"));
         assert_eq!(old.decrypt(key, &new.encrypt(key, b"plain").unwrap()), None);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused() {
+    fn invalid_files_are_refused() {
         let refused = |text: &str| Configuration::parse(text).err().unwrap();
         assert_eq!(refused(&text("  - kms: {}\n")), ConfigurationError::Provider(0, "kms".into()));
         assert_eq!(

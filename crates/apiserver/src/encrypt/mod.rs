@@ -1,6 +1,5 @@
-//! Encryption at rest: values of chosen resources are encrypted on their way into the store and decrypted on their way
-//! out of it, by the keys of an EncryptionConfiguration. The form of encrypted values is that of Kubernetes, so that
-//! each can read what the other has written.
+//! Encryption at rest: encrypts the values of selected resources in the store with the keys of an EncryptionConfiguration.
+//! The format of encrypted values is that of Kubernetes, so that each can read the other's data.
 
 mod cipher;
 mod configuration;

@@ -1,4 +1,4 @@
-//! A store whose chosen values are encrypted.
+//! A store wrapper that encrypts the values of selected resources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Wat
 
 use super::configuration::Configuration;
 
-/// Encrypts what goes into another store and decrypts what comes out of it.
+/// Encrypts values written to another store and decrypts those read from it.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
     configuration: Arc<Configuration>,
@@ -29,7 +29,7 @@ impl Encrypted {
     }
 }
 
-/// The entry in the clear. One that no key opens is passed on as it is: whoever reads it says that it cannot be read.
+/// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
 fn opened(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
     if !configuration.concerns(&entry.key) {
         return entry;
@@ -38,7 +38,7 @@ fn opened(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
         Some(plain) if plain == entry.value => entry,
         Some(plain) => Arc::new(Entry::new(entry.key.clone(), plain.into(), entry.created, entry.revision)),
         None => {
-            tracing::error!(key = %entry.key, "no key of the encryption configuration opens a value");
+            tracing::error!(key = %entry.key, "no key of the encryption configuration decrypts a value");
             entry
         }
     }
@@ -125,7 +125,7 @@ impl Store for Encrypted {
     }
 }
 
-/// A watch that delivers values in the clear.
+/// A watch that decrypts values.
 struct Opened {
     inner: Box<dyn Watch>,
     configuration: Arc<Configuration>,
@@ -159,7 +159,7 @@ mod tests {
     use knarr_store::{Embedded, Options};
 
     #[tokio::test]
-    async fn values_are_kept_encrypted_and_read_in_the_clear() {
+    async fn values_are_stored_encrypted_and_read_decrypted() {
         let directory = tempfile::tempdir().unwrap();
         let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
         let key = "A".repeat(43) + "=";

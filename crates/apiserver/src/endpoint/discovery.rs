@@ -1,4 +1,4 @@
-//! Discovery documents, made once for each catalogue.
+//! Discovery documents, built once per catalogue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::response::{self, Body, served_bytes};
 use crate::route::accept::{self, Encoding};
 use crate::state::ApiServer;
 
-/// The one version of the aggregated form there is.
+/// The only supported version of aggregated discovery.
 const AGGREGATED_VERSION: &str = "v2";
 
-/// Encoded documents of the newest catalogue.
+/// Encoded documents of the current catalogue.
 #[derive(Default)]
 pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, Encoded>)>>);
 
@@ -31,7 +31,7 @@ struct Encoded {
     etag: Arc<str>,
 }
 
-/// Answers `/api…` and `/apis…` where they name no resource.
+/// Handles `/api…` and `/apis…` paths that name no resource.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let catalogue = server.kinds.load().catalogue.clone();
     let remotes = server.discovery.aggregation.remotes();
@@ -55,7 +55,7 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
         _ => None,
     };
     let Some(document) = document else {
-        // Below a group that is there, or the core one, it is a resource that is not found.
+        // Below an existing group, the path names an unknown resource.
         return match parts {
             ["api", _] => Err(Status::no_such_resource()),
             ["apis", group, _] if catalogue.group(group).is_some() => Err(Status::no_such_resource()),
@@ -76,7 +76,7 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
     }
 }
 
-/// The encoding of the aggregated form, when the client prefers that form.
+/// The encoding of aggregated discovery, if the client prefers it.
 fn aggregated_encoding(headers: &HeaderMap) -> Option<Encoding> {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     for clause in accept.flat_map(|value| value.split(',')) {
@@ -111,9 +111,9 @@ fn aggregated_answer(
     let generation = server.discovery.aggregation.remotes().generation;
     let name = format!("{root} {encoding:?} {generation}");
     let encoded = server.discovery.documents.discovery.get(catalogue, &name, encoding, document)?;
-    let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
+    let cached = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
     let mut response = response::with_type(200, accept::JSON, Body::full(encoded.bytes));
-    if known {
+    if cached {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         *response.body_mut() = Body::Empty;
     }
@@ -138,8 +138,8 @@ impl Cache {
             Some((own, documents)) if own.same(catalogue) => documents,
             other => &mut other.insert((catalogue.clone(), HashMap::new())).1,
         };
-        if let Some(known) = documents.get(name) {
-            return Ok(known.clone());
+        if let Some(cached) = documents.get(name) {
+            return Ok(cached.clone());
         }
         let json = served_bytes(document, &accept::Format::JSON);
         let etag = discovery::etag(&json).into();

@@ -1,4 +1,4 @@
-//! Whether the server lives, and whether it is ready.
+//! The health endpoints `/healthz`, `/livez` and `/readyz`.
 
 use http::Response;
 
@@ -6,7 +6,7 @@ use crate::response::{self, Body};
 use crate::route::query::Query;
 use crate::state::ApiServer;
 
-/// What is checked.
+/// A health check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
     Ping,
@@ -15,15 +15,15 @@ enum Check {
     Store,
     StoreReady,
     Informers,
-    /// Something that is set up at the start, by the name under which clients know it.
+    /// A step of the start, by Kubernetes' name of its check.
     Started(&'static str),
     Shutdown,
 }
 
-/// These pass once requests are classified. That is all they promise: no priority level limits its requests yet.
+/// These pass once requests are classified. They promise no more: priority levels do not limit requests yet.
 const PRIORITY_AND_FAIRNESS: &str = "poststarthook/priority-and-fairness-";
 
-/// What a server sets up before it is ready, in the order it is told in.
+/// Steps of the start before the server is ready, in the order of reports.
 const STARTED: [&str; 30] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
@@ -58,7 +58,7 @@ const STARTED: [&str; 30] = [
 ];
 
 impl Check {
-    /// The checks of an endpoint, in their order.
+    /// The checks of an endpoint, in order.
     fn of(endpoint: &str) -> Vec<Check> {
         let mut checks = vec![Check::Ping, Check::Log];
         if endpoint == "readyz" {
@@ -90,7 +90,7 @@ impl Check {
         match self {
             Check::Ping | Check::Log | Check::Certificate => true,
             Check::Store | Check::StoreReady => server.store.sync().await.is_ok(),
-            // A server that is still setting up lives, though it is not ready.
+            // A server that is still starting is live but not ready.
             Check::Started(name) if name.starts_with(PRIORITY_AND_FAIRNESS) && !live => {
                 *server.ready.borrow() && server.fairness.is_loaded()
             }
@@ -100,7 +100,7 @@ impl Check {
     }
 }
 
-/// Answers `/healthz`, `/livez` and `/readyz`, whole or one check of them.
+/// Handles `/healthz`, `/livez` and `/readyz` and their individual checks.
 pub async fn serve(server: &ApiServer, parts: &[&str], query: &Query) -> Response<Body> {
     let endpoint = match parts[0] {
         "livez" => "livez",

@@ -1,4 +1,4 @@
-//! Counters of what the server does, in the form Prometheus reads.
+//! The server's metrics in Prometheus format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use crate::request::Target;
 use crate::response::{self, Body};
 use crate::state::ApiServer;
 
-/// The upper ends of the duration histogram's buckets, in seconds.
+/// Upper bounds of the duration histogram's buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 5.0, 60.0];
 
-/// What has been counted since the start.
+/// Request metrics since the start or the last reset.
 #[derive(Default)]
 pub struct Metrics {
     requests: Mutex<BTreeMap<Labels, Series>>,
@@ -43,16 +43,16 @@ struct Series {
     seconds: f64,
 }
 
-/// A request that is being answered.
-pub struct Running<'m> {
+/// A request in flight.
+pub struct InFlightRequest<'m> {
     metrics: &'m Metrics,
     labels: Labels,
     gauge: &'m AtomicI64,
 }
 
 impl Metrics {
-    /// `kind` is what the target asks for, where that exists.
-    pub fn begin(&self, target: &Target, kind: Option<&Kind>) -> Running<'_> {
+    /// Counts a request as in flight. `kind` is the target's kind, if it exists.
+    pub fn start_request(&self, target: &Target, kind: Option<&Kind>) -> InFlightRequest<'_> {
         let labels = Labels::of(target, kind);
         let gauge = match labels.verb {
             "WATCH" => &self.watches,
@@ -60,19 +60,20 @@ impl Metrics {
             _ => &self.running_writes,
         };
         gauge.fetch_add(1, Ordering::Relaxed);
-        Running { metrics: self, labels, gauge }
+        InFlightRequest { metrics: self, labels, gauge }
     }
 }
 
 impl Metrics {
-    /// Forgets what was counted; what runs goes on being known.
+    /// Clears all counters except the number of requests in flight.
     pub fn reset(&self) {
         self.requests.lock().clear();
     }
 }
 
-impl Running<'_> {
-    pub fn end(self, code: u16, took: Duration) {
+impl InFlightRequest<'_> {
+    /// Records the response.
+    pub fn finish(self, code: u16, took: Duration) {
         let seconds = took.as_secs_f64();
         let mut requests = self.metrics.requests.lock();
         let series = match requests.get_mut(&self.labels) {
@@ -93,15 +94,14 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         self.gauge.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Labels {
-    /// Nobody has been authenticated yet: whatever a stranger makes up must not become a label, or it would fill the
-    /// memory.
+    /// Requests are not authenticated yet: arbitrary values of clients must not become labels, or they would fill the memory.
     fn of(target: &Target, kind: Option<&Kind>) -> Labels {
         let verb = match target.verb.as_str() {
             "get" => "GET",
@@ -142,7 +142,7 @@ impl Labels {
     }
 }
 
-/// Answers `/metrics`.
+/// Handles `/metrics`.
 pub fn serve(server: &ApiServer) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
     let metrics = &server.telemetry.metrics;
@@ -151,7 +151,7 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
     };
     let name = "apiserver_current_inflight_requests";
-    gauge(&mut out, name, "Requests that are being answered, by kind.");
+    gauge(&mut out, name, "Requests in flight, by kind.");
     for (kind, value) in [("mutating", &metrics.running_writes), ("readOnly", &metrics.running_reads)] {
         let _ = writeln!(out, "{name}{{request_kind={kind:?}}} {}", value.load(Ordering::Relaxed));
     }
@@ -173,7 +173,7 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
 
 fn requests(out: &mut String, metrics: &Metrics) {
     let requests = metrics.requests.lock();
-    out.push_str("# HELP apiserver_request_total Requests that were answered, by verb, resource and code.\n");
+    out.push_str("# HELP apiserver_request_total Responses, by verb, resource and code.\n");
     out.push_str("# TYPE apiserver_request_total counter\n");
     for (labels, series) in requests.iter() {
         for (code, count) in &series.codes {
@@ -182,7 +182,7 @@ fn requests(out: &mut String, metrics: &Metrics) {
             let _ = writeln!(out, "}} {count}");
         }
     }
-    out.push_str("# HELP apiserver_request_duration_seconds How long answering took, by verb and resource.\n");
+    out.push_str("# HELP apiserver_request_duration_seconds Time to respond, by verb and resource.\n");
     out.push_str("# TYPE apiserver_request_duration_seconds histogram\n");
     for (labels, series) in requests.iter().filter(|(labels, _)| labels.verb != "WATCH") {
         let ends = BUCKETS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
@@ -218,21 +218,21 @@ mod tests {
     use http_body_util::{BodyExt, Empty};
 
     #[tokio::test]
-    async fn what_strangers_make_up_becomes_no_label() {
+    async fn invented_values_do_not_become_labels() {
         let cluster = Cluster::new().await;
-        let ask = async |method: &str, path: &str, sender: &Sender| {
+        let send = async |method: &str, path: &str, sender: &Sender| {
             let request = Request::builder().method(method).uri(path).body(Empty::<bytes::Bytes>::new()).unwrap();
             cluster.server().handle(request, sender).await
         };
         let lines = async || {
-            let page = ask("GET", "/metrics", &admin()).await.into_body().collect().await.unwrap().to_bytes();
+            let page = send("GET", "/metrics", &admin()).await.into_body().collect().await.unwrap().to_bytes();
             let page = String::from_utf8(page.to_vec()).unwrap();
             page.lines().filter(|line| line.starts_with("apiserver_request_total")).map(str::to_owned).collect()
         };
-        ask("GET", MAPS, &admin()).await;
-        ask("GET", &format!("{MAPS}/m/made-up"), &Sender::Remote(None)).await;
-        ask("MADE-UP", "/", &Sender::Remote(None)).await;
-        ask("GET", "/apis/made-up/v1/things", &Sender::Remote(None)).await;
+        send("GET", MAPS, &admin()).await;
+        send("GET", &format!("{MAPS}/m/made-up"), &Sender::Remote(None)).await;
+        send("MADE-UP", "/", &Sender::Remote(None)).await;
+        send("GET", "/apis/made-up/v1/things", &Sender::Remote(None)).await;
         lines().await;
         let before: Vec<String> = lines().await;
         assert!(before.iter().any(|line| line.contains("resource=\"configmaps\"")), "{before:?}");
@@ -243,9 +243,9 @@ mod tests {
                 ("GET", format!("/api/v{number}/pods")),
                 ("GET", format!("/path{number}")),
             ] {
-                ask(method, &path, &Sender::Remote(None)).await;
+                send(method, &path, &Sender::Remote(None)).await;
             }
-            ask(&format!("METHOD{number}"), &format!("/api/v1/things{number}"), &Sender::Remote(None)).await;
+            send(&format!("METHOD{number}"), &format!("/api/v1/things{number}"), &Sender::Remote(None)).await;
         }
         let after: Vec<String> = lines().await;
         // One more than before: a resource that does not exist, by a method that does not exist.

@@ -1,4 +1,4 @@
-//! Paths that are no resources: what the server is, what it serves, and how it is.
+//! Non-resource paths: discovery, OpenAPI, health, metrics, version and component pages.
 
 pub mod discovery;
 pub mod health;
@@ -14,18 +14,18 @@ use http::Method;
 use knarr_api::status::Status;
 use serde_json::json;
 
-use crate::response::{self, Body};
-use crate::route::accept::{self, Format, Offer};
 use crate::authorized_request::AuthorizedRequest;
 use crate::response::HandlerResponse;
+use crate::response::{self, Body};
+use crate::route::accept::{self, Format, Offer};
 use crate::state::ApiServer;
 
-/// Documents made from the catalogue, kept until it changes.
+/// Documents built from the catalogue, cached until it changes.
 #[derive(Default)]
 pub struct Documents {
     pub discovery: discovery::Cache,
     pub openapi: openapi::Cache,
-    /// Where clients reach this server, as old discovery says it.
+    /// This server's address in legacy discovery.
     pub address: String,
 }
 
@@ -35,7 +35,7 @@ impl Documents {
     }
 }
 
-/// Answers a request for a path that is no resource.
+/// Handles a request for a non-resource path.
 pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -79,7 +79,7 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
     Ok(response.into())
 }
 
-/// Whether a path knows no method but reading; others answer alike whatever they are asked with.
+/// Whether a path accepts only GET and HEAD; others respond the same to every method.
 fn only_read(parts: &[&str]) -> bool {
     matches!(
         parts,
@@ -98,7 +98,7 @@ fn cached(mut response: http::Response<Body>) -> http::Response<Body> {
     response
 }
 
-/// The paths there are.
+/// All paths.
 fn root(server: &ApiServer) -> http::Response<Body> {
     let kinds = server.kinds.load();
     let mut paths: Vec<String> = [
@@ -126,7 +126,7 @@ fn root(server: &ApiServer) -> http::Response<Body> {
     response::value(&json!({ "paths": paths }), 200, &Format { pretty: true, ..Format::JSON })
 }
 
-/// The representation of a document that has no tables.
+/// The response format of a document without tables.
 pub fn format_of(request: &AuthorizedRequest<'_>) -> Result<Format, Status> {
     let offer = Offer { custom: false, list: false, shapes: false };
     accept::negotiate(&request.parts.headers, request.query, offer)

@@ -1,4 +1,4 @@
-//! OpenAPI documents, made when they are asked for and kept packed until the catalogue changes.
+//! OpenAPI documents, built on request and cached in compressed form until the catalogue changes.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -23,34 +23,34 @@ use crate::kinds::Kinds;
 use crate::response::{self, Body};
 use crate::state::ApiServer;
 
-/// The index is served as a file whose type nobody looked at.
+/// The content type of the index, as Kubernetes sends it.
 const INDEX_TYPE: &str = "text/plain; charset=utf-8";
 
-/// Packed documents of the newest catalogue.
+/// Compressed documents of the current catalogue.
 #[derive(Default)]
-pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, Packed>)>>);
+pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, CompressedDocument>)>>);
 
 #[derive(Clone)]
-struct Packed {
+struct CompressedDocument {
     bytes: Bytes,
     etag: Arc<str>,
 }
 
-/// Answers `/openapi/v2` and `/openapi/v3…`.
+/// Handles `/openapi/v2` and `/openapi/v3…`.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let headers = &request.parts.headers;
     let kinds = server.kinds.load_full();
     let (path, protobuf) = match parts {
-        ["openapi", "v2"] => ("v2".to_owned(), wants(headers, V2_PROTOBUF)),
+        ["openapi", "v2"] => ("v2".to_owned(), prefers_protobuf(headers, V2_PROTOBUF)),
         ["openapi", "v3"] => ("v3".to_owned(), Some(false)),
-        ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
+        ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), prefers_protobuf(headers, V3_PROTOBUF)),
         _ => return Ok(response::page_not_found()),
     };
     let remotes = server.discovery.aggregation.remotes();
     if path == "v3" && !remotes.all.is_empty() {
         return Ok(respond(headers, &merged_index(&kinds, &remotes), INDEX_TYPE));
     }
-    let Some(packed) = server.discovery.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
+    let Some(compressed) = server.discovery.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
         return Ok(without_body(StatusCode::NOT_FOUND));
     };
     let Some(protobuf) = protobuf else { return Ok(without_body(StatusCode::NOT_ACCEPTABLE)) };
@@ -60,24 +60,24 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
         ("v2", true) => V2_PROTOBUF,
         (_, true) => V3_PROTOBUF,
     };
-    Ok(respond(headers, &packed, media_type))
+    Ok(respond(headers, &compressed, media_type))
 }
 
-/// The index with the documents of other servers.
-fn merged_index(kinds: &Kinds, remotes: &Remotes) -> Packed {
+/// The index with the documents of aggregated servers.
+fn merged_index(kinds: &Kinds, remotes: &Remotes) -> CompressedDocument {
     let own = make(kinds, "v3", false).unwrap_or_default();
     let mut index = serde_json::from_slice(&own).unwrap_or_default();
     merge_openapi_index(&mut index, remotes);
     pack(index.to_string().as_bytes())
 }
 
-/// Whether the first representation that the client takes is protobuf; `None` when it takes none there is.
-fn wants(headers: &HeaderMap, protobuf: &str) -> Option<bool> {
+/// Whether the client's first supported media type is protobuf; `None` if it accepts no supported one.
+fn prefers_protobuf(headers: &HeaderMap, protobuf: &str) -> Option<bool> {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut clauses = accept.flat_map(|value| value.split(',')).map(str::trim).filter(|clause| !clause.is_empty());
     let Some(first) = clauses.next() else { return Some(false) };
     [first].into_iter().chain(clauses).find_map(|clause| {
-        // Older clients write the version after an at sign.
+        // Older clients write the version after an `@`.
         let clause = clause.replace('@', ".");
         match clause.split(';').next().unwrap_or_default().trim() {
             media_type if media_type == protobuf => Some(true),
@@ -93,24 +93,24 @@ fn without_body(code: StatusCode) -> Response<Body> {
     response
 }
 
-fn respond(headers: &HeaderMap, packed: &Packed, media_type: &'static str) -> Response<Body> {
-    let known = headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == packed.etag.as_bytes());
+fn respond(headers: &HeaderMap, compressed: &CompressedDocument, media_type: &'static str) -> Response<Body> {
+    let is_cached = headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == compressed.etag.as_bytes());
     let mut response = Response::new(Body::Empty);
-    if known {
+    if is_cached {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else if accepts_gzip(headers) {
-        *response.body_mut() = Body::full(packed.bytes.clone());
+        *response.body_mut() = Body::full(compressed.bytes.clone());
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     } else {
         let mut plain = Vec::new();
-        if let Err(error) = GzDecoder::new(&packed.bytes[..]).read_to_end(&mut plain) {
-            tracing::error!(%error, "a packed document cannot be unpacked");
+        if let Err(error) = GzDecoder::new(&compressed.bytes[..]).read_to_end(&mut plain) {
+            tracing::error!(%error, "cannot decompress an OpenAPI document");
         }
         *response.body_mut() = Body::full(plain);
     }
     let head = response.headers_mut();
     head.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    if let Ok(tag) = HeaderValue::from_str(&packed.etag) {
+    if let Ok(tag) = HeaderValue::from_str(&compressed.etag) {
         head.insert(ETAG, tag);
     }
     head.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
@@ -123,21 +123,21 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 impl Cache {
-    fn get(&self, kinds: &Kinds, path: &str, protobuf: bool) -> Option<Packed> {
+    fn get(&self, kinds: &Kinds, path: &str, protobuf: bool) -> Option<CompressedDocument> {
         let name = format!("{path} {protobuf}");
         if let Some((catalogue, documents)) = &*self.0.lock()
             && catalogue.same(&kinds.catalogue)
-            && let Some(packed) = documents.get(&name)
+            && let Some(compressed) = documents.get(&name)
         {
-            return Some(packed.clone());
+            return Some(compressed.clone());
         }
-        let packed = pack(&make(kinds, path, protobuf)?);
+        let compressed = pack(&make(kinds, path, protobuf)?);
         let mut cache = self.0.lock();
         let documents = match &mut *cache {
             Some((own, documents)) if own.same(&kinds.catalogue) => documents,
             other => &mut other.insert((kinds.catalogue.clone(), HashMap::new())).1,
         };
-        Some(documents.entry(name).or_insert(packed).clone())
+        Some(documents.entry(name).or_insert(compressed).clone())
     }
 }
 
@@ -158,10 +158,10 @@ fn make(kinds: &Kinds, path: &str, protobuf: bool) -> Option<Vec<u8>> {
     }
 }
 
-fn pack(document: &[u8]) -> Packed {
+fn pack(document: &[u8]) -> CompressedDocument {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    let packed = encoder.write_all(document).and_then(|()| encoder.finish()).unwrap_or_default();
-    Packed { bytes: packed.into(), etag: etag(document).into() }
+    let compressed = encoder.write_all(document).and_then(|()| encoder.finish()).unwrap_or_default();
+    CompressedDocument { bytes: compressed.into(), etag: etag(document).into() }
 }
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_of_all_ages_ask_for_protobuf() {
+    fn old_and_new_media_types_select_protobuf() {
         for (accept, expected) in [
             ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", Some(true)),
             ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(true)),
@@ -178,7 +178,7 @@ mod tests {
             ("text/html", None),
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-            assert_eq!(wants(&headers, V2_PROTOBUF), expected, "{accept}");
+            assert_eq!(prefers_protobuf(&headers, V2_PROTOBUF), expected, "{accept}");
         }
     }
 }

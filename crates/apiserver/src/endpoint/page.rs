@@ -1,4 +1,4 @@
-//! Paths that other parts of this process answer. A request for one is authenticated and authorized as all are.
+//! Paths that other components of this process handle. Their requests are authenticated and authorized like all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use http::{Method, Response};
 use crate::response::Body;
 use crate::route::query::Query;
 
-/// What is behind a path.
+/// The handler of a path.
 #[async_trait]
 pub trait Page: Send + Sync {
     async fn serve(&self, method: &Method, query: &Query, body: &Bytes) -> Response<Body>;
 }
 
-/// Pages by the first part of their path.
+/// Handlers by the first segment of their path.
 pub type Pages = BTreeMap<&'static str, Arc<dyn Page>>;

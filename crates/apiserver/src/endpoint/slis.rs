@@ -1,4 +1,4 @@
-//! The results of health checks as service level indicators, in the form Prometheus reads.
+//! Results of health checks as service level indicators in Prometheus format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::response::{self, Body};
 
-/// What health checks have told since the start, by the check's name and the endpoint that ran it.
+/// Results of health checks since the start, by check and endpoint.
 #[derive(Default)]
 pub struct Indicators(Mutex<BTreeMap<(&'static str, &'static str), Results>>);
 
@@ -34,13 +34,13 @@ impl Indicators {
             let _ = writeln!(out, "# HELP {name} [STABLE] {help}\n# TYPE {name} {kind}");
         };
         let name = "kubernetes_healthcheck";
-        head(&mut out, name, "This metric records the result of a single healthcheck.", "gauge");
+        head(&mut out, name, "Last result of each health check: 1 passed, 0 failed.", "gauge");
         for ((check, endpoint), results) in all.iter() {
             let last = u8::from(results.passed_last);
             let _ = writeln!(out, "{name}{{name={check:?},type={endpoint:?}}} {last}");
         }
         let name = "kubernetes_healthchecks_total";
-        head(&mut out, name, "This metric records the results of all healthcheck.", "counter");
+        head(&mut out, name, "Results of health checks, by outcome.", "counter");
         for ((check, endpoint), results) in all.iter() {
             for (status, count) in [("error", results.failed), ("success", results.passed)] {
                 if count > 0 {
@@ -52,7 +52,7 @@ impl Indicators {
     }
 }
 
-/// Answers `/metrics/slis`.
+/// Handles `/metrics/slis`.
 pub fn serve(indicators: &Indicators) -> Response<Body> {
     response::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(indicators.page().into_bytes()))
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn checks_that_were_run_are_told() {
+    async fn executed_checks_are_reported() {
         let cluster = Cluster::new().await;
         let get = async |path: &str| {
             let request = Request::get(path).body(Empty::<bytes::Bytes>::new()).unwrap();

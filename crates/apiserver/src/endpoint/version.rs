@@ -1,4 +1,4 @@
-//! Which Kubernetes this is.
+//! The version endpoint.
 
 use http::Response;
 use knarr_version::{KUBERNETES, MAJOR, MINOR};
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::response::{self, Body};
 use crate::route::accept::Format;
 
-/// Answers `/version`. Clients compare major and minor to decide what they can ask for.
+/// Handles `/version`. Clients compare major and minor to decide which features to use.
 pub fn serve() -> Response<Body> {
     let document = json!({
         "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR,
@@ -19,7 +19,7 @@ pub fn serve() -> Response<Body> {
     response::value(&document, 200, &Format { pretty: true, ..Format::JSON })
 }
 
-/// The processor as container images name it.
+/// The CPU architecture in Go's naming.
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

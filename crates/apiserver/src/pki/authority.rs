@@ -15,9 +15,9 @@ use super::{Error, files};
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 const AUTHORITY_DAYS: i32 = 3650;
 const LEAF_DAYS: i32 = 365;
-/// A certificate is renewed when a third of its life is left.
+/// A certificate is renewed when a third of its lifetime is left.
 const RENEW_DAYS: i32 = LEAF_DAYS / 3;
-/// Clocks of other machines may be behind.
+/// Tolerates slow clocks of other hosts.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
 pub struct Authority {
@@ -42,11 +42,11 @@ impl Authority {
     pub fn open(directory: &Path, file: &str, name: &str, now: Timestamp) -> Result<Self, Error> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
-        let key_text = files::read_or_make(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?;
+        let key_text = files::read_or_create(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?;
         let key = KeyPair::from_pem(&key_text)
             .map_err(|error| Error::Content { path: key_path.clone(), why: error.to_string() })?;
         let certificate =
-            files::read_or_make(&certificate_path, || Ok(authority_params(name, now)?.self_signed(&key)?.pem()))?;
+            files::read_or_create(&certificate_path, || Ok(authority_params(name, now)?.self_signed(&key)?.pem()))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)
             .map_err(|error| Error::Content { path: certificate_path, why: error.to_string() })?;
         Ok(Authority { certificate, issuer })
@@ -57,8 +57,8 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// The certificate kept under a file name; made anew when it is missing, due, of another authority, or for another
-    /// user or other names.
+    /// The certificate stored under a file name. Issues a new one if it is missing, due for renewal, or has another
+    /// authority, user or names.
     pub fn leaf(&self, directory: &Path, file: &str, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
@@ -96,9 +96,9 @@ impl Authority {
             }
             Purpose::Serving { names, addresses, .. } => {
                 let Ok(Some(alternatives)) = parsed.subject_alternative_name() else { return false };
-                let shown: Vec<String> = alternatives.value.general_names.iter().map(general_name).collect();
-                let wanted = names.iter().cloned().chain(addresses.iter().map(IpAddr::to_string));
-                wanted.into_iter().all(|name| shown.contains(&name))
+                let certified: Vec<String> = alternatives.value.general_names.iter().map(general_name).collect();
+                let required = names.iter().cloned().chain(addresses.iter().map(IpAddr::to_string));
+                required.into_iter().all(|name| certified.contains(&name))
             }
         }
     }

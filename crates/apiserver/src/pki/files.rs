@@ -1,4 +1,4 @@
-//! Private files, written whole or not at all.
+//! Private files, written atomically.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -19,7 +19,7 @@ pub fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// Writes beside the file and renames, so that a crash leaves the old file or the new one.
+/// Writes a temporary file and renames it, so that a crash leaves either the old file or the new one.
 pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     let beside = path.with_extension("new");
     let written = (|| {
@@ -31,11 +31,11 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     written.map_err(|source| failed("write", path, source))
 }
 
-pub fn read_or_make(path: &Path, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
+pub fn read_or_create(path: &Path, create: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
     if let Some(text) = read(path)? {
         return Ok(text);
     }
-    let text = make()?;
+    let text = create()?;
     write(path, &text)?;
     Ok(text)
 }

@@ -1,11 +1,11 @@
-//! A kubeconfig for one user of this cluster.
+//! Writes the kubeconfig of one user of this cluster.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::Leaf;
 
-/// The file's text; it holds a private key.
+/// The content of the kubeconfig; it contains a private key.
 pub fn kubeconfig(server: &str, authority: &str, user: &str, leaf: &Leaf) -> String {
     let data = |pem: &str| STANDARD.encode(pem);
     format!(

@@ -1,7 +1,7 @@
-//! The cluster's certificates and keys: made at the first start, private (0600), renewed before they expire without a
+//! The cluster's certificates and keys: created at the first start with mode 0600, and renewed before they expire without a
 //! restart.
 //!
-//! In the directory: `ca` signs every serving and client certificate, `apiserver` is what this server shows, `kubelet-client`
+//! In the directory: `ca` signs every serving and client certificate, `apiserver` is this server's serving certificate, `kubelet-client`
 //! is how it calls kubelets, `front-proxy-client` how it calls aggregated APIs (signed by `front-proxy-ca`), `admin` is the administrator, `service-account.key` signs service-account tokens.
 
 mod authority;
@@ -21,16 +21,16 @@ pub use authority::{Authority, Leaf, Purpose};
 pub use kubeconfig::kubeconfig;
 pub use serving::Serving;
 
-/// The user as whom kubelets know this server; a built-in binding gives it the kubelets' API.
+/// The user name of this server at kubelets; a built-in binding grants it the kubelet API.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    #[error("{} does not hold what it should: {why}", path.display())]
+    #[error("{} is invalid: {why}", path.display())]
     Content { path: PathBuf, why: String },
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -54,7 +54,7 @@ pub struct Pki {
     directory: PathBuf,
     identity: Identity,
     pub authority: Authority,
-    /// Signs the certificate by which aggregated APIs know that a request comes from this server.
+    /// Signs the client certificate for aggregated API servers.
     pub front_proxy_authority: Authority,
     pub serving: Arc<Serving>,
     /// PEM of the key that signs service-account tokens (ECDSA P-256, PKCS #8).
@@ -62,12 +62,12 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Opens the directory, making what is missing and renewing what is due.
+    /// Opens the directory, creates what is missing and renews what is due.
     pub fn open(directory: &Path, identity: Identity, now: Timestamp) -> Result<Self, Error> {
         files::private_directory(directory)?;
         let authority = Authority::open(directory, "ca", "knarr-ca", now)?;
         let front_proxy_authority = Authority::open(directory, "front-proxy-ca", "knarr-front-proxy-ca", now)?;
-        let service_account_key = files::read_or_make(&directory.join("service-account.key"), || {
+        let service_account_key = files::read_or_create(&directory.join("service-account.key"), || {
             Ok(rcgen::KeyPair::generate()?.serialize_pem())
         })?;
         let leaf = authority.leaf(directory, "apiserver", &serving_purpose(&identity), now)?;
@@ -86,7 +86,7 @@ impl Pki {
     /// Renews every certificate that is due; new connections use the new ones at once.
     pub fn renew(&self, now: Timestamp) -> Result<(), Error> {
         let leaf = self.authority.leaf(&self.directory, "apiserver", &serving_purpose(&self.identity), now)?;
-        self.serving.show(&leaf)?;
+        self.serving.set_certificate(&leaf)?;
         self.admin(now)?;
         self.kubelet_client(now)?;
         self.front_proxy_client(now)?;
@@ -98,19 +98,18 @@ impl Pki {
         self.client("admin", "kubernetes-admin", "system:masters", now)
     }
 
-    /// The certificate by which this server calls kubelets. Its user may do nothing else: a node that poses as somebody
-    /// else's endpoint gains no more from it.
+    /// The client certificate for kubelets. Its user may do nothing else, so that a node cannot gain more from it.
     pub fn kubelet_client(&self, now: Timestamp) -> Result<Leaf, Error> {
         self.client("kubelet-client", KUBELET_CLIENT, "", now)
     }
 
-    /// The certificate by which this server calls aggregated APIs.
+    /// The client certificate for aggregated API servers.
     pub fn front_proxy_client(&self, now: Timestamp) -> Result<Leaf, Error> {
         let purpose = Purpose::Client { user: FRONT_PROXY_CLIENT.into(), group: String::new() };
         self.front_proxy_authority.leaf(&self.directory, "front-proxy-client", &purpose, now)
     }
 
-    /// A client certificate kept under a file name, for a user in one group.
+    /// The client certificate stored under a file name, for a user in one group.
     pub fn client(&self, file: &str, user: &str, group: &str, now: Timestamp) -> Result<Leaf, Error> {
         let purpose = Purpose::Client { user: user.into(), group: group.into() };
         self.authority.leaf(&self.directory, file, &purpose, now)
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_kept_and_renewed_when_due() {
+    fn files_are_private_and_renewed_when_due() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pki");
         let open = |now: &str| Pki::open(&path, Identity::default(), at(now)).unwrap();
@@ -150,15 +149,15 @@ mod tests {
             let mode = std::fs::metadata(path.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
-        let again = open("2026-02-01T00:00:00Z");
-        assert_eq!(again.authority.certificate, first.authority.certificate);
-        assert_eq!(again.service_account_key, first.service_account_key);
-        assert_eq!(again.admin(at("2026-02-01T00:00:00Z")).unwrap().certificate, admin);
+        let reopened = open("2026-02-01T00:00:00Z");
+        assert_eq!(reopened.authority.certificate, first.authority.certificate);
+        assert_eq!(reopened.service_account_key, first.service_account_key);
+        assert_eq!(reopened.admin(at("2026-02-01T00:00:00Z")).unwrap().certificate, admin);
         assert_ne!(open("2026-11-01T00:00:00Z").admin(at("2026-11-01T00:00:00Z")).unwrap().certificate, admin);
     }
 
     #[test]
-    fn the_certificate_for_kubelets_is_no_administrators() {
+    fn the_kubelet_client_certificate_is_not_an_administrators() {
         let directory = tempfile::tempdir().unwrap();
         let now = at("2026-01-01T00:00:00Z");
         let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
@@ -168,14 +167,14 @@ mod tests {
             parsed.subject().iter_organization().map(|group| group.as_str().unwrap().to_owned()).collect()
         };
         assert_eq!(groups(&pki.kubelet_client(now).unwrap()), Vec::<String>::new());
-        // One that an earlier version made is replaced, whatever time it has left.
+        // A certificate of an earlier version is replaced even if it is not due.
         pki.client("kubelet-client", KUBELET_CLIENT, "system:masters", now).unwrap();
         assert_eq!(groups(&pki.kubelet_client(now).unwrap()), Vec::<String>::new());
         assert_eq!(groups(&pki.admin(now).unwrap()), ["system:masters"]);
     }
 
     #[test]
-    fn a_new_name_makes_a_new_serving_certificate() {
+    fn a_new_name_causes_a_new_serving_certificate() {
         let directory = tempfile::tempdir().unwrap();
         let now = at("2026-01-01T00:00:00Z");
         let read = || std::fs::read_to_string(directory.path().join("apiserver.crt")).unwrap();

@@ -1,4 +1,4 @@
-//! What this server shows to whoever connects, and whose client certificates it trusts.
+//! The TLS configuration of the server: its serving certificate and the authorities of client certificates.
 
 use std::sync::Arc;
 
@@ -12,20 +12,21 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Authority, Error, Leaf};
-use crate::authenticate::Clients;
+use crate::authenticate::ClientAuthorities;
 
+/// The server's TLS state.
 pub struct Serving {
-    shown: Arc<Shown>,
-    /// PEM of the authority, shown behind our certificate: whoever knows only its hash can then check it.
+    resolver: Arc<CertificateResolver>,
+    /// PEM of the authority, sent in the chain so that clients that know only its hash can verify it.
     authority: String,
     config: Arc<ServerConfig>,
-    clients: Arc<Clients>,
+    clients: Arc<ClientAuthorities>,
 }
 
 #[derive(Debug)]
-struct Shown(ArcSwap<CertifiedKey>);
+struct CertificateResolver(ArcSwap<CertifiedKey>);
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.load_full())
     }
@@ -33,18 +34,18 @@ impl ResolvesServerCert for Shown {
 
 impl Serving {
     pub fn new(leaf: &Leaf, clients: &Authority, proxies: &Authority) -> Result<Self, Error> {
-        let shown = Arc::new(Shown(ArcSwap::new(certified(leaf, &clients.certificate)?)));
+        let resolver = Arc::new(CertificateResolver(ArcSwap::new(certified(leaf, &clients.certificate)?)));
         let provider = Arc::new(aws_lc_rs::default_provider());
         let authorities = |authority: &Authority| Authorities::from_pem(authority.certificate.as_bytes(), &provider);
-        let known = Clients { users: authorities(clients)?, proxies: authorities(proxies)? };
-        let verifier = any_certificate(&[&known.users, &known.proxies], &provider);
+        let authorities_of_clients = ClientAuthorities { users: authorities(clients)?, proxies: authorities(proxies)? };
+        let verifier = any_certificate(&[&authorities_of_clients.users, &authorities_of_clients.proxies], &provider);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
+            .with_cert_resolver(Arc::clone(&resolver) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let authority = clients.certificate.clone();
-        Ok(Serving { shown, authority, config: Arc::new(config), clients: Arc::new(known) })
+        Ok(Serving { resolver, authority, config: Arc::new(config), clients: Arc::new(authorities_of_clients) })
     }
 
     /// The configuration for new connections. It stays the same when certificates are renewed.
@@ -52,13 +53,14 @@ impl Serving {
         Arc::clone(&self.config)
     }
 
-    /// Whose certificates clients may show.
-    pub fn clients(&self) -> Arc<Clients> {
+    /// The authorities of client certificates.
+    pub fn clients(&self) -> Arc<ClientAuthorities> {
         Arc::clone(&self.clients)
     }
 
-    pub fn show(&self, leaf: &Leaf) -> Result<(), Error> {
-        self.shown.0.store(certified(leaf, &self.authority)?);
+    /// Uses a renewed certificate for new connections.
+    pub fn set_certificate(&self, leaf: &Leaf) -> Result<(), Error> {
+        self.resolver.0.store(certified(leaf, &self.authority)?);
         Ok(())
     }
 }

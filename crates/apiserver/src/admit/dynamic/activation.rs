@@ -1,34 +1,34 @@
-//! Evaluating the expressions of policies and conditions over a write.
+//! Evaluates the CEL expressions of policies and conditions on a write.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use knarr_api::cel::{AuthorizerValue, Authorize, EvaluateError, Program, AccessCheck, Value as Cel};
+use knarr_api::cel::{AccessCheck, Authorize, AuthorizerValue, EvaluateError, Program, Value as Cel};
 use serde_json::{Map, Value};
 
 use crate::authorize::{Authorizer, Decision};
 use crate::request::{Target, User};
 use crate::resource_request::ResourceRequest;
 
-/// What all expressions of one policy may cost for one write.
+/// The cost limit of all expressions of one policy on one write.
 pub const POLICY_BUDGET: u64 = 10_000_000;
-/// What all conditions of one webhook or policy may cost.
+/// The cost limit of all conditions of one webhook or policy.
 pub const CONDITIONS_BUDGET: u64 = 2_500_000;
-/// What one expression may cost.
+/// The cost limit of one expression.
 const EXPRESSION_LIMIT: u64 = 1_000_000;
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// An expression that was compiled, or why it was not.
+/// A compiled expression, or its compile error.
 #[derive(Debug)]
 pub struct Expression {
     pub text: String,
     pub program: Result<Program, String>,
 }
 
-/// What expressions see of a write.
+/// The inputs of expressions.
 pub struct Input<'a> {
     pub object: &'a Value,
     pub old: &'a Value,
@@ -38,12 +38,12 @@ pub struct Input<'a> {
     pub authorizer: &'a dyn Authorize,
 }
 
-/// Why an expression came to nothing.
+/// Why an expression has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// This expression failed.
     Failed(String),
-    /// All were too expensive together; nothing more is evaluated.
+    /// All expressions together exceeded the budget; no more are evaluated.
     OutOfBudget(String),
 }
 
@@ -55,8 +55,7 @@ impl Failure {
     }
 }
 
-/// Evaluates expressions one after the other within one budget. A policy's own variables are evaluated when an
-/// expression first needs them.
+/// Evaluates expressions in order within one budget. A policy's variables are evaluated when first needed.
 pub struct Evaluation<'a> {
     given: Vec<(&'a str, Cel<'a>)>,
     authorizer: Cel<'a>,
@@ -91,11 +90,11 @@ impl<'a> Evaluation<'a> {
         for at in self.needed(program) {
             self.define(at)?;
         }
-        self.run_alone(program)
+        self.run_program(program)
     }
 
-    /// The variables that an expression needs and that are not known yet, in the order in which they are defined. A variable
-    /// sees those before it alone, so none can need itself, and a policy of thousands needs no stack.
+    /// The variables that an expression needs and that have no value yet, in order of definition. A variable sees only
+    /// earlier ones, so there are no cycles; the loop needs no recursion even for thousands of variables.
     fn needed(&self, program: &Program) -> Vec<usize> {
         let mut needed = BTreeSet::new();
         let mut open = self.unknown(program, self.defined.len());
@@ -107,14 +106,14 @@ impl<'a> Evaluation<'a> {
         needed.into_iter().collect()
     }
 
-    /// Those of the first `visible` variables that an expression selects and that are not known yet.
+    /// Which of the first `visible` variables an expression selects that have no value yet.
     fn unknown(&self, program: &Program, visible: usize) -> Vec<usize> {
         let place = |name: &str| self.defined[..visible].iter().position(|(own, _)| own == name);
         let selected = program.fields_of("variables").into_iter().filter(|name| !self.known.contains_key(name));
         selected.filter_map(place).collect()
     }
 
-    fn run_alone(&mut self, program: &'a Program) -> Result<Result<Cel<'a>, EvaluateError>, Failure> {
+    fn run_program(&mut self, program: &'a Program) -> Result<Result<Cel<'a>, EvaluateError>, Failure> {
         let mut variables = self.given.clone();
         variables.push(("authorizer", self.authorizer.clone()));
         let defined = self.known.iter().map(|(name, value)| (Cel::text(*name), value.clone())).collect();
@@ -124,14 +123,14 @@ impl<'a> Evaluation<'a> {
         Ok(outcome)
     }
 
-    /// Evaluates one of the policy's variables, after those it needs. A failure is told to whoever looks at it.
+    /// Evaluates one of the policy's variables, after those it needs. Expressions that use it get its error.
     fn define(&mut self, at: usize) -> Result<(), Failure> {
         let (name, expression) = &self.defined[at];
         let value = match &expression.program {
             Err(error) => {
                 Cel::Unfit(format!("composited variable {name:?} fails to compile: compilation failed: {error}").into())
             }
-            Ok(program) => match self.run_alone(program)? {
+            Ok(program) => match self.run_program(program)? {
                 Ok(value) => value,
                 Err(error) => Cel::Unfit(format!("composited variable {name:?} fails to evaluate: {error}").into()),
             },
@@ -141,7 +140,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// Answers expressions that ask what somebody may do.
+/// The `authorizer` of expressions.
 pub struct RequestAuthority<'a> {
     pub call: &'a ResourceRequest<'a>,
     pub subresource: &'a str,
@@ -176,7 +175,7 @@ impl Authorize for RequestAuthority<'_> {
             field_selector: check.field_selector.clone(),
             label_selector: check.label_selector.clone(),
         };
-        let authorizer: &dyn Authorizer = &*self.call.server.authorizer;
+        let authorizer: &dyn Authorizer = &*self.call.server.security.authorizer;
         Ok(match authorizer.decide(user, &target) {
             Decision::Allow(reason) => (true, reason),
             Decision::NoOpinion(reason) => (false, reason),
@@ -205,21 +204,21 @@ fn service_account(namespace: &str, name: &str) -> User {
     )
 }
 
-/// The part of a namespace that expressions may see.
+/// The fields of a namespace that expressions can read.
 pub fn namespace_object(namespace: Option<&Value>) -> Value {
     let Some(namespace) = namespace else { return Value::Null };
-    let mut seen = Map::new();
+    let mut visible = Map::new();
     let mut metadata = namespace["metadata"].clone();
     if let Some(fields) = metadata.as_object_mut() {
         for hidden in ["managedFields", "ownerReferences", "selfLink"] {
             fields.remove(hidden);
         }
     }
-    seen.insert("metadata".to_owned(), metadata);
+    visible.insert("metadata".to_owned(), metadata);
     for part in ["spec", "status"] {
-        seen.insert(part.to_owned(), namespace.get(part).cloned().unwrap_or_else(|| Value::Object(Map::new())));
+        visible.insert(part.to_owned(), namespace.get(part).cloned().unwrap_or_else(|| Value::Object(Map::new())));
     }
-    Value::Object(seen)
+    Value::Object(visible)
 }
 
 #[cfg(test)]
@@ -281,8 +280,8 @@ mod tests {
         let mut evaluation = Evaluation::new(&input, &defined, POLICY_BUDGET);
         for (expression, (text, expected)) in expressions.iter().zip(texts) {
             match (evaluation.evaluate(expression), expected) {
-                (Ok(Cel::Bool(found)), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
-                (Err(failure), Err(words)) => assert!(failure.text().contains(words), "{text}: {failure:?}"),
+                (Ok(Cel::Bool(found)), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+                (Err(failure), Err(message)) => assert!(failure.text().contains(message), "{text}: {failure:?}"),
                 (other, _) => panic!("{text}: {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! What is made from configuration objects, kept until they change.
+//! A cache of values compiled from configuration objects, valid until they change.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::object_reader::ObjectReader;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// A value made from all objects of some resources.
+/// A value compiled from all objects of some resources.
 pub struct Cached<T> {
     resources: &'static [&'static str],
     made: ArcSwapOption<(Vec<u64>, Arc<T>)>,
@@ -20,7 +20,7 @@ impl<T> Cached<T> {
         Cached { resources, made: ArcSwapOption::empty() }
     }
 
-    /// Fails when a configuration object cannot be read: without it nobody knows what it would have refused.
+    /// Fails if a configuration object cannot be read, since what it would refuse is unknown.
     pub fn get(
         &self,
         objects: &dyn ObjectReader,

@@ -1,4 +1,4 @@
-//! Conditions under which a policy or webhook looks at a write.
+//! Match conditions of policies and webhooks.
 
 use knarr_api::cel::Value as Cel;
 use knarr_api::value::Read;
@@ -11,7 +11,7 @@ use super::activation::{CONDITIONS_BUDGET, Evaluation, Expression, Input};
 #[derive(Debug, Default)]
 pub struct Conditions {
     all: Vec<Expression>,
-    /// Whether a condition that fails lets the write pass unseen.
+    /// Whether a failed condition skips the policy or webhook.
     ignores_failure: bool,
 }
 
@@ -30,7 +30,7 @@ impl Conditions {
         self.all.is_empty()
     }
 
-    /// Whether all hold. One that does not hold decides; failures only count when none does.
+    /// Whether all hold. A false condition decides; errors count only if no condition is false.
     pub fn hold(&self, input: &Input<'_>) -> Result<bool, String> {
         let mut evaluation = Evaluation::new(input, &[], CONDITIONS_BUDGET);
         let mut failures = Vec::new();

@@ -1,4 +1,4 @@
-//! Whether a policy, binding or webhook looks at a write, and as what it sees it.
+//! Match criteria of policies, bindings and webhooks, and the resource version as which they match a write.
 
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::selector::LabelSelector;
@@ -6,25 +6,25 @@ use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::rule::{Asked, Rule};
+use super::rule::{Rule, WriteAttributes};
 use crate::admit::{Operation, Write};
 use crate::object_reader::ObjectReader;
 use crate::resource_request::ResourceRequest;
 
-/// What is looked at.
+/// Which writes match.
 #[derive(Debug)]
 pub struct Criteria {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
-    /// Whether a rule also means the same resource in its other versions.
+    /// Whether a rule also matches the same resource in other versions (`matchPolicy: Equivalent`).
     equivalent: bool,
     namespaces: Result<LabelSelector, String>,
     objects: Result<LabelSelector, String>,
-    /// Whether no rules mean everything, as in bindings.
+    /// Whether an empty list of rules matches everything, as in bindings.
     all_without_rules: bool,
 }
 
-/// The resource and kind as which a rule means a write.
+/// The resource and kind as which a rule matches a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
     pub group: String,
@@ -48,7 +48,7 @@ impl Criteria {
         }
     }
 
-    /// As what the write is looked at; `None` when it is not.
+    /// The resource as which the write matches, if it does.
     pub fn matches(
         &self,
         write: &Write<'_>,
@@ -74,7 +74,7 @@ impl Criteria {
         } else {
             self.match_rules(&self.rules, write, call)?
         };
-        // Only who is concerned by a write is told what is wrong with its selectors.
+        // Invalid selectors are reported only for writes that the rules match.
         match matched {
             None => Ok(None),
             Some(matched) => {
@@ -114,7 +114,7 @@ impl Criteria {
         call: &ResourceRequest<'_>,
     ) -> Result<Option<Matched>, Status> {
         let kind = &call.resource.kind;
-        let asked = Asked {
+        let attributes = WriteAttributes {
             operation: write.operation.name(),
             group: &kind.group,
             version: &kind.version,
@@ -123,7 +123,7 @@ impl Criteria {
             namespace: write.namespace,
             name: write.known_name(),
         };
-        if rules.iter().any(|rule| rule.matches(&asked)) {
+        if rules.iter().any(|rule| rule.matches(&attributes)) {
             return Ok(Some(own(write, call)));
         }
         if !self.equivalent {
@@ -134,8 +134,9 @@ impl Criteria {
         equivalents.sort_by(|a, b| (&a.kind.group, &a.kind.version).cmp(&(&b.kind.group, &b.kind.version)));
         for rule in rules {
             for other in &equivalents {
-                let asked = Asked { group: &other.kind.group, version: &other.kind.version, ..asked };
-                if !rule.matches(&asked) {
+                let attributes =
+                    WriteAttributes { group: &other.kind.group, version: &other.kind.version, ..attributes };
+                if !rule.matches(&attributes) {
                     continue;
                 }
                 let kind = match write.subresource {
@@ -171,7 +172,7 @@ pub fn own(write: &Write<'_>, call: &ResourceRequest<'_>) -> Matched {
     }
 }
 
-/// Whether another resource is the same one in another version: both are kept in the same place.
+/// Whether another resource is the same one in another version: both are stored under the same key.
 fn is_equivalent(call: &ResourceRequest<'_>, other: &crate::kinds::Resource) -> bool {
     let (kind, other) = (&call.resource.kind, &other.kind);
     let same = kind.group == other.group && kind.version == other.version;

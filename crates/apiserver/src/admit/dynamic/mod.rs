@@ -1,20 +1,19 @@
-//! What admission policies and webhooks have in common: which writes they look at, in which version they see them, and
-//! what they are told about them.
+//! The common base of admission policies and webhooks: match criteria, object versions, CEL evaluation, reinvocation.
 
 pub mod activation;
 pub mod cached;
 pub mod condition;
 pub mod criteria;
-#[cfg(test)]
-mod journeys;
 pub mod reinvocation;
 pub mod request;
 pub mod rule;
+#[cfg(test)]
+mod server_tests;
 pub mod versioned;
 
 use super::Write;
 
-/// Objects that decide about admission are never subject to it, so that a broken one can be mended.
+/// Whether a write is exempt: configuration of admission itself is, so that a broken configuration can be fixed.
 pub fn is_exempt(write: &Write<'_>) -> bool {
     const KINDS: [&str; 6] = [
         "ValidatingWebhookConfiguration",

@@ -1,50 +1,50 @@
-//! Asking again: who changed an object early may want to see what others made of it later.
+//! Reinvocation: runs mutating policies and webhooks a second time if others changed the object after them.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// What is remembered of a write between the two rounds.
+/// State of a write across both rounds of mutating admission.
 #[derive(Debug, Default)]
 pub struct Reinvocation {
     /// Whether this is the second round.
-    pub again: bool,
-    /// Whether somebody changed the object in a way that others should see.
-    pub wanted: bool,
-    pub policies: Seen,
-    pub webhooks: Seen,
+    pub is_second_round: bool,
+    /// Whether a change requires the second round.
+    pub is_required: bool,
+    pub policies: Invocations,
+    pub webhooks: Invocations,
 }
 
-/// Who was asked already, and who is to be asked again.
+/// Which policies or webhooks were invoked, and which must be invoked again.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Invocations {
     last: Option<Value>,
-    asked: HashSet<String>,
-    again: HashSet<String>,
+    invoked: HashSet<String>,
+    to_reinvoke: HashSet<String>,
 }
 
-impl Seen {
-    /// Begins a round: when somebody else changed the object since the last one, all who were asked are asked again.
-    pub fn begin(&mut self, again: bool, object: &Value) {
-        if again && self.last.as_ref() != Some(object) {
-            self.require();
+impl Invocations {
+    /// Starts a round. If others changed the object since the last one, all that were invoked must be invoked again.
+    pub fn start_round(&mut self, is_second_round: bool, object: &Value) {
+        if is_second_round && self.last.as_ref() != Some(object) {
+            self.require_all();
         }
     }
 
-    /// All who were asked so far are to be asked again.
-    pub fn require(&mut self) {
-        self.again.extend(self.asked.drain());
+    /// Requires reinvocation of all that were invoked so far.
+    pub fn require_all(&mut self) {
+        self.to_reinvoke.extend(self.invoked.drain());
     }
 
-    pub fn should_ask(&self, again: bool, key: &str) -> bool {
-        !again || self.again.contains(key)
+    pub fn should_invoke(&self, is_second_round: bool, key: &str) -> bool {
+        !is_second_round || self.to_reinvoke.contains(key)
     }
 
-    pub fn asked(&mut self, key: &str) {
-        self.asked.insert(key.to_owned());
+    pub fn record_invocation(&mut self, key: &str) {
+        self.invoked.insert(key.to_owned());
     }
 
-    pub fn end(&mut self, object: &Value) {
+    pub fn end_round(&mut self, object: &Value) {
         self.last = Some(object.clone());
     }
 }
@@ -55,16 +55,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_was_asked_before_a_change_is_asked_again() {
-        let mut seen = Seen::default();
-        seen.begin(false, &json!(1));
-        seen.asked("a");
-        seen.require();
-        seen.asked("b");
-        seen.end(&json!(2));
-        seen.begin(true, &json!(2));
-        assert!(seen.should_ask(true, "a") && !seen.should_ask(true, "b"));
-        seen.begin(true, &json!(3));
-        assert!(seen.should_ask(true, "b"));
+    fn plugins_invoked_before_a_change_are_reinvoked() {
+        let mut invocations = Invocations::default();
+        invocations.start_round(false, &json!(1));
+        invocations.record_invocation("a");
+        invocations.require_all();
+        invocations.record_invocation("b");
+        invocations.end_round(&json!(2));
+        invocations.start_round(true, &json!(2));
+        assert!(invocations.should_invoke(true, "a") && !invocations.should_invoke(true, "b"));
+        invocations.start_round(true, &json!(3));
+        assert!(invocations.should_invoke(true, "b"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a policy or webhook is told about a write, beside the objects.
+//! The description of a write that policies and webhooks receive beside the objects.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::criteria::Matched;
 use crate::admit::Write;
 use crate::request::User;
 
-/// The request as AdmissionReview and the variable `request` have it, without objects and uid.
+/// The `request` of an AdmissionReview and of CEL expressions, without objects and uid.
 pub fn describe(write: &Write<'_>, matched: &Matched, options: Value) -> Map<String, Value> {
     let own = match write.call {
         Some(call) => super::criteria::own(write, call),

@@ -1,4 +1,4 @@
-//! Rules: operations, groups, versions, resources and scope.
+//! Match rules: operations, groups, versions, resources and scope.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -8,7 +8,7 @@ pub struct Rule {
     operations: Vec<String>,
     groups: Vec<String>,
     versions: Vec<String>,
-    /// With their subresources behind a slash.
+    /// Resources and subresources.
     resources: Vec<(String, String)>,
     scope: Scope,
     names: Vec<String>,
@@ -21,9 +21,9 @@ enum Scope {
     Namespaced,
 }
 
-/// What a rule is asked about.
+/// The attributes of a write that rules match.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct WriteAttributes<'a> {
     pub operation: &'a str,
     pub group: &'a str,
     pub version: &'a str,
@@ -56,23 +56,23 @@ impl Rule {
         }
     }
 
-    pub fn matches(&self, asked: &Asked<'_>) -> bool {
+    pub fn matches(&self, write: &WriteAttributes<'_>) -> bool {
         let one_of = |list: &[String], value: &str| list.iter().any(|own| own == "*" || own == value);
-        let is_namespace = asked.resource == "namespaces" && asked.group.is_empty();
+        let is_namespace = write.resource == "namespaces" && write.group.is_empty();
         let in_scope = match self.scope {
             Scope::All => true,
-            Scope::Cluster => is_namespace || asked.namespace.is_empty(),
-            Scope::Namespaced => !is_namespace && !asked.namespace.is_empty(),
+            Scope::Cluster => is_namespace || write.namespace.is_empty(),
+            Scope::Namespaced => !is_namespace && !write.namespace.is_empty(),
         };
         in_scope
-            && one_of(&self.operations, asked.operation)
-            && one_of(&self.groups, asked.group)
-            && one_of(&self.versions, asked.version)
+            && one_of(&self.operations, write.operation)
+            && one_of(&self.groups, write.group)
+            && one_of(&self.versions, write.version)
             && self.resources.iter().any(|(resource, subresource)| {
-                (resource == "*" || resource == asked.resource)
-                    && (subresource == "*" || subresource == asked.subresource)
+                (resource == "*" || resource == write.resource)
+                    && (subresource == "*" || subresource == write.subresource)
             })
-            && (self.names.is_empty() || self.names.iter().any(|name| name == asked.name))
+            && (self.names.is_empty() || self.names.iter().any(|name| name == write.name))
     }
 }
 
@@ -83,9 +83,17 @@ mod tests {
 
     #[test]
     fn rules_match_what_they_name() {
-        let asked = |resource: &'static str, namespace: &'static str| {
+        let write = |resource: &'static str, namespace: &'static str| {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            Asked { operation: "CREATE", group: "", version: "v1", resource, subresource, namespace, name: "n" }
+            WriteAttributes {
+                operation: "CREATE",
+                group: "",
+                version: "v1",
+                resource,
+                subresource,
+                namespace,
+                name: "n",
+            }
         };
         let table = [
             (json!({"resources": ["pods"]}), "pods", "a", true),
@@ -107,7 +115,7 @@ mod tests {
                     rule[field] = json!([value]);
                 }
             }
-            assert_eq!(Rule::read(&rule).matches(&asked(resource, namespace)), expected, "{rule} {resource}");
+            assert_eq!(Rule::read(&rule).matches(&write(resource, namespace)), expected, "{rule} {resource}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A write's objects in the version that a rule means.
+//! The objects of a write, converted to the version that a rule matches.
 
 use knarr_api::status::Status;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::kinds::Resource;
 use crate::persist::convert;
 use crate::resource_request::ResourceRequest;
 
-/// The objects of a write, in the version of one kind; null where there is none.
+/// The objects of a write in the version of one kind; null if absent.
 #[derive(Clone, Debug)]
 pub struct Versioned {
     pub matched: Matched,
@@ -34,7 +34,7 @@ impl Versioned {
         Ok(Versioned { matched, object, old })
     }
 
-    /// Takes an object that was changed outside: reads it by its schema and sets its defaults.
+    /// Accepts an object that a webhook or policy changed: decodes it by its schema and sets its defaults.
     pub fn accept(&mut self, write: &Write<'_>, call: &ResourceRequest<'_>, changed: &Value) -> Result<(), Status> {
         let unreadable = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
         if !is_own_kind(write, call) {
@@ -54,7 +54,7 @@ impl Versioned {
         Ok(())
     }
 
-    /// Puts a changed object back into the write.
+    /// Writes a changed object back into the write.
     pub async fn write_back(&self, write: &mut Write<'_>, call: &ResourceRequest<'_>) -> Result<(), Status> {
         if is_own_kind(write, call) {
             let version = convert::stored_api_version(call.resource);

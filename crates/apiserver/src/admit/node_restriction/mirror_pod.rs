@@ -1,4 +1,4 @@
-//! The pods a node may create: those that mirror its static pods, which refer to nothing in the API but the node itself.
+//! Mirror pods, the only pods that a node may create. They refer to no API object but the node itself.
 
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
@@ -27,7 +27,7 @@ pub fn check(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Resul
     }
 }
 
-/// The node, and nothing else, owns the pod: with the node it goes.
+/// The node must be the pod's only owner, so that the pod is deleted with it.
 fn check_owner(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
     let refuse = |why: &str| Err(write.forbidden(format!("node {node:?} {why}")));
     let owner = match write.object.items(&["metadata", "ownerReferences"]) {

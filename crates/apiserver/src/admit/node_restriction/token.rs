@@ -1,4 +1,4 @@
-//! The tokens a node may ask for: those of accounts that its own pods run as, for the audiences that these pods name.
+//! Token requests of nodes: only for the service accounts of their own pods and the audiences that these pods name.
 
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
@@ -43,7 +43,7 @@ pub fn check(
     check_audience(write, authorizer, objects, &pod)
 }
 
-/// A node asks only for audiences that its pod's volumes name, or that it was given by policy.
+/// A node may request only audiences that its pod's volumes name or that RBAC allows.
 fn check_audience(
     write: &Write<'_>,
     authorizer: &dyn Authorizer,
@@ -77,8 +77,8 @@ fn check_audience(
     )))
 }
 
-/// Whether a volume of the pod names the audience, itself or by its CSI driver. Fails when no volume does and one could not
-/// be looked up.
+/// Whether a volume of the pod names the audience, itself or by its CSI driver. Fails if none does and one could not be
+/// read.
 fn names_audience(pod: &Value, audience: &str, objects: &dyn ObjectReader) -> Result<bool, String> {
     let mut errors = Vec::new();
     for volume in pod.items(&["spec", "volumes"]) {
@@ -130,10 +130,10 @@ fn driver_of_claim(namespace: &str, claim: &str, objects: &dyn ObjectReader) -> 
 fn find(
     objects: &dyn ObjectReader,
     (group, resource): (&str, &str),
-    shown: &str,
+    display_name: &str,
     namespace: &str,
     name: &str,
 ) -> Result<std::sync::Arc<Value>, String> {
     let found = objects.read(group, resource, namespace, name).map_err(|status| status.message)?;
-    found.ok_or_else(|| format!("{shown} {name:?} not found"))
+    found.ok_or_else(|| format!("{display_name} {name:?} not found"))
 }

@@ -1,4 +1,4 @@
-//! What each level forbids.
+//! The checks of each Pod Security level.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ pub struct Violation {
 
 type Check = fn(&Pod<'_>, LevelVersion) -> Option<Violation>;
 
-/// A pod, or a template of one, with its containers of all kinds.
+/// A pod or pod template with all its containers.
 struct Pod<'a> {
     metadata: &'a Value,
     spec: &'a Value,
     containers: Vec<&'a Value>,
 }
 
-/// All that the level forbids and the pod does, in the order in which messages list it.
+/// All violations of the level by the pod, in the order of messages.
 pub fn evaluate(level: LevelVersion, pod: &Value) -> Vec<Violation> {
     if level.level == Level::Privileged {
         return Vec::new();
@@ -131,9 +131,9 @@ fn app_armor(pod: &Pod<'_>, _: LevelVersion) -> Option<Violation> {
     if who.is_empty() {
         return None;
     }
-    let shown: Vec<String> = values.into_iter().chain(annotations).collect();
-    let reason = plural("forbidden AppArmor profile", "forbidden AppArmor profiles", shown.len());
-    violation(reason, format!("{} must not set AppArmor profile type to {}", who.join(" and "), quote(&shown)))
+    let profiles: Vec<String> = values.into_iter().chain(annotations).collect();
+    let reason = plural("forbidden AppArmor profile", "forbidden AppArmor profiles", profiles.len());
+    violation(reason, format!("{} must not set AppArmor profile type to {}", who.join(" and "), quote(&profiles)))
 }
 
 const DEFAULT_CAPABILITIES: [&str; 13] = [
@@ -404,8 +404,8 @@ fn sysctls(pod: &Pod<'_>, level: LevelVersion) -> Option<Violation> {
         (32, &["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"]),
     ];
     let allowed = |name: &str| SINCE.iter().any(|(minor, names)| level.is_at_least(*minor) && names.contains(&name));
-    let asked = pod.spec.items(&["securityContext", "sysctls"]).iter().map(|sysctl| sysctl.text(&["name"]));
-    let forbidden: Vec<&str> = asked.filter(|name| !allowed(name)).collect();
+    let names = pod.spec.items(&["securityContext", "sysctls"]).iter().map(|sysctl| sysctl.text(&["name"]));
+    let forbidden: Vec<&str> = names.filter(|name| !allowed(name)).collect();
     if forbidden.is_empty() { None } else { violation("forbidden sysctls", forbidden.join(", ")) }
 }
 
@@ -499,7 +499,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_forbidden_thing_is_named() {
+    fn each_violation_is_reported() {
         let baseline = LevelVersion { level: Level::Baseline, version: None };
         for (spec, expected) in [
             (json!({"hostNetwork": true, "hostPID": true}), "host namespaces (hostNetwork=true, hostPID=true)"),
@@ -524,8 +524,8 @@ mod tests {
             ),
         ] {
             let found = evaluate(baseline, &json!({"spec": spec}));
-            let shown: Vec<String> = found.iter().map(|v| format!("{} ({})", v.reason, v.detail)).collect();
-            assert_eq!(shown, [expected], "{spec}");
+            let rendered: Vec<String> = found.iter().map(|v| format!("{} ({})", v.reason, v.detail)).collect();
+            assert_eq!(rendered, [expected], "{spec}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which level, of which version, a namespace's labels ask for.
+//! The Pod Security levels and versions that a namespace's labels set.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Level {
     Restricted,
 }
 
-/// The minor version of Kubernetes whose checks are meant; the newest when it is `None`.
+/// A level, and the minor version of Kubernetes whose checks apply; the newest if `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelVersion {
     pub level: Level,
@@ -50,8 +50,7 @@ pub struct Policy {
 pub const PREFIX: &str = "pod-security.kubernetes.io/";
 
 impl Policy {
-    /// What the labels say, and what is wrong with them. A level that cannot be read enforces the strictest one, and neither
-    /// records nor warns of anything.
+    /// The policy of the labels, and errors in them. An invalid level enforces the strictest one, without audit or warnings.
     pub fn of(labels: &Value) -> (Self, Errors) {
         let mut errors = Errors::new();
         let unset = LevelVersion { level: Level::Privileged, version: None };
@@ -70,7 +69,7 @@ impl Policy {
     }
 }
 
-/// Answers whether a level was given and could be read.
+/// Whether a valid level is set.
 fn read(labels: &Value, mode: &str, otherwise: Level, into: &mut LevelVersion, errors: &mut Errors) -> bool {
     let (level_key, version_key) = (format!("{PREFIX}{mode}"), format!("{PREFIX}{mode}-version"));
     let root = Path::root("metadata");

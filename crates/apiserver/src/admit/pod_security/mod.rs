@@ -1,5 +1,5 @@
-//! PodSecurity: pods keep to the level their namespace is labelled with. Violations of the enforced level are refused,
-//! those of the audit level are recorded, those of the warn level become warnings.
+//! PodSecurity: checks pods against the levels that their namespace's labels set. Violations of the enforced level are
+//! refused, those of the audit level are recorded, and those of the warn level become warnings.
 
 mod checks;
 mod level;
@@ -15,8 +15,8 @@ use crate::object_reader::ObjectReader;
 use checks::evaluate;
 use level::{Level, LevelVersion, PREFIX, Policy};
 
-/// So many pods are looked at when a namespace gets a stricter level.
-const MOST_PODS_CHECKED: usize = 3000;
+/// How many existing pods are checked when a namespace gets a stricter level.
+const MAX_PODS_CHECKED: usize = 3000;
 
 pub struct PodSecurity;
 
@@ -43,9 +43,9 @@ impl Plugin for PodSecurity {
         };
         let (policy, errors) = Policy::of(namespace.at(&["metadata", "labels"]));
         let verdict = match write.is_part_of("", "pods") {
-            true => judge_pod(write.object, write.old, &policy, &errors),
-            // Workloads are only warned about: their pods are refused when they come.
-            false => template(write).map(|template| judge_template(template, &policy, &errors)).unwrap_or_default(),
+            true => check_pod(write.object, write.old, &policy, &errors),
+            // Workloads only cause warnings; their pods are refused at creation.
+            false => template(write).map(|template| check_template(template, &policy, &errors)).unwrap_or_default(),
         };
         if let Some(call) = write.call {
             for (key, value) in verdict.annotations {
@@ -57,16 +57,16 @@ impl Plugin for PodSecurity {
     }
 }
 
-/// What a namespace's policy says of a pod.
+/// The result of checking a pod against a namespace's policy.
 #[derive(Debug, Default, PartialEq)]
 struct Verdict {
     refusal: Option<String>,
     warning: Option<String>,
-    /// For the audit log, keys without their prefix.
+    /// Audit annotations, keys without their prefix.
     annotations: Vec<(&'static str, String)>,
 }
 
-fn judge_pod(pod: &Value, old: Option<&Value>, policy: &Policy, errors: &Errors) -> Verdict {
+fn check_pod(pod: &Value, old: Option<&Value>, policy: &Policy, errors: &Errors) -> Verdict {
     let is_privileged = |level: LevelVersion| level.level == Level::Privileged;
     if errors.is_empty() && [policy.enforce, policy.audit, policy.warn].into_iter().all(is_privileged) {
         return Verdict { annotations: vec![("enforce-policy", "privileged:latest".to_owned())], ..Verdict::default() };
@@ -77,7 +77,7 @@ fn judge_pod(pod: &Value, old: Option<&Value>, policy: &Policy, errors: &Errors)
     evaluate_pod(pod, policy, errors, true)
 }
 
-fn judge_template(template: &Value, policy: &Policy, errors: &Errors) -> Verdict {
+fn check_template(template: &Value, policy: &Policy, errors: &Errors) -> Verdict {
     if errors.is_empty() && policy.warn.level == Level::Privileged && policy.audit.level == Level::Privileged {
         return Verdict::default();
     }
@@ -95,14 +95,14 @@ fn evaluate_pod(pod: &Value, policy: &Policy, errors: &Errors, enforces: bool) -
     }
     let recorded = violation("would violate", policy.audit, pod);
     verdict.annotations.extend(recorded.map(|violation| ("audit-violations", violation)));
-    // A request that is refused needs no warning.
+    // Refused requests get no warnings.
     if verdict.refusal.is_none() {
         verdict.warning = violation("would violate", policy.warn, pod);
     }
     verdict
 }
 
-/// Several errors as one text.
+/// Several errors as one message.
 fn aggregated(errors: &Errors) -> String {
     match errors.0.as_slice() {
         [one] => one.to_string(),
@@ -120,7 +120,7 @@ fn details(violations: &[checks::Violation]) -> String {
     texts.join(", ")
 }
 
-/// The pod template of a workload, if the resource is one that has one.
+/// The pod template of a workload.
 fn template<'a>(write: &'a Write<'_>) -> Option<&'a Value> {
     let path: &[&str] = match (write.group, write.resource) {
         ("", "replicationcontrollers") => &["spec", "template"],
@@ -134,7 +134,7 @@ fn template<'a>(write: &'a Write<'_>) -> Option<&'a Value> {
     Some(write.object.at(path)).filter(|template| template.is_object())
 }
 
-/// Of what a pod's update may change, only images and added containers matter here.
+/// Whether an update of a pod changes anything that is checked: images or added containers.
 fn images_changed(pod: &Value, old: &Value) -> bool {
     let images = |pod: &Value, list: &str| -> Vec<(String, String)> {
         let containers = pod.items(&["spec", list]).iter();
@@ -163,10 +163,10 @@ fn check_namespace(write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<
     Ok(())
 }
 
-/// Warnings about pods that are there already and would be refused now; pods alike are named once.
+/// Warnings about existing pods that violate the new level; equal pods are reported once.
 fn violating_pods(namespace: &str, policy: &Policy, pods: &[std::sync::Arc<Value>]) -> Vec<String> {
     let mut by_reason: Vec<(String, Vec<&str>)> = Vec::new();
-    for pod in pods.iter().take(MOST_PODS_CHECKED) {
+    for pod in pods.iter().take(MAX_PODS_CHECKED) {
         let violations = evaluate(policy.enforce, pod);
         if violations.is_empty() {
             continue;
@@ -179,9 +179,9 @@ fn violating_pods(namespace: &str, policy: &Policy, pods: &[std::sync::Arc<Value
         }
     }
     let mut warnings = Vec::new();
-    if pods.len() > MOST_PODS_CHECKED {
+    if pods.len() > MAX_PODS_CHECKED {
         warnings.push(format!(
-            "new PodSecurity enforce level only checked against the first {MOST_PODS_CHECKED} of {} existing pods",
+            "new PodSecurity enforce level only checked against the first {MAX_PODS_CHECKED} of {} existing pods",
             pods.len()
         ));
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_keep_to_the_enforced_level() {
+    async fn pods_that_violate_the_enforced_level_are_refused() {
         let create = |level: &'static str, pod: Value| async move {
             run(&PodSecurity, Operation::Create, ("", "pods"), pod, None, &namespaces(level)).await
         };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policy_says_is_recorded() {
+    fn violations_are_recorded_and_warned_of() {
         let namespace = |labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(mode, level)| (format!("{PREFIX}{mode}"), Value::from(*level)));
             Policy::of(&Value::Object(labels.collect()))
@@ -271,23 +271,23 @@ mod tests {
         let enforced = |level: &str| ("enforce-policy", level.to_owned());
 
         let (policy, errors) = namespace(&[]);
-        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        let verdict = check_pod(&privileged, None, &policy, &errors);
         assert_eq!(verdict.annotations, [enforced("privileged:latest")]);
 
         let (policy, errors) = namespace(&[("audit", "baseline"), ("audit-version", "v1.30")]);
-        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        let verdict = check_pod(&privileged, None, &policy, &errors);
         assert_eq!((verdict.refusal, verdict.warning), (None, None));
         assert_eq!(verdict.annotations, [enforced("privileged:latest"), audited.clone()]);
-        assert_eq!(judge_template(&privileged, &policy, &errors).annotations, [audited]);
-        assert_eq!(judge_pod(&privileged, Some(&privileged), &policy, &errors), Verdict::default());
+        assert_eq!(check_template(&privileged, &policy, &errors).annotations, [audited]);
+        assert_eq!(check_pod(&privileged, Some(&privileged), &policy, &errors), Verdict::default());
 
         let (policy, errors) = namespace(&[("enforce", "baseline")]);
-        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        let verdict = check_pod(&privileged, None, &policy, &errors);
         assert_eq!(verdict.refusal, Some(format!("violates PodSecurity \"baseline:latest\": {detail}")));
         assert_eq!((verdict.warning, verdict.annotations), (None, vec![enforced("baseline:latest")]));
 
         let (policy, errors) = namespace(&[("audit", "strict")]);
-        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        let verdict = check_pod(&privileged, None, &policy, &errors);
         let (key, value) = &verdict.annotations[0];
         assert!(*key == "error" && value.starts_with("Failed to parse policy: metadata.labels["), "{key}: {value}");
     }

@@ -1,4 +1,4 @@
-//! Bindings: where a policy is in force, and with which parameters.
+//! Policy bindings: where a policy applies, and with which parameters.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -8,11 +8,11 @@ use crate::admit::dynamic::criteria::Criteria;
 #[derive(Debug)]
 pub struct Binding {
     pub name: String,
-    /// `None` where it is in force everywhere.
+    /// `None` if it applies everywhere.
     pub criteria: Option<Criteria>,
     /// `Deny`, `Warn`, `Audit`.
     pub actions: Vec<String>,
-    /// Which objects are the parameters.
+    /// The reference to the parameters.
     pub reference: Option<Value>,
 }
 

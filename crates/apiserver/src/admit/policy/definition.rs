@@ -1,4 +1,4 @@
-//! What both kinds of policies are made of.
+//! The common parts of both kinds of policies.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::admit::dynamic::condition::Conditions;
 use crate::admit::dynamic::criteria::Criteria;
 use crate::object_reader::ObjectReader;
 
-/// A policy that at least one binding puts into force. `body` is what it does.
+/// A policy with at least one binding. `body` is specific to its kind.
 #[derive(Debug)]
 pub struct Policy<B> {
     pub name: String,
     pub criteria: Criteria,
-    /// Whether writes pass when the policy cannot be evaluated.
+    /// Whether writes are allowed if the policy cannot be evaluated.
     pub ignores_failure: bool,
     /// The apiVersion and kind of its parameters.
     pub parameter_kind: Option<(String, String)>,

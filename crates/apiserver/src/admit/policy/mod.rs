@@ -1,4 +1,4 @@
-//! Admission policies: expressions that change a write, or refuse it, where a binding puts them into force.
+//! Admission policies: CEL expressions that change or refuse writes where a binding applies them.
 
 mod binding;
 mod definition;
@@ -9,7 +9,7 @@ mod type_check;
 mod validating;
 
 pub use mutating::MutatingPolicies;
-pub use type_check::follow as follow_types;
+pub use type_check::sync_type_checks;
 pub use validating::ValidatingPolicies;
 
 use knarr_api::status::{GroupResource, Status};
@@ -19,7 +19,7 @@ use super::Write;
 use super::dynamic::activation::namespace_object;
 use crate::object_reader::ObjectReader;
 
-/// The namespace of a write as expressions see it; null for what is in none.
+/// The namespace of a write for expressions; null for cluster-scoped objects.
 fn namespace_of(write: &Write<'_>, objects: &dyn ObjectReader) -> Result<Value, Status> {
     if write.namespace.is_empty() || write.kind == "Namespace" && write.group.is_empty() {
         return Ok(Value::Null);

@@ -22,11 +22,11 @@ use crate::resource_request::ResourceRequest;
 
 const RESOURCES: (&str, &str) = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
 
-/// What a mutating policy does.
+/// The mutations of a policy.
 #[derive(Debug)]
 pub struct Body {
     mutations: Vec<Mutation>,
-    /// Whether it wants to see what others change after it.
+    /// Whether it is reinvoked after later changes by others.
     reinvoked: bool,
 }
 
@@ -40,7 +40,7 @@ impl Body {
     }
 }
 
-/// A policy that could not do its work.
+/// A policy that failed.
 struct Failed {
     message: String,
     reason: &'static str,
@@ -75,8 +75,8 @@ impl Plugin for MutatingPolicies {
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let again = write.reinvocation.again;
-        write.reinvocation.policies.begin(again, write.object);
+        let is_second_round = write.reinvocation.is_second_round;
+        write.reinvocation.policies.start_round(is_second_round, write.object);
         let mut failures = Vec::new();
         for policy in self.all(objects)?.iter() {
             let mut failed = Vec::new();
@@ -85,7 +85,7 @@ impl Plugin for MutatingPolicies {
                 failures.extend(failed);
             }
         }
-        write.reinvocation.policies.end(write.object);
+        write.reinvocation.policies.end_round(write.object);
         refuse(write, failures)
     }
 }
@@ -103,7 +103,7 @@ fn refuse(write: &Write<'_>, failures: Vec<Failed>) -> Result<(), Status> {
     Err(status)
 }
 
-fn shown(policy: &Policy<Body>, binding: Option<&Binding>, why: &str) -> String {
+fn failure_message(policy: &Policy<Body>, binding: Option<&Binding>, why: &str) -> String {
     match binding {
         Some(binding) => {
             format!("policy '{}' with binding '{}' denied request: {why}", policy.name, binding.name)
@@ -112,7 +112,7 @@ fn shown(policy: &Policy<Body>, binding: Option<&Binding>, why: &str) -> String 
     }
 }
 
-/// Carries a policy out for each of its bindings that is in force, and each of their parameters.
+/// Applies a policy for each matching binding and each of its parameters.
 async fn invoke(
     policy: &Policy<Body>,
     write: &mut Write<'_>,
@@ -122,7 +122,7 @@ async fn invoke(
 ) -> Result<(), Status> {
     let misconfigured = |binding: Option<&Binding>, why: &str| {
         let what = if binding.is_some() { "binding" } else { "policy" };
-        Failed { message: shown(policy, binding, &format!("failed to configure {what}: {why}")), reason: "" }
+        Failed { message: failure_message(policy, binding, &format!("failed to configure {what}: {why}")), reason: "" }
     };
     let matched = match policy.criteria.matches(write, call, objects) {
         Ok(Some(matched)) => matched,
@@ -160,14 +160,14 @@ async fn invoke(
             failed.extend(
                 outcome
                     .into_iter()
-                    .map(|why| Failed { message: shown(policy, Some(binding), &why), reason: "Invalid" }),
+                    .map(|why| Failed { message: failure_message(policy, Some(binding), &why), reason: "Invalid" }),
             );
         }
     }
     Ok(())
 }
 
-/// Carries out all mutations of a policy; answers those that failed.
+/// Applies all mutations of a policy; returns the failures.
 async fn mutate(
     policy: &Policy<Body>,
     binding: &Binding,
@@ -177,7 +177,7 @@ async fn mutate(
     parameter: Option<&Value>,
     objects: &dyn ObjectReader,
 ) -> Result<Vec<String>, Status> {
-    let again = write.reinvocation.again;
+    let is_second_round = write.reinvocation.is_second_round;
     let (namespace, name) = parameter.map_or(("", ""), |parameter| {
         (parameter.text(&["metadata", "namespace"]), parameter.text(&["metadata", "name"]))
     });
@@ -187,12 +187,12 @@ async fn mutate(
     let before = versioned.object.clone();
     let mut failures = Vec::new();
     for (index, mutation) in policy.body.mutations.iter().enumerate() {
-        let told = Value::Object(request::describe(write, matched, call.operation_options(write.operation)));
+        let description = Value::Object(request::describe(write, matched, call.operation_options(write.operation)));
         let authority = RequestAuthority { call, subresource: write.subresource, name: write.known_name() };
         let input = Input {
             object: &versioned.object,
             old: &versioned.old,
-            request: &told,
+            request: &description,
             parameter,
             namespace: &namespace,
             authorizer: &authority,
@@ -203,7 +203,7 @@ async fn mutate(
                 Ok(false) => return Ok(failures),
                 Err(why) => return Ok(vec![why]),
             }
-            if !write.reinvocation.policies.should_ask(again, &key) {
+            if !write.reinvocation.policies.should_invoke(is_second_round, &key) {
                 return Ok(failures);
             }
         }
@@ -219,16 +219,16 @@ async fn mutate(
     }
     if versioned.object != before {
         versioned.write_back(write, call).await?;
-        write.reinvocation.policies.require();
-        write.reinvocation.wanted = true;
+        write.reinvocation.policies.require_all();
+        write.reinvocation.is_required = true;
     }
     if policy.body.reinvoked {
-        write.reinvocation.policies.asked(&key);
+        write.reinvocation.policies.record_invocation(&key);
     }
     Ok(failures)
 }
 
-/// Looks at the schema of the kind that is changed.
+/// Resolves types in the schema of the changed kind.
 fn with_node<T>(
     call: &ResourceRequest<'_>,
     matched: &Matched,

@@ -1,4 +1,4 @@
-//! One change that a mutating policy makes.
+//! One mutation of a mutating policy.
 
 use knarr_api::apply::overlay;
 use knarr_api::cel::{Message, Value as Cel};
@@ -13,7 +13,7 @@ use crate::admit::dynamic::activation::{Evaluation, Expression};
 
 #[derive(Debug)]
 pub enum Mutation {
-    /// A configuration that is laid over the object.
+    /// A configuration that is merged into the object by server-side apply.
     Apply(Expression),
     Patch(Expression),
 }
@@ -34,7 +34,7 @@ impl Mutation {
         }
     }
 
-    /// The object as the mutation makes it.
+    /// The mutated object.
     pub fn on<'a>(
         &'a self,
         object: &Value,
@@ -81,7 +81,7 @@ fn patch(object: &Value, made: &Cel<'_>) -> Result<Value, String> {
     let mut patched = object.clone();
     match patch.apply(&mut patched) {
         Ok(()) => Ok(patched),
-        // A test that fails means that the patch is not wanted.
+        // A failed `test` operation skips the patch.
         Err(PatchError::Unprocessable(why)) if why.starts_with("testing ") => Ok(object.clone()),
         Err(error) => Err(format!("JSON Patch: {error}")),
     }

@@ -1,4 +1,4 @@
-//! The objects that a binding gives its policy as parameters.
+//! The parameter objects that a binding selects for its policy.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::resource_request::ResourceRequest;
 /// Why there are no parameters.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The policy names a kind that is not served.
+    /// The policy's parameter kind is not served.
     Kind(String),
-    /// The binding does not lead to parameters.
+    /// The binding selects no parameters.
     Reference(String),
 }
 
-/// The resource that the kind of a policy's parameters is served as.
+/// The resource of a policy's parameter kind.
 pub fn resource_of(call: &ResourceRequest<'_>, kind: &(String, String)) -> Result<Arc<Resource>, Missing> {
     let (api_version, name) = kind;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -29,13 +29,13 @@ pub fn resource_of(call: &ResourceRequest<'_>, kind: &(String, String)) -> Resul
     let found = kinds.catalogue.kind(group, version, name);
     let found = found.and_then(|kind| kinds.resource(group, version, &kind.plural).cloned());
     found.ok_or_else(|| {
-        let shown = format!("{api_version}, Kind={name}");
-        Missing::Kind(format!("failed to find resource referenced by paramKind: '{shown}'"))
+        let kind_name = format!("{api_version}, Kind={name}");
+        Missing::Kind(format!("failed to find resource referenced by paramKind: '{kind_name}'"))
     })
 }
 
-/// The parameters for a write in a namespace: each is one evaluation of the policy. A policy without parameters is
-/// evaluated once, with none.
+/// The parameters for a write in a namespace. The policy is evaluated once per parameter, or once without any if it has no
+/// parameter kind.
 pub async fn of(
     call: &ResourceRequest<'_>,
     resource: Option<&Arc<Resource>>,

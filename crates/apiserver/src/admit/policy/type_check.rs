@@ -1,4 +1,4 @@
-//! Whether the expressions of validating policies fit the kinds they look at, told in the policies' status.
+//! Type checks of validating policies' expressions against the matched kinds, reported in the policies' status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::status_sync;
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
 const MANAGER: &str = "validatingadmissionpolicy-status";
-/// Kinds beyond these are not looked at.
-const MOST_KINDS: usize = 10;
+/// How many kinds are checked per policy.
+const MAX_KINDS: usize = 10;
 
-/// Follows policies until the server stops.
-pub async fn follow(server: Arc<ApiServer>) {
+/// Watches policies and checks changed ones until the server stops.
+pub async fn sync_type_checks(server: Arc<ApiServer>) {
     status_sync::on_change(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
 }
 
-/// Checks every policy whose newest generation was not looked at; false when a status could not be written.
+/// Checks each policy whose newest generation is unchecked; false if a status could not be written.
 async fn check_all(server: &Arc<ApiServer>) -> bool {
     let mut settled = true;
     for policy in server.objects.list(GROUP, PLURAL, "") {
@@ -53,7 +53,7 @@ async fn write(server: &Arc<ApiServer>, name: &str, status: Value) -> bool {
     status_sync::apply(server, &path, account, MANAGER, &configuration).await
 }
 
-/// What is wrong with a policy's expressions, kind by kind, as its status tells it.
+/// The type errors of a policy's expressions per kind, as in its status.
 fn warnings(kinds: &Kinds, policy: &Value) -> Vec<Value> {
     let types: Vec<(GroupVersionKind, Type)> =
         kinds_of(kinds, policy).into_iter().filter_map(|kind| Some((kind.clone(), type_of(kinds, &kind)?))).collect();
@@ -70,9 +70,9 @@ fn warnings(kinds: &Kinds, policy: &Value) -> Vec<Value> {
                 scope.declare(variable.text(&["name"]), made.map_or(Type::Dyn, |program| program.kind().clone()));
             }
             if let Err(error) = scope.compile(text) {
-                let shown = format!("{}, Kind={}", kind.api_version(), kind.kind);
-                let shown = if kind.group.is_empty() { format!("/{shown}") } else { shown };
-                found.push(format!("{shown}: {error}\n"));
+                let kind_name = format!("{}, Kind={}", kind.api_version(), kind.kind);
+                let kind_name = if kind.group.is_empty() { format!("/{kind_name}") } else { kind_name };
+                found.push(format!("{kind_name}: {error}\n"));
             }
         }
         found.join("\n")
@@ -90,7 +90,7 @@ fn warnings(kinds: &Kinds, policy: &Value) -> Vec<Value> {
     warnings
 }
 
-/// The kinds a policy names, without those it means by a star.
+/// The kinds that a policy names without wildcards.
 fn kinds_of(kinds: &Kinds, policy: &Value) -> Vec<GroupVersionKind> {
     let mut found = BTreeSet::new();
     for rule in policy.items(&["spec", "matchConstraints", "resourceRules"]) {
@@ -111,7 +111,7 @@ fn kinds_of(kinds: &Kinds, policy: &Value) -> Vec<GroupVersionKind> {
         }
     }
     let made = found.into_iter().map(|(group, version, kind)| GroupVersionKind { group, version, kind });
-    made.take(MOST_KINDS).collect()
+    made.take(MAX_KINDS).collect()
 }
 
 fn type_of(kinds: &Kinds, kind: &GroupVersionKind) -> Option<Type> {
@@ -127,7 +127,7 @@ mod tests {
     use knarr_api::catalogue::Catalogue;
 
     #[test]
-    fn expressions_are_checked_against_the_kinds_they_look_at() {
+    fn expressions_are_checked_against_the_matched_kinds() {
         let kinds = Kinds::new(Catalogue::built_in(), &Default::default(), no_descriptions());
         let policy = |expression: &str, message: &str| {
             json!({"spec": {
@@ -147,9 +147,9 @@ mod tests {
         let found = warnings(&kinds, &policy("object.spec.replicas > '1'", "'got ' + object.spec.replicas"));
         assert_eq!(found.len(), 2);
         assert_eq!(found[0]["fieldRef"], "spec.validations[0].expression");
-        let words = found[0]["warning"].as_str().unwrap();
-        assert!(words.contains("found no matching overload for '_>_' applied to '(int, string)'"), "{words}");
-        assert!(words.starts_with("apps/v1, Kind=Deployment: "), "{words}");
+        let warning = found[0]["warning"].as_str().unwrap();
+        assert!(warning.contains("found no matching overload for '_>_' applied to '(int, string)'"), "{warning}");
+        assert!(warning.starts_with("apps/v1, Kind=Deployment: "), "{warning}");
         assert!(found[1]["warning"].as_str().unwrap().contains("'_+_' applied to '(string, int)'"));
     }
 }

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: writes must satisfy expressions.
+//! ValidatingAdmissionPolicy: refuses writes that do not satisfy CEL expressions.
 
 use std::borrow::Cow;
 
@@ -21,10 +21,10 @@ use crate::object_reader::ObjectReader;
 use crate::resource_request::ResourceRequest;
 
 const RESOURCES: (&str, &str) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
-const LONGEST_MESSAGE: usize = 5 * 1024;
-const LONGEST_ANNOTATION: usize = 10 * 1024;
+const MAX_MESSAGE_BYTES: usize = 5 * 1024;
+const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
-/// What a validating policy demands.
+/// The validations of a policy.
 #[derive(Debug)]
 pub struct Body {
     validations: Vec<Validation>,
@@ -61,21 +61,21 @@ impl Body {
     }
 }
 
-/// A demand that was not met, or could not be looked at.
+/// A validation that failed or could not be evaluated.
 #[derive(Debug, PartialEq, Eq)]
 struct Denial {
-    /// Which demand it was.
+    /// The index of the validation.
     index: usize,
     message: String,
     reason: String,
 }
 
-/// What the evaluation of a policy came to.
+/// The result of evaluating a policy.
 #[derive(Debug, Default)]
 struct Verdict {
     denials: Vec<Denial>,
     annotations: Vec<(String, String)>,
-    /// Annotations that failed refuse the write whatever the binding's actions are.
+    /// A failed annotation, which refuses the write whatever the binding's actions are.
     broken: Option<String>,
 }
 
@@ -110,7 +110,7 @@ impl Plugin for ValidatingPolicies {
         let Some(call) = write.call else { return Ok(()) };
         let mut refusals = Vec::new();
         for policy in self.all(objects)?.iter() {
-            judge(policy, write, call, objects, &mut refusals).await?;
+            evaluate_policy(policy, write, call, objects, &mut refusals).await?;
         }
         match refusals.into_iter().next() {
             None => Ok(()),
@@ -119,10 +119,10 @@ impl Plugin for ValidatingPolicies {
     }
 }
 
-/// Refusals with their messages and reasons; the first is told.
+/// Refusals with their messages and reasons; the first is returned to the client.
 type Refusals = Vec<(String, String)>;
 
-async fn judge(
+async fn evaluate_policy(
     policy: &Policy<Body>,
     write: &mut Write<'_>,
     call: &ResourceRequest<'_>,
@@ -132,7 +132,8 @@ async fn judge(
     let misconfigured = |binding: Option<&Binding>, why: &str, refusals: &mut Refusals| {
         if !policy.ignores_failure {
             let what = if binding.is_some() { "binding" } else { "policy" };
-            refusals.push((shown(policy, binding, &format!("failed to configure {what}: {why}")), String::new()));
+            refusals
+                .push((refusal_message(policy, binding, &format!("failed to configure {what}: {why}")), String::new()));
         }
     };
     let matched = match policy.criteria.matches(write, call, objects) {
@@ -209,12 +210,13 @@ fn evaluate(
     parameter: Option<&Value>,
     namespace: &Value,
 ) -> Verdict {
-    let told = Value::Object(request::describe(write, &versioned.matched, call.operation_options(write.operation)));
+    let description =
+        Value::Object(request::describe(write, &versioned.matched, call.operation_options(write.operation)));
     let authority = RequestAuthority { call, subresource: write.subresource, name: write.known_name() };
     let input = Input {
         object: &versioned.object,
         old: &versioned.old,
-        request: &told,
+        request: &description,
         parameter,
         namespace,
         authorizer: &authority,
@@ -257,7 +259,7 @@ fn evaluate(
     verdict
 }
 
-/// A policy that could not be evaluated at all.
+/// The result of a policy that could not be evaluated.
 fn failed(policy: &Policy<Body>, message: String) -> Verdict {
     let mut verdict = Verdict::default();
     if !policy.ignores_failure {
@@ -266,20 +268,20 @@ fn failed(policy: &Policy<Body>, message: String) -> Verdict {
     verdict
 }
 
-/// What the client is told: what an expression says, else what the policy says, else what was demanded.
+/// The message to the client: of the message expression, else of the policy, else the failed expression.
 fn told_message<'a>(evaluation: &mut Evaluation<'a>, validation: &'a Validation) -> Result<String, String> {
     let mut message = String::new();
     if let Some(expression) = &validation.message_expression {
         match evaluation.evaluate(expression) {
             Ok(Cel::String(text)) => {
                 let text = text.trim();
-                if text.len() <= LONGEST_MESSAGE && !text.contains('\n') {
+                if text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n') {
                     message = text.to_owned();
                 }
             }
             Ok(_) => {}
             Err(Failure::OutOfBudget(why)) => return Err(why),
-            Err(Failure::Failed(why)) => tracing::debug!(why, "a messageExpression failed"),
+            Err(Failure::Failed(why)) => tracing::debug!(why, "messageExpression failed"),
         }
     }
     Ok(match (message.is_empty(), validation.message.is_empty()) {
@@ -294,8 +296,8 @@ fn annotation<'a>(evaluation: &mut Evaluation<'a>, expression: &'a Expression) -
         Ok(Cel::Null) => Ok(None),
         Ok(Cel::String(text)) => {
             let mut text = Cow::into_owned(text).trim().to_owned();
-            if text.len() > LONGEST_ANNOTATION {
-                let end = (0..=LONGEST_ANNOTATION).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            if text.len() > MAX_ANNOTATION_BYTES {
+                let end = (0..=MAX_ANNOTATION_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
                 text.truncate(end);
             }
             Ok(Some(text).filter(|text| !text.is_empty()))
@@ -309,7 +311,7 @@ fn annotation<'a>(evaluation: &mut Evaluation<'a>, expression: &'a Expression) -
     }
 }
 
-/// Does with a verdict what the binding says.
+/// Applies the binding's actions to a verdict.
 fn enforce(
     policy: &Policy<Body>,
     binding: &Binding,
@@ -321,28 +323,33 @@ fn enforce(
     for denial in &verdict.denials {
         for action in &binding.actions {
             match action.as_str() {
-                "Deny" => refusals.push((shown(policy, Some(binding), &denial.message), denial.reason.clone())),
+                "Deny" => {
+                    refusals.push((refusal_message(policy, Some(binding), &denial.message), denial.reason.clone()))
+                }
                 "Warn" => write.warnings.push(format!(
                     "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
                     policy.name, binding.name, denial.message
                 )),
                 "Audit" => {
-                    let told = json!([{
+                    let description = json!([{
                         "message": denial.message, "policy": policy.name, "binding": binding.name,
                         "expressionIndex": denial.index, "validationActions": binding.actions,
                     }]);
-                    call.annotate("validation.policy.admission.k8s.io/validation_failure".to_owned(), told.to_string());
+                    call.annotate(
+                        "validation.policy.admission.k8s.io/validation_failure".to_owned(),
+                        description.to_string(),
+                    );
                 }
                 _ => {}
             }
         }
     }
     if let Some(why) = &verdict.broken {
-        refusals.push((shown(policy, Some(binding), why), String::new()));
+        refusals.push((refusal_message(policy, Some(binding), why), String::new()));
     }
 }
 
-fn shown(policy: &Policy<Body>, binding: Option<&Binding>, message: &str) -> String {
+fn refusal_message(policy: &Policy<Body>, binding: Option<&Binding>, message: &str) -> String {
     match binding {
         Some(binding) => format!(
             "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {message}",

@@ -1,4 +1,4 @@
-//! What a write costs each quota, and whether that is too much.
+//! How much a write adds to each quota, and whether that exceeds it.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::super::{Operation, Write};
 use super::scope::{attributes_classes, is_terminating, selects};
 use super::usage::{concerns, unnamed, usage};
 
-/// A quota and what it will have used.
+/// A quota and its new usage.
 #[derive(Debug)]
 pub struct Charge {
     pub quota: Arc<Value>,
     pub used: Value,
 }
 
-/// What quotas look at of a write, so that it can be charged together with others.
+/// The data of a write that quotas need, so that it can be charged together with others.
 #[derive(Debug)]
 pub struct Demand {
     operation: Operation,
@@ -30,7 +30,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// None where the write cannot use more of anything.
+    /// `None` if the write cannot increase any usage.
     pub fn of(write: &Write<'_>) -> Option<Demand> {
         counts(write).then(|| Demand {
             operation: write.operation,
@@ -126,7 +126,7 @@ fn restricts(write: &Demand, quota: &Value) -> Result<Option<Amounts>, Status> {
     Ok(Some(hard))
 }
 
-/// What there is more of than before; never negative.
+/// The increase since before; never negative.
 fn grown(now: &Amounts, before: &Amounts) -> Amounts {
     let mut grown = now.clone();
     for (name, amount) in &mut grown {
@@ -145,7 +145,7 @@ fn new_use(write: &Demand, quota: &Value, hard: &Amounts, delta: &Amounts) -> Re
     for (name, amount) in delta {
         let mut sum = used.get(name).cloned().unwrap_or_default();
         sum.add(amount);
-        if hard.get(name).is_some_and(|most| sum > *most) {
+        if hard.get(name).is_some_and(|limit| sum > *limit) {
             exceeded.push(name);
         }
         written.insert(name.clone(), sum.to_string().into());

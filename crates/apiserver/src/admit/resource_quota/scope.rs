@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::resources::amounts;
 
-/// Whether a quota counts the object at all. Scopes select pods, and claims by their attributes class.
+/// Whether a quota applies to the object. Scopes select pods, and claims by their attributes class.
 pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bool {
     let plain =
         quota.items(&["spec", "scopes"]).iter().filter_map(Value::as_str).map(|scope| (scope, "Exists", &[][..]));
@@ -30,7 +30,7 @@ pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bo
     })
 }
 
-/// The attributes classes that a claim asks for, has, or is being changed to.
+/// The attributes classes that a claim requests, has, or is being changed to.
 pub fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
     let places: [&[&str]; 3] = [
         &["spec", "volumeAttributesClassName"],
@@ -69,13 +69,13 @@ pub fn is_terminating(pod: &Value) -> bool {
 fn is_best_effort(pod: &Value) -> bool {
     let lists = ["containers", "initContainers"];
     let mut containers = lists.into_iter().flat_map(|list| pod.items(&["spec", list])).chain(pod.get("spec"));
-    let asks = |object: &Value| {
+    let has_requests = |object: &Value| {
         ["requests", "limits"].iter().any(|which| {
             let given = amounts(object.at(&["resources", which]));
             ["cpu", "memory"].iter().any(|name| given.get(*name).is_some_and(|amount| !amount.is_zero()))
         })
     };
-    !containers.any(asks)
+    !containers.any(has_requests)
 }
 
 fn reaches_across_namespaces(pod: &Value) -> bool {

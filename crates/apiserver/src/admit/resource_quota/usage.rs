@@ -1,4 +1,4 @@
-//! What an object counts as in quotas.
+//! How much of each quota resource an object uses.
 
 use knarr_api::quantity::{Format, Quantity};
 use knarr_api::value::Read;
@@ -31,7 +31,7 @@ pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
     used
 }
 
-/// A pod that has ended uses nothing but its place among the objects.
+/// A terminated pod counts only as an object.
 fn add_pod(used: &mut Amounts, pod: &Value) {
     if matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded") {
         return;
@@ -87,9 +87,9 @@ fn add_claim(used: &mut Amounts, claim: &Value) {
     }
 }
 
-/// Of a quota's resources, those that this kind of object counts towards.
+/// Whether this kind of object counts towards a quota resource.
 pub fn concerns(group: &str, resource: &str, name: &str) -> bool {
-    // Events come from components, not from who would be held to the quota.
+    // Events are created by components, not by the users that quotas limit.
     if let ("" | "events.k8s.io", "events") = (group, resource) {
         return false;
     }
@@ -116,7 +116,7 @@ pub fn concerns(group: &str, resource: &str, name: &str) -> bool {
     counted || own
 }
 
-/// Compute resources that every container must name when a quota counts them, and the containers that do not.
+/// The error for containers that do not set compute resources that a quota limits.
 pub fn unnamed(pod: &Value, hard: &[&str]) -> Option<String> {
     if pod.has(&["spec", "resources"]) && !amounts(pod.at(&["spec", "resources", "requests"])).is_empty() {
         return None;
@@ -157,21 +157,21 @@ mod tests {
 
     #[test]
     fn objects_count_as_quotas_name_them() {
-        let shown = |group: &str, resource: &str, object: Value| -> Vec<String> {
+        let rendered = |group: &str, resource: &str, object: Value| -> Vec<String> {
             usage(group, resource, &object).iter().map(|(name, amount)| format!("{name}={amount}")).collect()
         };
-        assert_eq!(shown("apps", "deployments", json!({})), ["count/deployments.apps=1"]);
+        assert_eq!(rendered("apps", "deployments", json!({})), ["count/deployments.apps=1"]);
         assert_eq!(
-            shown("", "services", json!({"spec": {"type": "NodePort", "ports": [{}, {}]}})),
+            rendered("", "services", json!({"spec": {"type": "NodePort", "ports": [{}, {}]}})),
             ["count/services=1", "services=1", "services.loadbalancers=0", "services.nodeports=2"]
         );
         let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "1", "example.com/gpu": "2"}}}]}});
         assert_eq!(
-            shown("", "pods", pod),
+            rendered("", "pods", pod),
             ["count/pods=1", "cpu=1", "pods=1", "requests.cpu=1", "requests.example.com/gpu=2"]
         );
         let ended = json!({"status": {"phase": "Succeeded"}});
-        assert_eq!(shown("", "pods", ended), ["count/pods=1"]);
+        assert_eq!(rendered("", "pods", ended), ["count/pods=1"]);
     }
 
     #[test]

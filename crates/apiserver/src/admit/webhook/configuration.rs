@@ -1,4 +1,4 @@
-//! Webhooks as their configurations describe them.
+//! Webhooks read from their configuration objects.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ const DEFAULT_SECONDS: u64 = 10;
 pub struct Webhook {
     pub configuration: String,
     pub name: String,
-    /// What it is told apart by.
+    /// The unique key.
     pub key: String,
     pub criteria: Criteria,
     pub conditions: Conditions,
     pub destination: Result<Destination, String>,
-    /// Whether writes pass when it cannot be called.
+    /// Whether writes are allowed if the call fails.
     pub ignores_failure: bool,
-    /// Whether it may be asked about a dry run.
-    pub takes_dry_runs: bool,
+    /// Whether it may be called for dry runs.
+    pub supports_dry_run: bool,
     pub limit: Duration,
     pub review_versions: Vec<String>,
-    /// Whether it wants to see what others change after it.
+    /// Whether it is reinvoked after later changes by others.
     pub reinvoked: bool,
 }
 
-/// All webhooks of all configurations, in the order they are asked.
+/// All webhooks of all configurations, in call order.
 pub fn read(objects: &dyn ObjectReader, resource: &str) -> Result<Vec<Webhook>, Status> {
     let configurations = cached::all(objects, resource)?;
     let each = configurations.iter().flat_map(|configuration| {
@@ -59,7 +59,7 @@ impl Webhook {
             conditions: Conditions::read(webhook.items(&["matchConditions"]), false, ignores_failure),
             destination: Destination::of_webhook(webhook.at(&["clientConfig"])),
             ignores_failure,
-            takes_dry_runs: matches!(webhook.text(&["sideEffects"]), "None" | "NoneOnDryRun"),
+            supports_dry_run: matches!(webhook.text(&["sideEffects"]), "None" | "NoneOnDryRun"),
             limit: Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS)),
             review_versions: versions.filter_map(Value::as_str).map(str::to_owned).collect(),
             reinvoked: webhook.text(&["reinvocationPolicy"]) == "IfNeeded",

@@ -1,4 +1,4 @@
-//! Admission webhooks: servers that change a write, or refuse it, by the rules of their configurations.
+//! Admission webhooks: external servers that change or refuse the writes that match their configuration.
 
 mod call;
 mod configuration;
@@ -20,10 +20,10 @@ use crate::resource_request::ResourceRequest;
 use call::Failure;
 use configuration::Webhook;
 
-/// Webhooks that may change what they see. They are asked one after the other.
+/// Webhooks that may change objects. They are called one after the other.
 pub struct MutatingWebhooks(Cached<Vec<Webhook>>);
 
-/// Webhooks that may only refuse. They are asked side by side.
+/// Webhooks that may only refuse. They are called in parallel.
 pub struct ValidatingWebhooks(Cached<Vec<Webhook>>);
 
 impl MutatingWebhooks {
@@ -51,36 +51,36 @@ impl Plugin for MutatingWebhooks {
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let webhooks = self.0.get(objects, |objects| configuration::read(objects, "mutatingwebhookconfigurations"))?;
-        let again = write.reinvocation.again;
-        write.reinvocation.webhooks.begin(again, write.object);
+        let is_second_round = write.reinvocation.is_second_round;
+        write.reinvocation.webhooks.start_round(is_second_round, write.object);
         for (index, webhook) in webhooks.iter().enumerate() {
-            let Some(mut versioned) = concerned(webhook, write, call, objects).await? else { continue };
-            if !write.reinvocation.webhooks.should_ask(again, &webhook.key) {
+            let Some(mut versioned) = matching_version(webhook, write, call, objects).await? else { continue };
+            if !write.reinvocation.webhooks.should_invoke(is_second_round, &webhook.key) {
                 continue;
             }
-            let round = u8::from(again);
+            let round = u8::from(is_second_round);
             let outcome = mutate(webhook, write, call, &mut versioned, (round, index)).await;
             let changed = matches!(outcome, Ok(true));
             if changed {
                 versioned.write_back(write, call).await?;
-                write.reinvocation.webhooks.require();
-                write.reinvocation.wanted = true;
+                write.reinvocation.webhooks.require_all();
+                write.reinvocation.is_required = true;
             }
             annotate(call, webhook, changed, (round, index));
             if webhook.reinvoked {
-                write.reinvocation.webhooks.asked(&webhook.key);
+                write.reinvocation.webhooks.record_invocation(&webhook.key);
             }
             if let Err(failure) = outcome {
                 let key = format!("failed-open.mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
-                settle(webhook, call, failure, &key)?;
+                apply_failure_policy(webhook, call, failure, &key)?;
             }
         }
-        write.reinvocation.webhooks.end(write.object);
+        write.reinvocation.webhooks.end_round(write.object);
         Ok(())
     }
 }
 
-/// Asks a mutating webhook; true when it changed the object.
+/// Calls a mutating webhook; true if it changed the object.
 async fn mutate(
     webhook: &Webhook,
     write: &mut Write<'_>,
@@ -88,13 +88,13 @@ async fn mutate(
     versioned: &mut Versioned,
     (round, index): (u8, usize),
 ) -> Result<bool, Failure> {
-    let answer = call::ask(webhook, write, call, versioned, true).await?;
-    write.warnings.extend(answer.warnings.iter().cloned());
-    for (key, value) in &answer.annotations {
+    let response = call::call(webhook, write, call, versioned, true).await?;
+    write.warnings.extend(response.warnings.iter().cloned());
+    for (key, value) in &response.annotations {
         call.annotate(format!("{}/{key}", webhook.name), value.clone());
     }
-    let answer = answer.allowed()?;
-    let Some(patch) = answer.patch else { return Ok(false) };
+    let response = response.allowed()?;
+    let Some(patch) = response.patch else { return Ok(false) };
     if versioned.object.is_null() {
         let why = format!(
             "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
@@ -105,10 +105,10 @@ async fn mutate(
     let mut patched = versioned.object.clone();
     patch.patch.apply(&mut patched).map_err(|error| Failure::Refused(Status::internal(error)))?;
     let key = format!("patch.webhook.admission.k8s.io/round_{round}_index_{index}");
-    let told = serde_json::json!({
+    let description = serde_json::json!({
         "configuration": webhook.configuration, "webhook": webhook.name, "patch": patch.text, "patchType": "JSONPatch",
     });
-    call.annotate_request(key, told.to_string());
+    call.annotate_request(key, description.to_string());
     let before = versioned.object.clone();
     versioned.accept(write, call, &patched).map_err(Failure::Refused)?;
     Ok(versioned.object != before)
@@ -116,10 +116,10 @@ async fn mutate(
 
 fn annotate(call: &ResourceRequest<'_>, webhook: &Webhook, mutated: bool, (round, index): (u8, usize)) {
     let key = format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
-    let told = serde_json::json!({
+    let description = serde_json::json!({
         "configuration": webhook.configuration, "webhook": webhook.name, "mutated": mutated,
     });
-    call.annotate(key, told.to_string());
+    call.annotate(key, description.to_string());
 }
 
 #[async_trait]
@@ -134,31 +134,32 @@ impl Plugin for ValidatingWebhooks {
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"))?;
-        let mut asked = Vec::new();
+        let webhooks =
+            self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"))?;
+        let mut matching = Vec::new();
         for webhook in webhooks.iter() {
-            if let Some(versioned) = concerned(webhook, write, call, objects).await? {
-                asked.push((webhook, versioned));
+            if let Some(versioned) = matching_version(webhook, write, call, objects).await? {
+                matching.push((webhook, versioned));
             }
         }
-        let seen = &*write;
-        let answers = join_all(asked.iter().map(|(webhook, versioned)| async move {
-            let answered = call::ask(webhook, seen, call, versioned, false).await;
-            (*webhook, answered)
+        let shared = &*write;
+        let outcomes = join_all(matching.iter().map(|(webhook, versioned)| async move {
+            let outcome = call::call(webhook, shared, call, versioned, false).await;
+            (*webhook, outcome)
         }))
         .await;
         let mut refusal = None;
-        for (index, (webhook, answered)) in answers.into_iter().enumerate() {
-            let outcome = answered.and_then(|answer| {
-                write.warnings.extend(answer.warnings.iter().cloned());
-                for (key, value) in &answer.annotations {
+        for (index, (webhook, outcome)) in outcomes.into_iter().enumerate() {
+            let outcome = outcome.and_then(|response| {
+                write.warnings.extend(response.warnings.iter().cloned());
+                for (key, value) in &response.annotations {
                     call.annotate(format!("{}/{key}", webhook.name), value.clone());
                 }
-                answer.allowed().map(drop)
+                response.allowed().map(drop)
             });
             if let Err(failure) = outcome {
                 let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
-                if let Err(status) = settle(webhook, call, failure, &key) {
+                if let Err(status) = apply_failure_policy(webhook, call, failure, &key) {
                     refusal.get_or_insert(status);
                 }
             }
@@ -174,8 +175,8 @@ fn has_any(cached: &Cached<Vec<Webhook>>, resource: &'static str, write: &Write<
     webhooks.map_or(true, |webhooks| !webhooks.is_empty()) && !is_exempt(write)
 }
 
-/// The write as a webhook is to see it; `None` when it is not concerned.
-async fn concerned(
+/// The write in the version that a webhook matches; `None` if it does not match.
+async fn matching_version(
     webhook: &Webhook,
     write: &Write<'_>,
     call: &ResourceRequest<'_>,
@@ -203,27 +204,32 @@ fn conditions_hold(
     versioned: &Versioned,
     matched: &Matched,
 ) -> Result<bool, String> {
-    let told = Value::Object(request::describe(write, matched, call.operation_options(write.operation)));
+    let description = Value::Object(request::describe(write, matched, call.operation_options(write.operation)));
     let authority = RequestAuthority { call, subresource: write.subresource, name: write.known_name() };
     webhook.conditions.hold(&Input {
         object: &versioned.object,
         old: &versioned.old,
-        request: &told,
+        request: &description,
         parameter: None,
         namespace: &Value::Null,
         authorizer: &authority,
     })
 }
 
-/// What a webhook that did not agree means: a refusal counts, a failed call only when its policy says so.
-fn settle(webhook: &Webhook, call: &ResourceRequest<'_>, failure: Failure, open_key: &str) -> Result<(), Status> {
+/// Converts a failure to an error: a refusal always is one, a failed call only if the failure policy says so.
+fn apply_failure_policy(
+    webhook: &Webhook,
+    call: &ResourceRequest<'_>,
+    failure: Failure,
+    open_key: &str,
+) -> Result<(), Status> {
     match failure {
         Failure::Refused(status) => Err(status),
-        Failure::Uncalled(why) if webhook.ignores_failure => {
+        Failure::CallFailed(why) if webhook.ignores_failure => {
             tracing::warn!(webhook = webhook.name, %why, "failed calling webhook, failing open");
             call.annotate(open_key.to_owned(), webhook.name.clone());
             Ok(())
         }
-        Failure::Uncalled(why) => Err(Status::internal(format!("failed calling webhook {:?}: {why}", webhook.name))),
+        Failure::CallFailed(why) => Err(Status::internal(format!("failed calling webhook {:?}: {why}", webhook.name))),
     }
 }

@@ -1,4 +1,4 @@
-//! AdmissionReview: what is sent to a webhook, and what it answers.
+//! AdmissionReview: builds the request to a webhook and reads its response.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,18 +13,18 @@ use crate::admit::dynamic::request;
 use crate::admit::dynamic::versioned::Versioned;
 use crate::resource_request::ResourceRequest;
 
-/// The review of a write in one of the two versions, which differ in their name only.
+/// The review of a write in one of both versions, which differ only in name.
 pub fn make(write: &Write<'_>, call: &ResourceRequest<'_>, versioned: &Versioned, version: &str, uid: &str) -> Value {
-    let mut told = request::describe(write, &versioned.matched, call.operation_options(write.operation));
-    told.insert("uid".to_owned(), uid.into());
-    told.insert("object".to_owned(), versioned.object.clone());
-    told.insert("oldObject".to_owned(), versioned.old.clone());
-    json!({"kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": told})
+    let mut request = request::describe(write, &versioned.matched, call.operation_options(write.operation));
+    request.insert("uid".to_owned(), uid.into());
+    request.insert("object".to_owned(), versioned.object.clone());
+    request.insert("oldObject".to_owned(), versioned.old.clone());
+    json!({"kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request})
 }
 
-/// What a webhook said.
+/// The response of a webhook.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ReviewResponse {
     allowed: bool,
     refusal: Status,
     pub patch: Option<Patch>,
@@ -35,18 +35,18 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Patch {
     pub patch: JsonPatch,
-    /// As it came.
+    /// As received.
     pub text: Value,
 }
 
-impl Answer {
-    /// The answer, unless it is a refusal.
-    pub fn allowed(self) -> Result<Answer, Failure> {
+impl ReviewResponse {
+    /// The response, unless it is a refusal.
+    pub fn allowed(self) -> Result<ReviewResponse, Failure> {
         if self.allowed { Ok(self) } else { Err(Failure::Refused(self.refusal)) }
     }
 }
 
-/// What can be wrong with an answer.
+/// Why a response is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadError {
     Unreadable(String),
@@ -55,7 +55,13 @@ pub enum ReadError {
     PatchType(String),
 }
 
-pub fn read(bytes: &[u8], version: &str, uid: &str, mutating: bool, webhook: &str) -> Result<Answer, ReadError> {
+pub fn read(
+    bytes: &[u8],
+    version: &str,
+    uid: &str,
+    mutating: bool,
+    webhook: &str,
+) -> Result<ReviewResponse, ReadError> {
     let review: Value = serde_json::from_slice(bytes)
         .map_err(|error| ReadError::Unreadable(format!("couldn't get version/kind; json parse error: {error}")))?;
     let response = review.at(&["response"]);
@@ -83,7 +89,7 @@ pub fn read(bytes: &[u8], version: &str, uid: &str, mutating: bool, webhook: &st
     let patch = if mutating && allowed && !patch.is_empty() { read_patch(&patch, kind, version)? } else { None };
     let texts = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let annotations = response.fields(&["auditAnnotations"]).into_iter().flatten();
-    Ok(Answer {
+    Ok(ReviewResponse {
         allowed,
         refusal: refusal(webhook, response.at(&["status"])),
         patch,
@@ -128,7 +134,7 @@ fn read_patch(patch: &[u8], kind: &Value, version: &str) -> Result<Option<Patch>
     }
 }
 
-/// A refusal as the client is told it, whatever the webhook left out.
+/// The error that the client gets for a refusal; sets what the webhook left out.
 fn refusal(webhook: &str, given: &Value) -> Status {
     let mut status = Status::from_value(given);
     if status.code < 400 {
@@ -147,20 +153,20 @@ fn refusal(webhook: &str, given: &Value) -> Status {
 mod tests {
     use super::*;
 
-    fn answer(response: Value, mutating: bool) -> Result<Answer, ReadError> {
+    fn read_response(response: Value, mutating: bool) -> Result<ReviewResponse, ReadError> {
         let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
         read(review.to_string().as_bytes(), "v1", "u", mutating, "w")
     }
 
     #[test]
-    fn refusals_say_who_refused() {
+    fn refusals_name_the_webhook() {
         for (status, message, code) in [
             (json!({"message": "no", "code": 403}), "admission webhook \"w\" denied the request: no", 403),
             (json!({"reason": "Because"}), "admission webhook \"w\" denied the request: Because", 400),
             (Value::Null, "admission webhook \"w\" denied the request without explanation", 400),
         ] {
-            let answer = answer(json!({"uid": "u", "allowed": false, "status": status}), false).unwrap();
-            match answer.allowed() {
+            let response = read_response(json!({"uid": "u", "allowed": false, "status": status}), false).unwrap();
+            match response.allowed() {
                 Err(Failure::Refused(status)) => assert_eq!((status.message.as_str(), status.code), (message, code)),
                 other => panic!("{other:?}"),
             }
@@ -168,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_must_fit_the_question() {
+    fn responses_must_match_the_request() {
         let patch = STANDARD.encode(r#"[{"op":"add","path":"/a","value":1}]"#);
         let table = [
             (json!({"uid": "x"}), true, "expected response.uid=\"u\", got \"x\""),
@@ -176,9 +182,9 @@ mod tests {
             (json!({"uid": "u", "patch": patch}), false, "validating webhook may not return response.patch"),
         ];
         for (response, mutating, expected) in table {
-            assert_eq!(answer(response, mutating).unwrap_err(), ReadError::Invalid(expected.to_owned()));
+            assert_eq!(read_response(response, mutating).unwrap_err(), ReadError::Invalid(expected.to_owned()));
         }
-        let good = answer(
+        let good = read_response(
             json!({"uid": "u", "allowed": true, "patch": patch, "patchType": "JSONPatch", "warnings": ["a"]}),
             true,
         );

@@ -1,4 +1,4 @@
-//! Writes that policies and webhooks look at, through the whole server.
+//! Tests of admission policies and webhooks on the whole server.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,7 +25,7 @@ async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
 }
 
 #[tokio::test]
-async fn validating_policies_refuse_what_breaks_them() {
+async fn validating_policies_refuse_violations() {
     let cluster = Cluster::new().await;
     let policy = json!({"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p.example.com"}, "spec": {
         "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
@@ -50,10 +50,10 @@ async fn validating_policies_refuse_what_breaks_them() {
     };
     let (code, refused) = cluster.request("POST", MAPS, "application/json", checked("a", "3")).await;
     assert_eq!(code, 422);
-    let words = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p.example.com' with binding 'b.example.com' \
+    let message = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p.example.com' with binding 'b.example.com' \
                  denied request: failed to configure binding: no params found for policy binding with `Deny` \
                  parameterNotFoundAction";
-    assert_eq!(refused["message"], words);
+    assert_eq!(refused["message"], message);
     make(&cluster, MAPS, map("limits", json!({"limit": "5"}))).await;
     make(&cluster, MAPS, checked("a", "3")).await;
     let (code, refused) = cluster.request("POST", MAPS, "application/json", checked("b", "9")).await;
@@ -65,7 +65,7 @@ async fn validating_policies_refuse_what_breaks_them() {
 }
 
 #[tokio::test]
-async fn mutating_policies_change_what_they_see() {
+async fn mutating_policies_change_objects() {
     let cluster = Cluster::new().await;
     let mut rule = rule();
     rule["operations"] = json!(["CREATE"]);
@@ -86,12 +86,12 @@ async fn mutating_policies_change_what_they_see() {
     }
     let made = make(&cluster, MAPS, map("m", json!({"a": "1"}))).await;
     assert_eq!(made["metadata"]["annotations"], json!({"by": "m"}));
-    assert_eq!(made["metadata"]["labels"], json!({"seen": "late"}), "asked again after the other changed it");
+    assert_eq!(made["metadata"]["labels"], json!({"seen": "late"}), "reinvoked after the other policy changed it");
     let made = make(&cluster, MAPS, map("n", json!({"skip": "1"}))).await;
     assert_eq!(made["metadata"].get("labels"), None);
 }
 
-/// A webhook that refuses maps named `bad`, patches those named `plain`, and warns of all.
+/// A webhook that refuses config maps named `bad`, patches those named `plain`, and always warns.
 async fn webhook() -> TestServer {
     TestServer::start(|path, review| {
         let request = &review["request"];
@@ -147,7 +147,7 @@ async fn webhooks_change_and_refuse() {
 }
 
 #[tokio::test]
-async fn webhooks_that_fail_close_or_open() {
+async fn failed_webhook_calls_refuse_or_allow_by_failure_policy() {
     let cluster = Cluster::new().await;
     let server = TestServer::start(|_, _| json!({"kind": "AdmissionReview"})).await;
     let path = format!("{GROUP}/validatingwebhookconfigurations");
@@ -155,9 +155,9 @@ async fn webhooks_that_fail_close_or_open() {
     make(&cluster, &path, closed).await;
     let (code, refused) = cluster.request("POST", MAPS, "application/json", map("m", json!({}))).await;
     assert_eq!(code, 500);
-    let words = "Internal error occurred: failed calling webhook \"w.example.com\": received invalid webhook response: \
+    let message = "Internal error occurred: failed calling webhook \"w.example.com\": received invalid webhook response: \
                  webhook response was absent";
-    assert_eq!(refused["message"], words);
+    assert_eq!(refused["message"], message);
     cluster.request("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
     let mut elsewhere = server.client_config("/");
     elsewhere["caBundle"] = Value::Null;

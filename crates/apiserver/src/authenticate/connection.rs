@@ -1,4 +1,4 @@
-//! What the certificates of a connection prove, each time a request comes.
+//! Authenticates the requests of a connection by its client certificates, again for each request.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use super::certificate::user_of_certificate;
 use super::front_proxy::CLIENT as FRONT_PROXY_CLIENT;
 use crate::request::Sender;
 
-/// The authorities of two kinds of clients. A certificate of the one never does for the other.
-pub struct Clients {
-    /// They sign for users.
+/// The certificate authorities of both kinds of clients. A certificate signed by one kind is never accepted as the other.
+pub struct ClientAuthorities {
+    /// Authorities of users.
     pub users: Authorities,
-    /// They sign for servers that authenticate users themselves.
+    /// Authorities of front proxies, which authenticate users themselves.
     pub proxies: Authorities,
 }
 
-impl Clients {
+impl ClientAuthorities {
     fn sender(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Sender {
         let Some(leaf) = chain.first() else { return Sender::Remote(None) };
         if self.proxies.verify(chain, now).is_ok() {
@@ -25,37 +25,37 @@ impl Clients {
             return if is_allowed { Sender::FrontProxy } else { Sender::Refused };
         }
         if let Err(error) = self.users.verify(chain, now) {
-            tracing::debug!(%error, "a client certificate was refused");
+            tracing::debug!(%error, "client certificate rejected");
             return Sender::Refused;
         }
         match user_of_certificate(leaf) {
             Ok(user) => Sender::Remote(Some(Arc::new(user))),
             Err(error) => {
-                tracing::debug!(%error, "a client certificate names nobody");
+                tracing::debug!(%error, "client certificate names no user");
                 Sender::Refused
             }
         }
     }
 }
 
-/// A connection and what its client showed.
-pub struct Connected {
-    clients: Arc<Clients>,
+/// A connection with the certificates its client presented.
+pub struct ClientConnection {
+    clients: Arc<ClientAuthorities>,
     chain: Vec<CertificateDer<'static>>,
     sender: Sender,
-    /// Until then the verdict of the beginning holds.
-    good_until: Option<UnixTime>,
+    /// Until this time the sender found at the start stays valid.
+    valid_until_time: Option<UnixTime>,
 }
 
-impl Connected {
-    pub fn new(clients: Arc<Clients>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
+impl ClientConnection {
+    pub fn new(clients: Arc<ClientAuthorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
         let sender = clients.sender(chain, now);
-        Connected { clients, chain: chain.to_vec(), sender, good_until: valid_until(chain) }
+        ClientConnection { clients, chain: chain.to_vec(), sender, valid_until_time: valid_until(chain) }
     }
 
-    /// Who sends what comes over the connection now.
+    /// The sender of a request that arrives now.
     pub fn sender(&self, now: UnixTime) -> Sender {
-        if self.chain.is_empty() || self.good_until.is_some_and(|end| now <= end) {
+        if self.chain.is_empty() || self.valid_until_time.is_some_and(|end| now <= end) {
             return self.sender.clone();
         }
         self.clients.sender(&self.chain, now)
@@ -78,20 +78,21 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_good_for_what_its_authority_signs_for() {
+    fn a_certificate_is_accepted_only_for_its_authoritys_kind_of_client() {
         let directory = tempfile::tempdir().unwrap();
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
         let client = |user: &str, group: &str| Purpose::Client { user: user.into(), group: group.into() };
         let clients = pki.serving.clients();
-        let sender = |chain: &[CertificateDer<'static>]| match Connected::new(Arc::clone(&clients), chain, moment(now))
-            .sender(moment(now))
-        {
-            Sender::Remote(user) => user.map_or("anonymous".to_owned(), |user| user.name.clone()),
-            Sender::FrontProxy => "a front proxy".to_owned(),
-            Sender::Refused => "refused".to_owned(),
-            Sender::Trusted(_) => "trusted".to_owned(),
-        };
+        let sender =
+            |chain: &[CertificateDer<'static>]| match ClientConnection::new(Arc::clone(&clients), chain, moment(now))
+                .sender(moment(now))
+            {
+                Sender::Remote(user) => user.map_or("anonymous".to_owned(), |user| user.name.clone()),
+                Sender::FrontProxy => "a front proxy".to_owned(),
+                Sender::Refused => "refused".to_owned(),
+                Sender::Trusted(_) => "trusted".to_owned(),
+            };
         assert_eq!(sender(&[]), "anonymous");
         assert_eq!(sender(&chain(&pki.admin(now).unwrap())), "kubernetes-admin");
         assert_eq!(sender(&chain(&pki.front_proxy_client(now).unwrap())), "a front proxy");
@@ -110,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_expires_is_refused_from_then_on() {
+    fn an_expired_certificate_is_refused_on_an_open_connection() {
         let directory = tempfile::tempdir().unwrap();
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
         let chain = chain(&pki.admin(now).unwrap());
-        let connected = Connected::new(pki.serving.clients(), &chain, moment(now));
+        let connected = ClientConnection::new(pki.serving.clients(), &chain, moment(now));
         let after = |days: i64| connected.sender(moment(now + SignedDuration::from_hours(24 * days)));
         assert!(matches!(after(364), Sender::Remote(Some(_))));
         assert!(matches!(after(366), Sender::Refused));

@@ -1,5 +1,5 @@
-//! Tokens of service accounts that lie in secrets, good for as long as these exist. Each secret says on which day its token
-//! was last used, so that those nobody uses can be found, and one that was marked invalid is refused.
+//! Service-account tokens stored in Secrets, valid for as long as the Secret exists ("legacy tokens" in Kubernetes). A label
+//! records the day of each token's last use, so that unused ones can be found. A token marked invalid is refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
-/// What clients are told whose token was made by itself for every account, as was usual once.
+/// The warning to clients that use an auto-generated token.
 const WARNING: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated secret-based tokens.";
 
-/// Secrets whose tokens were used on a day that they do not name yet, by namespace and name.
+/// Uses of tokens that are not yet recorded on their Secrets, by namespace and name.
 #[derive(Default)]
-pub struct Uses {
-    waiting: Mutex<BTreeMap<(String, String), Value>>,
-    came: Notify,
+pub struct TokenUseTracker {
+    pending: Mutex<BTreeMap<(String, String), Value>>,
+    changed: Notify,
 }
 
-impl Uses {
-    /// Judges a token that is bound to a secret: whether it may be used, and what its user is to be warned of.
+impl TokenUseTracker {
+    /// Checks whether a token bound to a Secret may be used; returns a warning for its client, if any.
     pub fn check(
         &self,
         token: &str,
@@ -40,14 +40,14 @@ impl Uses {
         account: &Value,
         now: Timestamp,
     ) -> Result<Option<&'static str>, String> {
-        let held = STANDARD.decode(secret.text(&["data", "token"])).unwrap_or_default();
-        if secret.text(&["type"]) != SECRET_TYPE || Sha256::digest(held) != Sha256::digest(token) {
+        let stored = STANDARD.decode(secret.text(&["data", "token"])).unwrap_or_default();
+        if secret.text(&["type"]) != SECRET_TYPE || Sha256::digest(stored) != Sha256::digest(token) {
             return Ok(None);
         }
         if secret.has(&["metadata", "deletionTimestamp"]) {
             return Err("Token has been invalidated".to_owned());
         }
-        self.note(secret, now);
+        self.track(secret, now);
         let (namespace, name) = (secret.text(&["metadata", "namespace"]), secret.text(&["metadata", "name"]));
         if !secret.text(&["metadata", "labels", INVALID_SINCE]).is_empty() {
             let account = account.text(&["metadata", "name"]);
@@ -59,7 +59,7 @@ impl Uses {
         Ok(is_listed.then_some(WARNING))
     }
 
-    fn note(&self, secret: &Value, now: Timestamp) {
+    fn track(&self, secret: &Value, now: Timestamp) {
         let today = day(now);
         let tomorrow = day(now.saturating_add(SignedDuration::from_hours(24)).unwrap_or(now));
         let named = secret.text(&["metadata", "labels", LAST_USED]);
@@ -68,22 +68,22 @@ impl Uses {
         }
         let (namespace, name) = (secret.text(&["metadata", "namespace"]), secret.text(&["metadata", "name"]));
         let patch = json!({"metadata": {"uid": secret.text(&["metadata", "uid"]), "labels": {LAST_USED: today}}});
-        self.waiting.lock().insert((namespace.to_owned(), name.to_owned()), patch);
-        self.came.notify_one();
+        self.pending.lock().insert((namespace.to_owned(), name.to_owned()), patch);
+        self.changed.notify_one();
     }
 }
 
-/// Writes onto secrets that their tokens were used, until the server stops.
-pub async fn follow(server: Arc<ApiServer>) {
+/// Records uses of tokens on their Secrets until the server stops.
+pub async fn record_token_uses(server: Arc<ApiServer>) {
     let mut stopping = server.stopping.clone();
-    let uses = &server.service_accounts.uses;
+    let uses = &server.security.service_accounts.uses;
     loop {
         tokio::select! {
-            () = uses.came.notified() => {}
+            () = uses.changed.notified() => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        let waiting = std::mem::take(&mut *uses.waiting.lock());
-        for ((namespace, name), patch) in waiting {
+        let pending = std::mem::take(&mut *uses.pending.lock());
+        for ((namespace, name), patch) in pending {
             let path = loopback::ObjectPath {
                 group: "",
                 version: "v1",
@@ -91,21 +91,21 @@ pub async fn follow(server: Arc<ApiServer>) {
                 namespace: &namespace,
                 name: &name,
             };
-            // The next use tries again.
+            // The next use of the token retries.
             if let Err(status) = loopback::send(&server, Method::PATCH, &path, &patch).await {
-                tracing::warn!(namespace, name, %status, "the use of a token could not be written to its secret");
+                tracing::warn!(namespace, name, %status, "cannot record the use of a token on its secret");
             }
         }
     }
 }
 
-/// Says since when the use of tokens is written down: what was not used since cannot be told from what was never used.
-pub async fn publish_since(server: &Arc<ApiServer>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
+/// Publishes since when uses of tokens are tracked: a token without a recorded use may have been used before that day.
+pub async fn publish_tracking_start(server: &Arc<ApiServer>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
     const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
     const NAMESPACE: &str = "kube-system";
     let existing = server.objects.get("", "configmaps", NAMESPACE, NAME);
-    let said = existing.as_ref().map_or("", |existing| existing.text(&["data", "since"]));
-    if said.parse::<jiff::civil::Date>().is_ok() {
+    let since = existing.as_ref().map_or("", |existing| existing.text(&["data", "since"]));
+    if since.parse::<jiff::civil::Date>().is_ok() {
         return Ok(());
     }
     let path =
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_use_of_a_held_token_is_noted_once_a_day() {
+    fn the_use_of_a_token_is_recorded_once_a_day() {
         let now: Timestamp = "2026-03-01T23:30:00Z".parse().unwrap();
         let account = |secret: &str| json!({"metadata": {"name": "sa"}, "secrets": [{"name": secret}]});
         let secret = |kind: &str, labels: Value, extra: Value| {
@@ -184,11 +184,11 @@ mod tests {
             ),
             ("going", "t", secret(SECRET_TYPE, json!({}), deleted), account("s"), false, false, false),
         ] {
-            let uses = Uses::default();
-            let judged = uses.check(token, &secret, &account, now);
-            assert_eq!((judged.is_ok(), judged.ok().flatten().is_some()), (good, warned), "{name}");
-            let waiting = uses.waiting.lock();
-            let patch = waiting.get(&("n".to_owned(), "s".to_owned()));
+            let uses = TokenUseTracker::default();
+            let checked = uses.check(token, &secret, &account, now);
+            assert_eq!((checked.is_ok(), checked.ok().flatten().is_some()), (good, warned), "{name}");
+            let pending = uses.pending.lock();
+            let patch = pending.get(&("n".to_owned(), "s".to_owned()));
             let label = patch.map(|patch| patch.text(&["metadata", "labels", LAST_USED]).to_owned());
             assert_eq!(label, noted.then(|| "2026-03-01".to_owned()), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Keeps the served kinds in step with the definitions that are stored.
+//! The controller of CustomResourceDefinitions: accepts their names, serves their kinds and deletes their objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,100 +17,100 @@ use crate::state::ApiServer;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
-/// When something could not be written, it is tried again after this time.
-const RETRY: Duration = Duration::from_secs(1);
+/// The delay before a failed reconciliation is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Serves what is defined already. Called once before the first request, so that no kind is missing after a restart.
+/// Serves the stored definitions. Called once before the first request, so that no kind is missing after a restart.
 pub fn load(server: &ApiServer) {
-    let mut seen = Seen::default();
-    seen.serve(server, &definitions(server));
+    let mut served_definitions = ServedDefinitions::default();
+    served_definitions.serve(server, &definitions(server));
 }
 
-/// Follows definitions until the server stops: settles their names, serves their kinds, and clears away what they leave.
-pub async fn follow(server: Arc<ApiServer>) {
+/// Watches definitions and reconciles them until the server stops.
+pub async fn run_definition_controller(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let prefix = resource.range("");
     let mut stopping = server.stopping.clone();
-    let mut seen = Seen::default();
+    let mut served_definitions = ServedDefinitions::default();
     loop {
         let revision = server.store.revision();
         let mut watch = match server.store.watch(&prefix, revision) {
             Ok(watch) => watch,
             Err(error) => {
-                tracing::warn!(%error, "cannot follow custom resource definitions");
-                tokio::time::sleep(RETRY).await;
+                tracing::warn!(%error, "cannot watch custom resource definitions");
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             }
         };
         loop {
-            let settled = reconcile(&server, &resource, &mut seen).await;
+            let is_done = reconcile(&server, &resource, &mut served_definitions).await;
             tokio::select! {
                 notice = watch.next() => match notice {
                     Some(Notice::Events(_) | Notice::Progress(_)) => {}
                     Some(Notice::Compacted) => break,
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY), if !settled => {}
+                () = tokio::time::sleep(RETRY_DELAY), if !is_done => {}
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             }
         }
     }
 }
 
-/// One step towards what the definitions ask for; false when something remains to be done.
-async fn reconcile(server: &ApiServer, resource: &Resource, seen: &mut Seen) -> bool {
+/// Reconciles all definitions; false if something remains to be done.
+async fn reconcile(server: &ApiServer, resource: &Resource, served_definitions: &mut ServedDefinitions) -> bool {
     let entries = definitions(server);
     let parsed: Vec<(Arc<Entry>, Arc<Value>)> =
         entries.iter().filter_map(|entry| Some((entry.clone(), selection::parsed(entry, true).ok()?))).collect();
-    let mut settled = true;
+    let mut is_done = true;
     for (entry, current) in &parsed {
         let group = current.text(&["spec", "group"]);
         let others: Vec<&Value> =
             parsed.iter().map(|(_, other)| &**other).filter(|other| other.text(&["spec", "group"]) == group).collect();
-        let mut wanted = (**current).clone();
+        let mut desired = (**current).clone();
         let now = time::seconds(jiff::Timestamp::now());
-        names::settle(&mut wanted, &others, &now);
-        let deleting = wanted.has(&["metadata", "deletionTimestamp"]);
-        let finalizes = wanted.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER);
+        names::reconcile_status(&mut desired, &others, &now);
+        let deleting = desired.has(&["metadata", "deletionTimestamp"]);
+        let finalizes = desired.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER);
         if deleting && finalizes {
-            settled &= clear(server, &mut wanted, &now).await;
+            is_done &= delete_objects(server, &mut desired, &now).await;
         }
-        settled &= write(server, resource, entry, &wanted).await;
+        is_done &= write(server, resource, entry, &desired).await;
     }
-    if seen.serve(server, &definitions(server)) {
+    if served_definitions.serve(server, &definitions(server)) {
         crate::api_services::publish(server).await;
     }
-    settled
+    is_done
 }
 
-async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, wanted: &Value) -> bool {
-    let finalizers = wanted.items(&["metadata", "finalizers"]);
-    if wanted.has(&["metadata", "deletionTimestamp"]) && finalizers.is_empty() {
+async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, desired: &Value) -> bool {
+    let finalizers = desired.items(&["metadata", "finalizers"]);
+    if desired.has(&["metadata", "deletionTimestamp"]) && finalizers.is_empty() {
         return matches!(
             server.store.delete(&entry.key, entry.revision).await,
             Ok(_) | Err(Error::Conflict { current: None, .. })
         );
     }
-    if stored::encode(resource, wanted) == entry.value {
+    if stored::encode(resource, desired) == entry.value {
         return true;
     }
     let Ok(before) = stored::parse(entry) else { return false };
-    let mut wanted = wanted.clone();
-    managed_fields::record_status(resource, &before, &mut wanted, jiff::Timestamp::now());
-    let value = stored::encode(resource, &wanted);
+    let mut desired = desired.clone();
+    managed_fields::record_status(resource, &before, &mut desired, jiff::Timestamp::now());
+    let value = stored::encode(resource, &desired);
     match server.store.update(&entry.key, value, entry.revision, None).await {
         Ok(_) => true,
-        // Somebody else wrote it; the watch brings the news.
+        // Changed by another writer; the watch triggers the next reconciliation.
         Err(Error::Conflict { .. }) => true,
         Err(error) => {
-            tracing::warn!(%error, key = %entry.key, "cannot settle a custom resource definition");
+            tracing::warn!(%error, key = %entry.key, "cannot update a custom resource definition");
             false
         }
     }
 }
 
-/// Deletes the objects of a definition that goes; takes its finalizer away when none is left.
-async fn clear(server: &ApiServer, definition: &mut Value, now: &str) -> bool {
+/// Deletes the objects of a terminating definition; removes its finalizer once none is left.
+async fn delete_objects(server: &ApiServer, definition: &mut Value, now: &str) -> bool {
     let prefix = format!(
         "/registry/{}/{}/",
         definition.text(&["spec", "group"]),
@@ -146,13 +146,13 @@ async fn clear(server: &ApiServer, definition: &mut Value, now: &str) -> bool {
         "message": "removed all instances",
     });
     names::set_condition(definition, condition, now);
-    let kept: Vec<Value> =
+    let finalizers: Vec<Value> =
         definition.items(&["metadata", "finalizers"]).iter().filter(|own| **own != FINALIZER).cloned().collect();
-    definition.set(&["metadata", "finalizers"], kept);
+    definition.set(&["metadata", "finalizers"], finalizers);
     true
 }
 
-/// Stores an object as being deleted, so that whoever holds a finalizer acts.
+/// Stores an object as terminating, so that the owners of its finalizers act.
 async fn mark(server: &ApiServer, entry: &Entry, object: &Value) {
     let kinds = server.kinds.load_full();
     let api_version = object.text(&["apiVersion"]);
@@ -162,7 +162,7 @@ async fn mark(server: &ApiServer, entry: &Entry, object: &Value) {
         kind.custom && kind.group == group && kind.version == version && kind.kind == object.text(&["kind"])
     });
     let Some(resource) = owner else { return };
-    // When another writer is faster, the next round finds the object again.
+    // On a conflict, the next reconciliation finds the object again.
     let _ = server.store.update(&entry.key, stored::encode(resource, object), entry.revision, None).await;
 }
 
@@ -178,10 +178,10 @@ fn definitions(server: &ApiServer) -> Vec<Arc<Entry>> {
     }
 }
 
-/// What is served, so that only what changes is made anew.
+/// The served definitions, so that only changed ones are compiled again.
 #[derive(Default)]
-struct Seen {
-    /// By name: generation, the revision it was first seen at, and what it brings.
+struct ServedDefinitions {
+    /// By name: generation, the first revision with it, and the compiled kinds.
     definitions: HashMap<Arc<str>, Served>,
 }
 
@@ -192,8 +192,8 @@ struct Served {
     kinds: Vec<(Arc<knarr_api::catalogue::Kind>, Arc<CustomType>)>,
 }
 
-impl Seen {
-    /// Serves what the definitions ask for; true when that changed.
+impl ServedDefinitions {
+    /// Serves the kinds of all definitions; true if they changed.
     fn serve(&mut self, server: &ApiServer, entries: &[Arc<Entry>]) -> bool {
         let mut changed = false;
         let mut next = HashMap::with_capacity(entries.len());
@@ -202,7 +202,7 @@ impl Seen {
                 Some(served) if served.revision == entry.revision => served,
                 before => {
                     let Ok(object) = selection::parsed(entry, true) else { continue };
-                    // Only these parts decide what is served.
+                    // Only these fields decide what is served.
                     let shape = json!([object["spec"], object["status"]["acceptedNames"], conditions(&object)]);
                     match before {
                         Some(served) if served.shape == shape => Served { revision: entry.revision, ..served },
