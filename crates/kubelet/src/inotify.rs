@@ -61,7 +61,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let watcher = super::Watcher::new(directory.path()).expect("a watch");
         std::fs::write(directory.path().join("a"), "x").expect("written");
-        let told = tokio::time::timeout(std::time::Duration::from_secs(5), watcher.changed()).await;
-        told.expect("in time").expect("told");
+        let changed = tokio::time::timeout(std::time::Duration::from_secs(5), watcher.changed()).await;
+        changed.expect("in time").expect("a change");
     }
 }

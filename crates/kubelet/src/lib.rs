@@ -59,6 +59,7 @@ use context::Context;
 use pods::Pods;
 use server::{Access, Server, ServingCertificate};
 
+/// Why the kubelet could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error("cannot use the container runtime")]

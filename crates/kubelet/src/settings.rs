@@ -75,6 +75,7 @@ pub struct Settings {
 /// Sets the defaults of a pod and returns all validation errors.
 pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
 
+/// The PEM files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub struct CertificateFiles {
     pub certificate: PathBuf,
@@ -82,6 +83,7 @@ pub struct CertificateFiles {
 }
 
 impl Settings {
+    /// The default settings of a node.
     pub fn new(node_name: impl Into<String>, data_directory: impl Into<PathBuf>, runtime_endpoint: String) -> Self {
         let root = data_directory.into();
         Self {
@@ -124,10 +126,12 @@ impl Settings {
         }
     }
 
+    /// The directory of a pod's volumes and files.
     pub fn pod_directory(&self, uid: &str) -> PathBuf {
         self.root.join("pods").join(uid)
     }
 
+    /// The directory of a pod's logs.
     pub fn log_directory(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.log_root.join(format!("{namespace}_{name}_{uid}"))
     }

@@ -60,14 +60,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn starts_wait_for_each_other_as_long_as_some_end() {
         let queue = StartQueue::new(1);
-        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let (started, second) = (Instant::now(), Duration::from_secs(1));
         let start = async |takes: Duration| {
             let turn = queue.turn().await;
             tokio::time::sleep(takes).await;
             turn.is_some()
         };
         let twenty = futures::future::join_all((0..20).map(|_| start(second))).await;
-        assert_eq!((twenty, begun.elapsed()), (vec![true; 20], 10 * second), "two at a time");
+        assert_eq!((twenty, started.elapsed()), (vec![true; 20], 10 * second), "two at a time");
     }
 
     #[tokio::test(start_paused = true)]
@@ -75,9 +75,9 @@ mod tests {
         let queue = StartQueue::new(1);
         let hanging = [queue.turn().await, queue.turn().await];
         assert!(hanging.iter().all(Option::is_some));
-        let begun = Instant::now();
+        let started = Instant::now();
         assert!(queue.turn().await.is_none());
-        assert_eq!(begun.elapsed(), TIMEOUT);
+        assert_eq!(started.elapsed(), TIMEOUT);
         drop(hanging);
         assert!(queue.turn().await.is_some());
     }

@@ -146,8 +146,8 @@ fn separate_devices(bytes: &str, operations: &str) -> Vec<DeviceTraffic> {
     let mut devices: Vec<DeviceTraffic> = Vec::new();
     for (table, counts_bytes) in [(bytes, true), (operations, false)] {
         for line in table.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [device, kind, count] = words.as_slice() else { continue };
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [device, kind, count] = fields.as_slice() else { continue };
             let Ok(count) = count.parse() else { continue };
             let at = devices.iter().position(|known| known.device == *device).unwrap_or_else(|| {
                 devices.push(DeviceTraffic { device: (*device).to_string(), ..Default::default() });

@@ -29,6 +29,7 @@ impl Signal {
         Self::Processes,
     ];
 
+    /// The signal's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory.available",
@@ -56,6 +57,7 @@ impl Signal {
         }
     }
 
+    /// Whether the signal is about disk space or inodes.
     pub fn is_disk(self) -> bool {
         matches!(self, Self::NodeDisk | Self::NodeInodes | Self::ImageDisk | Self::ImageInodes)
     }
@@ -69,6 +71,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
+    /// The absolute amount for a capacity of `whole`.
     pub fn amount(self, whole: i64) -> i64 {
         match self {
             Self::Amount(amount) => amount,

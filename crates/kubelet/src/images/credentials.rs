@@ -213,7 +213,7 @@ mod tests {
             .with_writer(move || writer.clone())
             .finish();
         tracing::subscriber::with_default(subscriber, || {
-            tracing::trace!("begun");
+            tracing::trace!("started");
             for (kind, key) in
                 [("kubernetes.io/dockerconfigjson", ".dockerconfigjson"), ("kubernetes.io/dockercfg", ".dockercfg")]
             {
@@ -228,7 +228,7 @@ mod tests {
             }
         });
         let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
-        assert!(text.contains("begun") && !text.contains("MARKER"), "{text}");
+        assert!(text.contains("started") && !text.contains("MARKER"), "{text}");
     }
 
     #[test]

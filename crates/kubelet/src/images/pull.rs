@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn pull_errors_are_joined_and_classified() {
-        let all = |words: &[&str]| together(words.iter().map(|word| (*word).to_owned()).collect());
+        let all = |messages: &[&str]| together(messages.iter().map(|message| (*message).to_owned()).collect());
         assert_eq!(all(&["a"]), "a");
         assert_eq!(all(&["a", "a"]), "a");
         assert_eq!(all(&["a", "b", "a"]), "[a, b]");

@@ -16,6 +16,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 
 use crate::settings::CertificateFiles;
 
+/// Why a certificate could not be requested, read or installed.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("cannot use {path}")]

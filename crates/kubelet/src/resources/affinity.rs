@@ -2,6 +2,7 @@
 
 use super::cpu_set::NumberSet;
 
+/// The topology policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     #[default]
@@ -19,10 +20,12 @@ impl Policy {
         ("single-numa-node", Self::SingleNumaNode),
     ];
 
+    /// The policy of that name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy)
     }
 
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, policy)| *policy == self).map_or("none", |(name, _)| name)
     }
@@ -37,6 +40,7 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Container => "container",

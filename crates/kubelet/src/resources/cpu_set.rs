@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct NumberSet(BTreeSet<u32>);
 
+/// A text that is not a list of numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a list of numbers")]
 pub struct NotASet(String);
 
 impl NumberSet {
+    /// Parses the kernel's notation.
     pub fn parse(text: &str) -> Result<Self, NotASet> {
         let bad = || NotASet(text.to_string());
         let mut set = BTreeSet::new();
@@ -27,34 +29,42 @@ impl NumberSet {
         Ok(Self(set))
     }
 
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether the set has no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Whether the number is a member.
     pub fn contains(&self, number: u32) -> bool {
         self.0.contains(&number)
     }
 
+    /// The members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
+    /// The members of either set.
     pub fn union(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())
     }
 
+    /// The members that the other set lacks.
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
+    /// The members of both sets.
     pub fn common(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
+    /// Whether the other set has all members.
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }

@@ -66,6 +66,7 @@ impl AllocationRefusal {
     }
 }
 
+/// The exclusive resources of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,6 +77,7 @@ pub struct Grant {
     pub devices: BTreeMap<String, DeviceGrant>,
 }
 
+/// The devices of one resource, and what a container needs to use them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceGrant {
     pub ids: BTreeSet<String>,
@@ -84,6 +86,7 @@ pub struct DeviceGrant {
 
 type PodGrants = BTreeMap<String, Grant>;
 
+/// The node's exclusive resources and who has them.
 pub struct Resources {
     policies: Policies,
     layout: Layout,
@@ -203,6 +206,7 @@ impl Resources {
         gone.iter().for_each(|uid| self.release(uid));
     }
 
+    /// The grant of a container; empty if it has none.
     pub fn grant(&self, uid: &str, container: &str) -> Grant {
         self.grants.lock().get(uid).and_then(|own| own.get(container)).cloned().unwrap_or_default()
     }
@@ -236,6 +240,7 @@ impl Resources {
         self.layout.all().without(&self.exclusive_cpus())
     }
 
+    /// Whether containers can get exclusive CPUs.
     pub fn has_static_cpus(&self) -> bool {
         self.policies.static_cpus
     }

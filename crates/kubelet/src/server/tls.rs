@@ -136,9 +136,9 @@ mod tests {
         let authorities = client_authorities(&path).expect("authorities");
         // The second and the twelfth of January 2026.
         let at = |day: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs((20_453 + day) * 24 * 3600));
-        let shown = ClientCertificate::new(Some(authorities.clone()), &chain, at(2));
-        assert!(shown.certificate(at(2)).is_some());
-        assert!(shown.certificate(at(12)).is_none());
+        let presented = ClientCertificate::new(Some(authorities.clone()), &chain, at(2));
+        assert!(presented.certificate(at(2)).is_some());
+        assert!(presented.certificate(at(12)).is_none());
         assert!(ClientCertificate::new(Some(authorities.clone()), &strange, at(2)).certificate(at(2)).is_none());
         assert!(ClientCertificate::new(None, &chain, at(2)).certificate(at(2)).is_none());
         assert!(ClientCertificate::new(Some(authorities), &[], at(2)).certificate(at(2)).is_none());

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    async fn shown(response: Response<Body>) -> (u16, String) {
+    async fn status_and_body(response: Response<Body>) -> (u16, String) {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8_lossy(&body).into_owned())
@@ -200,18 +200,19 @@ mod tests {
     #[tokio::test]
     async fn status_and_flags_are_shown() {
         let uptime = Uptime { started: "2026-01-02T03:04:05Z".parse().expect("a moment"), seconds: 3661 };
-        let (status, body) = shown(statusz("", uptime)).await;
+        let (status, body) = status_and_body(statusz("", uptime)).await;
         assert_eq!(status, 200);
         assert!(body.starts_with("\nkubelet statusz\nWarning: This endpoint is not meant"), "{body}");
         assert!(body.contains("\nUp: 1 hr 01 min 01 sec\n") && body.contains("\nPaths: /attach "), "{body}");
-        let (status, body) = shown(statusz("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", uptime)).await;
+        let (status, body) =
+            status_and_body(statusz("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", uptime)).await;
         let value: Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!((status, &value["apiVersion"]), (200, &json!("config.k8s.io/v1beta1")));
         assert_eq!((&value["startTime"], &value["uptimeSeconds"]), (&json!("2026-01-02T03:04:05Z"), &json!(3661)));
         let settings = Settings::new("one", "/data", "unix:///run/x.sock".to_string());
-        let (_, body) = shown(flagz("", &settings)).await;
+        let (_, body) = status_and_body(flagz("", &settings)).await;
         assert!(body.contains("\nhostname-override=one\n") && body.contains("\nmax-pods=110\n"), "{body}");
-        let (status, body) = shown(flagz("application/json", &settings)).await;
+        let (status, body) = status_and_body(flagz("application/json", &settings)).await;
         assert!(status == 406 && body.contains("NotAcceptable"), "{body}");
     }
 }

@@ -186,7 +186,7 @@ mod tests {
             .collect()
     }
 
-    fn shown(volume: &Path) -> Vec<String> {
+    fn names(volume: &Path) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(volume)
             .expect("a directory")
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
@@ -201,7 +201,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let volume = directory.path().join("v");
         write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None, false).expect("written");
-        assert_eq!(shown(&volume), ["..data", "a", "dir"]);
+        assert_eq!(names(&volume), ["..data", "a", "dir"]);
         assert_eq!(std::fs::read_to_string(volume.join("dir/b")).expect("readable"), "2");
         let mode = std::fs::metadata(volume.join("a")).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o400);
@@ -209,7 +209,7 @@ mod tests {
         write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None, false).expect("written");
         assert_eq!(std::fs::read_link(volume.join(DATA)).expect("a link"), before, "nothing changed");
         write(&volume, &files(&[("a", "3", 0o400)]), None, false).expect("written");
-        assert_eq!(shown(&volume), ["..data", "a"]);
+        assert_eq!(names(&volume), ["..data", "a"]);
         assert_eq!(std::fs::read_to_string(volume.join("a")).expect("readable"), "3");
         assert!(!volume.join(before).exists(), "the old files are gone");
         assert!(write(&volume, &files(&[("../x", "", 0)]), None, false).is_err());

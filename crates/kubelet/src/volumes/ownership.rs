@@ -81,15 +81,15 @@ mod tests {
         set(&host, 0o600);
         std::os::unix::fs::symlink(&host, volume.join("d/link")).expect("made");
         apply_group(&volume, 4242, true).expect("given");
-        let shown = |path: &Path| {
+        let group_and_mode = |path: &Path| {
             let metadata = std::fs::symlink_metadata(path).expect("there");
             (metadata.gid(), metadata.permissions().mode() & 0o7777)
         };
-        assert_eq!(shown(&volume.join("d/f")), (4242, 0o660));
-        assert_eq!(shown(&volume.join("d")).0, 4242);
-        assert_eq!(shown(&volume).1 & 0o2770, 0o2770);
-        assert_eq!(shown(&volume.join("d/link")).0, 4242);
-        assert_eq!(shown(&host).1, 0o600);
+        assert_eq!(group_and_mode(&volume.join("d/f")), (4242, 0o660));
+        assert_eq!(group_and_mode(&volume.join("d")).0, 4242);
+        assert_eq!(group_and_mode(&volume).1 & 0o2770, 0o2770);
+        assert_eq!(group_and_mode(&volume.join("d/link")).0, 4242);
+        assert_eq!(group_and_mode(&host).1, 0o600);
     }
 
     #[test]

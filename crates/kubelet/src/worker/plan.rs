@@ -257,8 +257,8 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
     }
     let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
     // Main containers start together: one that exits at once does not prevent the first start of others.
-    let all_tried = pod::main_containers(pod).all(|c| state.starts.attempted.contains(&c.name));
-    if restarts_all(pod, runtime) && (all_tried || !initialized) {
+    let all_attempted = pod::main_containers(pod).all(|c| state.starts.attempted.contains(&c.name));
+    if restarts_all(pod, runtime) && (all_attempted || !initialized) {
         restart_all(situation, plan);
         return;
     }

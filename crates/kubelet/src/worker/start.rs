@@ -66,7 +66,7 @@ enum CreatedContainer {
 impl Start {
     pub async fn run(self) -> Result<ContainerView, StartFailure> {
         let Some(found) = pod::find(&self.pod, &self.name) else {
-            return Err(self.failed("CreateContainerConfigError", "the container is not part of the pod".into()));
+            return Err(self.failed("CreateContainerConfigError", "the pod has no such container".into()));
         };
         let context = &self.context;
         let sandbox_config = sandbox_config(

@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
+/// What a worker knows about its pod beyond spec, status and the runtime's state.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerState {
     /// CPUs, memory or devices must be allocated before anything starts.
@@ -14,6 +15,7 @@ pub struct WorkerState {
     pub volumes: VolumeState,
     pub starts: StartState,
     pub resize: ResizeState,
+    /// The earliest retry of creating the sandbox.
     pub sandbox_retry_at: Option<Instant>,
     /// Operations in progress.
     pub operations: HashSet<Operation>,

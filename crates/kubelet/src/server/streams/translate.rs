@@ -284,7 +284,7 @@ mod tests {
                 "{received:?}"
             );
             drop((client_read, client_write));
-            joined.await.expect("it ends").ok();
+            joined.await.expect("it finishes").ok();
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
             runtime_write.write_all(&vec![7; size]).await.expect("it is accepted");
             runtime_write
         });
-        let asked = tokio::spawn(async move {
+        let sending = tokio::spawn(async move {
             client_write.write_all(&message(&vec![9; size])).await.expect("it is accepted");
             client_write
         });
@@ -321,10 +321,10 @@ mod tests {
             received += length;
         }
         drop(said.await.expect("all is said"));
-        let mut taken = vec![0; size];
-        runtime_read.read_exact(&mut taken).await.expect("what the client sent");
-        assert!(taken.iter().all(|byte| *byte == 9));
-        drop((asked.await, runtime_read, client_read));
-        joined.await.expect("it ends").ok();
+        let mut received = vec![0; size];
+        runtime_read.read_exact(&mut received).await.expect("what the client sent");
+        assert!(received.iter().all(|byte| *byte == 9));
+        drop((sending.await, runtime_read, client_read));
+        joined.await.expect("it finishes").ok();
     }
 }

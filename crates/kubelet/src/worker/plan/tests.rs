@@ -41,7 +41,7 @@ fn mounted() -> WorkerState {
 fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: u64) -> Vec<String> {
     let wall = at(i64::try_from(second).expect("a second"));
     let plan = plan(&Situation { pod, runtime, state, now: instant(second), wall });
-    let mut shown: Vec<String> = plan
+    let mut rendered: Vec<String> = plan
         .actions
         .iter()
         .map(|action| match action {
@@ -55,11 +55,11 @@ fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: u64) ->
             Action::Resize => "resize".into(),
         })
         .collect();
-    shown.extend(plan.backing_off.keys().map(|name| format!("back off {name}")));
+    rendered.extend(plan.backing_off.keys().map(|name| format!("back off {name}")));
     if plan.terminated {
-        shown.push("terminated".into());
+        rendered.push("terminated".into());
     }
-    shown
+    rendered
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn unhealthy_containers_are_stopped_and_a_lost_sandbox_replaced() {
     state.probes.entry("id-a".into()).or_default().liveness_failed = true;
     assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"]);
     state.stopping.insert("id-a".into(), instant(103));
-    assert!(actions(&pod, &running, &state, 100).is_empty(), "it is told once");
+    assert!(actions(&pod, &running, &state, 100).is_empty(), "it is requested once");
     state.stop_again.insert("id-a".into());
     assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"], "it could not be stopped");
 
@@ -170,7 +170,7 @@ fn failed_operations_are_retried_after_a_delay() {
     let mut lost = runtime(vec![]);
     lost.sandboxes[0].ready = false;
     let sandbox = || Operation::StopSandbox("s".into());
-    for (title, runtime, state, operation, asked) in [
+    for (title, runtime, state, operation, requested) in [
         ("an termination pod", runtime(vec![]), termination, sandbox(), "stop sandbox s"),
         ("a lost sandbox", lost, mounted(), sandbox(), "stop sandbox s"),
         (
@@ -181,14 +181,14 @@ fn failed_operations_are_retried_after_a_delay() {
             "remove id-1",
         ),
     ] {
-        assert_eq!(actions(&pod, &runtime, &state, 100), [asked], "{title}");
+        assert_eq!(actions(&pod, &runtime, &state, 100), [requested], "{title}");
         let busy = WorkerState { operations: [operation.clone()].into(), ..state.clone() };
         assert!(actions(&pod, &runtime, &busy, 100).is_empty(), "{title} while it is at it");
         let refused = WorkerState { refused: [(operation, instant(102))].into(), ..state };
         assert!(actions(&pod, &runtime, &refused, 101).is_empty(), "{title} right after it failed");
         let plan = plan(&Situation { pod: &pod, runtime: &runtime, state: &refused, now: instant(101), wall: at(101) });
         assert_eq!(plan.wake_at, Some(instant(102)), "{title}");
-        assert_eq!(actions(&pod, &runtime, &refused, 102), [asked], "{title} later");
+        assert_eq!(actions(&pod, &runtime, &refused, 102), [requested], "{title} later");
     }
 }
 
@@ -205,8 +205,8 @@ fn a_rule_restarts_all_containers() {
             vec![i, a.clone(), view("b", State::Exited, 137)],
             vec!["remove id-i", "remove id-b"],
         ),
-        ("and last who asked for it", vec![a], vec!["remove id-a"]),
-        ("then all begins anew", vec![], vec!["start i 0"]),
+        ("and last the one that triggered it", vec![a], vec!["remove id-a"]),
+        ("then all start again", vec![], vec!["start i 0"]),
     ];
     let tried = |names: &[&str]| WorkerState {
         starts: StartState { attempted: names.iter().map(|name| name.to_string()).collect(), ..Default::default() },
