@@ -167,9 +167,9 @@ mod tests {
         }
     }
 
-    struct Nobody;
+    struct DenyAll;
 
-    impl Authorizer for Nobody {
+    impl Authorizer for DenyAll {
         fn decide(&self, _user: &User, target: &Target) -> Decision {
             if target.name == "example.com/*" {
                 Decision::Allow(String::new())
@@ -186,7 +186,7 @@ mod tests {
             let object = json!({"kind": "CertificateSigningRequest", "metadata": {"name": "c"},
                 "spec": {"signerName": signer}});
             let at = (GROUP, "certificatesigningrequests/approval");
-            let plugin = CertificateApproval(Arc::new(Nobody));
+            let plugin = CertificateApproval(Arc::new(DenyAll));
             let result = run(&plugin, Operation::Update, at, object.clone(), Some(object), &none).await;
             assert_eq!(result.is_err(), refused, "{signer}");
         }

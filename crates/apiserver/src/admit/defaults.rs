@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_default_class_is_taken() {
+    async fn the_newest_default_class_is_used() {
         let class = |name: &str, made: &str| {
             json!({"metadata": {"name": name, "creationTimestamp": made,
                 "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}})

@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn a_request_is_recorded_in_stages() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
         let policy = Policy::parse("kind: Policy\nomitManagedFields: true\nrules: [{level: RequestResponse}]").unwrap();
         let log = Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap();
         let audit = Audit::new(policy, log);

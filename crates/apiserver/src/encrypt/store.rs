@@ -20,17 +20,17 @@ impl Encrypted {
         Encrypted { inner, configuration: Arc::new(configuration) }
     }
 
-    fn sealed(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
+    fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
         if !self.configuration.concerns(key) {
             return Ok(value);
         }
-        let sealed = self.configuration.encrypt(key, &value);
-        sealed.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
+        let encrypted = self.configuration.encrypt(key, &value);
+        encrypted.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
     }
 }
 
 /// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
-fn opened(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
+fn decrypted(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
     if !configuration.concerns(&entry.key) {
         return entry;
     }
@@ -44,10 +44,10 @@ fn opened(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
     }
 }
 
-fn opened_error(configuration: &Configuration, error: Error) -> Error {
+fn decrypted_error(configuration: &Configuration, error: Error) -> Error {
     match error {
         Error::Conflict { key, expected, current } => {
-            Error::Conflict { key, expected, current: current.map(|entry| opened(configuration, entry)) }
+            Error::Conflict { key, expected, current: current.map(|entry| decrypted(configuration, entry)) }
         }
         other => other,
     }
@@ -60,13 +60,13 @@ impl Store for Encrypted {
     }
 
     fn peek(&self, key: &str) -> Option<Arc<Entry>> {
-        self.inner.peek(key).map(|entry| opened(&self.configuration, entry))
+        self.inner.peek(key).map(|entry| decrypted(&self.configuration, entry))
     }
 
     fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error> {
         let mut page = self.inner.peek_range(range)?;
         if self.configuration.concerns(range.prefix) {
-            page.entries = page.entries.into_iter().map(|entry| opened(&self.configuration, entry)).collect();
+            page.entries = page.entries.into_iter().map(|entry| decrypted(&self.configuration, entry)).collect();
         }
         Ok(page)
     }
@@ -79,13 +79,13 @@ impl Store for Encrypted {
         self.inner.sync().await
     }
 
-    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
-        self.inner.reach(revision, patience).await
+    async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
+        self.inner.reach(revision, timeout).await
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
-        let made = self.inner.create(key, self.sealed(key, value)?, ttl).await;
-        made.map(|entry| opened(&self.configuration, entry))
+        let stored = self.inner.create(key, self.encrypted(key, value)?, ttl).await;
+        stored.map(|entry| decrypted(&self.configuration, entry))
     }
 
     async fn update(
@@ -95,13 +95,15 @@ impl Store for Encrypted {
         expected: Revision,
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
-        let made = self.inner.update(key, self.sealed(key, value)?, expected, ttl).await;
-        made.map(|entry| opened(&self.configuration, entry)).map_err(|error| opened_error(&self.configuration, error))
+        let stored = self.inner.update(key, self.encrypted(key, value)?, expected, ttl).await;
+        stored
+            .map(|entry| decrypted(&self.configuration, entry))
+            .map_err(|error| decrypted_error(&self.configuration, error))
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
         let gone = self.inner.delete(key, expected).await;
-        gone.map_err(|error| opened_error(&self.configuration, error))
+        gone.map_err(|error| decrypted_error(&self.configuration, error))
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
@@ -109,7 +111,7 @@ impl Store for Encrypted {
         if !self.configuration.concerns(prefix) {
             return Ok(inner);
         }
-        Ok(Box::new(Opened { inner, configuration: self.configuration.clone() }))
+        Ok(Box::new(DecryptingWatch { inner, configuration: self.configuration.clone() }))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
@@ -126,15 +128,15 @@ impl Store for Encrypted {
 }
 
 /// A watch that decrypts values.
-struct Opened {
+struct DecryptingWatch {
     inner: Box<dyn Watch>,
     configuration: Arc<Configuration>,
 }
 
 #[async_trait]
-impl Watch for Opened {
+impl Watch for DecryptingWatch {
     async fn next(&mut self) -> Option<Notice> {
-        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| opened(&self.configuration, entry));
+        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| decrypted(&self.configuration, entry));
         Some(match self.inner.next().await? {
             Notice::Events(events) => {
                 let events = events.into_iter().map(|event| Event {
@@ -170,8 +172,8 @@ mod tests {
         let store = Encrypted::new(inner.clone(), Configuration::parse(&text).unwrap());
         let place = "/registry/secrets/default/s";
         let mut watch = store.watch("/registry/secrets/", store.revision()).unwrap();
-        let made = store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-        assert_eq!(&made.value[..], b"plain");
+        let stored = store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
+        assert_eq!(&stored.value[..], b"plain");
         assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:a:"));
         assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
         match watch.next().await {

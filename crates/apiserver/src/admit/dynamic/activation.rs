@@ -228,9 +228,9 @@ mod tests {
     use serde_json::json;
 
     #[derive(Debug)]
-    struct Nobody;
+    struct DenyAll;
 
-    impl Authorize for Nobody {
+    impl Authorize for DenyAll {
         fn decide(&self, _question: &AccessCheck) -> Result<(bool, String), String> {
             Ok((false, String::new()))
         }
@@ -261,7 +261,7 @@ mod tests {
             request: &nothing,
             parameter: None,
             namespace: &nothing,
-            authorizer: &Nobody,
+            authorizer: &DenyAll,
         };
         let texts = [
             ("object.spec.n == variables.four && oldObject == null", Ok(true)),
@@ -307,7 +307,7 @@ mod tests {
             request: &nothing,
             parameter: None,
             namespace: &nothing,
-            authorizer: &Nobody,
+            authorizer: &DenyAll,
         };
         let expressions = ["variables.v1999 == 2000", "variables.itself == 1", "variables.early == 1"].map(compile);
         let evaluate = |expression| Evaluation::new(&input, &defined, POLICY_BUDGET).evaluate(expression);

@@ -12,28 +12,28 @@ const GROUP: &str = "admissionregistration.k8s.io";
 /// A value compiled from all objects of some resources.
 pub struct Cached<T> {
     resources: &'static [&'static str],
-    made: ArcSwapOption<(Vec<u64>, Arc<T>)>,
+    cached: ArcSwapOption<(Vec<u64>, Arc<T>)>,
 }
 
 impl<T> Cached<T> {
     pub fn new(resources: &'static [&'static str]) -> Self {
-        Cached { resources, made: ArcSwapOption::empty() }
+        Cached { resources, cached: ArcSwapOption::empty() }
     }
 
     /// Fails if a configuration object cannot be read, since what it would refuse is unknown.
     pub fn get(
         &self,
         objects: &dyn ObjectReader,
-        make: impl FnOnce(&dyn ObjectReader) -> Result<T, Status>,
+        build: impl FnOnce(&dyn ObjectReader) -> Result<T, Status>,
     ) -> Result<Arc<T>, Status> {
         let versions: Vec<u64> = self.resources.iter().map(|resource| objects.version(GROUP, resource)).collect();
-        if let Some(made) = &*self.made.load()
-            && made.0 == versions
+        if let Some(cached) = &*self.cached.load()
+            && cached.0 == versions
         {
-            return Ok(made.1.clone());
+            return Ok(cached.1.clone());
         }
-        let value = Arc::new(make(objects)?);
-        self.made.store(Some(Arc::new((versions, value.clone()))));
+        let value = Arc::new(build(objects)?);
+        self.cached.store(Some(Arc::new((versions, value.clone()))));
         Ok(value)
     }
 }

@@ -316,9 +316,9 @@ mod tests {
     use crate::request::{Target, User};
     use serde_json::json;
 
-    struct Nobody;
+    struct DenyAll;
 
-    impl Authorizer for Nobody {
+    impl Authorizer for DenyAll {
         fn decide(&self, _user: &User, _target: &Target) -> Decision {
             Decision::NoOpinion(String::new())
         }
@@ -327,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_writes_only_its_own() {
         let user = User::named("system:node:one", &["system:nodes"]);
-        let plugin = NodeRestriction::new(Arc::new(Nobody));
+        let plugin = NodeRestriction::new(Arc::new(DenyAll));
         let none = Fixed::new(vec![]);
         let node = |name: &str, labels: Value| json!({"kind": "Node", "metadata": {"name": name, "labels": labels}});
         let pod = |node: &str| json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": node}});
@@ -370,7 +370,7 @@ mod tests {
         objects: &dyn ObjectReader,
     ) -> Option<String> {
         let user = User::named("system:node:one", &["system:nodes"]);
-        let plugin = NodeRestriction::new(Arc::new(Nobody));
+        let plugin = NodeRestriction::new(Arc::new(DenyAll));
         run_as(&user, &plugin, operation, (group, resource), object, old, objects).await.err()
     }
 

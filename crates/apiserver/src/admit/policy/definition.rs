@@ -37,16 +37,16 @@ pub fn read_all<B>(
     read_body: impl Fn(&Value, &Scope) -> B,
 ) -> Result<Vec<Policy<B>>, Status> {
     let all_bindings = cached::all(objects, bindings)?;
-    let mut made = Vec::new();
+    let mut found = Vec::new();
     for policy in cached::all(objects, policies)? {
         let name = policy.text(&["metadata", "name"]);
         let own: Vec<&Arc<Value>> =
             all_bindings.iter().filter(|binding| binding.text(&["spec", "policyName"]) == name).collect();
         if !own.is_empty() {
-            made.push(read(&policy, own.into_iter().map(|binding| Binding::read(binding)).collect(), &read_body));
+            found.push(read(&policy, own.into_iter().map(|binding| Binding::read(binding)).collect(), &read_body));
         }
     }
-    Ok(made)
+    Ok(found)
 }
 
 fn read<B>(policy: &Value, bindings: Vec<Binding>, read_body: impl Fn(&Value, &Scope) -> B) -> Policy<B> {

@@ -41,30 +41,30 @@ impl Mutation {
         node: NodeRef<'_>,
         evaluation: &mut Evaluation<'a>,
     ) -> Result<Value, String> {
-        let made = evaluation.evaluate(self.expression()).map_err(|failure| failure.text().to_owned())?;
+        let value = evaluation.evaluate(self.expression()).map_err(|failure| failure.text().to_owned())?;
         match self {
-            Mutation::Apply(_) => apply(object, &made, node),
-            Mutation::Patch(_) => patch(object, &made),
+            Mutation::Apply(_) => apply(object, &value, node),
+            Mutation::Patch(_) => patch(object, &value),
         }
     }
 }
 
-fn apply(object: &Value, made: &Cel<'_>, node: NodeRef<'_>) -> Result<Value, String> {
-    let Cel::Message(message) = made else {
-        return Err(format!("unsupported return type from ApplyConfiguration expression: {}", made.type_name()));
+fn apply(object: &Value, value: &Cel<'_>, node: NodeRef<'_>) -> Result<Value, String> {
+    let Cel::Message(message) = value else {
+        return Err(format!("unsupported return type from ApplyConfiguration expression: {}", value.type_name()));
     };
     if let Some(wrong) = message.misnamed() {
         return Err(format!("type mismatch: {wrong}"));
     }
-    let mut configuration = made.to_json().map_err(|error| error.to_string())?;
+    let mut configuration = value.to_json().map_err(|error| error.to_string())?;
     for field in ["apiVersion", "kind"] {
         configuration[field] = object[field].clone();
     }
     overlay(object, &configuration, node).map_err(|why| format!("error applying patch: {why}"))
 }
 
-fn patch(object: &Value, made: &Cel<'_>) -> Result<Value, String> {
-    let steps = made.elements().ok_or("type mismatch: JSONPatchType.expression should evaluate to array")?;
+fn patch(object: &Value, value: &Cel<'_>) -> Result<Value, String> {
+    let steps = value.elements().ok_or("type mismatch: JSONPatchType.expression should evaluate to array")?;
     let mut operations = Vec::with_capacity(steps.len());
     for step in steps.iter() {
         match step {

@@ -26,7 +26,7 @@ pub async fn sync_type_checks(server: Arc<ApiServer>) {
 
 /// Checks each policy whose newest generation is unchecked; false if a status could not be written.
 async fn check_all(server: &Arc<ApiServer>) -> bool {
-    let mut settled = true;
+    let mut is_done = true;
     for policy in server.objects.list(GROUP, PLURAL, "") {
         let generation = policy.integer(&["metadata", "generation"]).unwrap_or(0);
         if generation <= policy.integer(&["status", "observedGeneration"]).unwrap_or(0) {
@@ -38,9 +38,9 @@ async fn check_all(server: &Arc<ApiServer>) -> bool {
             checking["expressionWarnings"] = found.into();
         }
         let status = json!({"observedGeneration": generation, "typeChecking": checking});
-        settled &= write(server, policy.text(&["metadata", "name"]), status).await;
+        is_done &= write(server, policy.text(&["metadata", "name"]), status).await;
     }
-    settled
+    is_done
 }
 
 async fn write(server: &Arc<ApiServer>, name: &str, status: Value) -> bool {

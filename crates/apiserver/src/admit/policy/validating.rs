@@ -232,7 +232,7 @@ fn evaluate(
         match evaluation.evaluate(&validation.demand) {
             Ok(Cel::Bool(true)) => {}
             Ok(_) => {
-                let message = match told_message(&mut evaluation, validation) {
+                let message = match denial_message(&mut evaluation, validation) {
                     Ok(message) => message,
                     Err(why) => return failed(policy, format!("failed messageExpression: {why}")),
                 };
@@ -269,7 +269,7 @@ fn failed(policy: &Policy<Body>, message: String) -> Verdict {
 }
 
 /// The message to the client: of the message expression, else of the policy, else the failed expression.
-fn told_message<'a>(evaluation: &mut Evaluation<'a>, validation: &'a Validation) -> Result<String, String> {
+fn denial_message<'a>(evaluation: &mut Evaluation<'a>, validation: &'a Validation) -> Result<String, String> {
     let mut message = String::new();
     if let Some(expression) = &validation.message_expression {
         match evaluation.evaluate(expression) {

@@ -219,7 +219,7 @@ mod tests {
             let mut changed = (**own).clone();
             changed.set(&["metadata", "resourceVersion"], count.to_string());
             // Every fourth write conflicts.
-            let wins = count % 4 != 0
+            let wins = !count.is_multiple_of(4)
                 && own.text(&["metadata", "resourceVersion"]) == quota.text(&["metadata", "resourceVersion"]);
             if wins {
                 changed.set(&["status", "used"], used);
