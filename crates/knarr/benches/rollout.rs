@@ -1,5 +1,5 @@
-//! A Deployment of many replicas on hollow nodes: made, rolled over to another image, and deleted with its namespace. Prints
-//! how long each takes, and what processor time and memory each component needs for it.
+//! A Deployment of many replicas on hollow nodes: created, rolled out with another image, and deleted with its namespace. Prints
+//! the duration of each step, and the CPU time and memory of each component.
 //!
 //! `cargo bench -p knarr --bench rollout -- [replicas]`
 
@@ -30,7 +30,7 @@ async fn main() {
     let _nodes = HollowNodes::start(client.clone(), replicas * 5 / 4 / PODS_A_NODE + 1).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("a namespace");
-    namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace is made");
+    namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace is created");
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
 
     let deployment = serde_json::from_value(json!({
@@ -41,18 +41,18 @@ async fn main() {
     }))
     .expect("a deployment");
     println!("{:<10} {:>7}   processor seconds and largest memory of each component", "stage", "seconds");
-    let stage = Stage::begin(&plane, "roll out");
-    deployments.create(&PostParams::default(), &deployment).await.expect("a deployment is made");
+    let stage = Stage::start(&plane, "roll out");
+    deployments.create(&PostParams::default(), &deployment).await.expect("a deployment is created");
     rolled_out(&client, replicas).await;
     stage.end();
 
-    let stage = Stage::begin(&plane, "roll over");
+    let stage = Stage::start(&plane, "roll over");
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}});
     deployments.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a new image is set");
     rolled_out(&client, replicas).await;
     stage.end();
 
-    let stage = Stage::begin(&plane, "delete");
+    let stage = Stage::start(&plane, "delete");
     namespaces.delete(NAMESPACE, &DeleteParams::default()).await.expect("the namespace is deleted");
     while namespaces.get_opt(NAMESPACE).await.expect("the namespace is asked for").is_some() {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -78,22 +78,22 @@ async fn rolled_out(client: &Client, replicas: usize) {
 struct Stage<'a> {
     plane: &'a ControlPlane,
     name: &'static str,
-    begun: Instant,
+    started: Instant,
     before: [f64; 3],
 }
 
 impl<'a> Stage<'a> {
-    fn begin(plane: &'a ControlPlane, name: &'static str) -> Self {
+    fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
         Stage {
             plane,
             name,
-            begun: Instant::now(),
+            started: Instant::now(),
             before: COMPONENTS.map(|component| processor_seconds(plane.pid(component))),
         }
     }
 
     fn end(self) {
-        let took = self.begun.elapsed().as_secs_f64();
+        let took = self.started.elapsed().as_secs_f64();
         let parts = COMPONENTS.iter().zip(self.before).map(|(component, before)| {
             let pid = self.plane.pid(component);
             format!("{component} {:.1} s {} MB", processor_seconds(pid) - before, largest_memory(pid) / 1024)
@@ -110,7 +110,7 @@ fn processor_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// The most memory that a process ever had, in KiB.
+/// Peak memory of a process, in KiB.
 fn largest_memory(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,7 +1,7 @@
-//! How many pods a second are created, scheduled and bound through an API server: the workloads that Kubernetes measures its
-//! scheduler by, over growing numbers of nodes. API server, scheduler and this client share the machine.
+//! Pods created, scheduled and bound per second through an API server: the workloads of Kubernetes' scheduler benchmarks, with
+//! increasing numbers of nodes. API server, scheduler and this client share the host.
 //!
-//! `cargo bench -p knarr --bench scheduler -- [workload …] [nodes …]` prints a line for each.
+//! `cargo bench -p knarr --bench scheduler -- [workload …] [nodes …]` prints one line per combination.
 
 #[path = "../tests/control_plane/support/mod.rs"]
 #[allow(dead_code)]
@@ -20,16 +20,16 @@ use serde_json::{Value, json};
 use support::ControlPlane;
 use tokio::sync::Notify;
 
-/// So many create pods at once, as in Kubernetes' benchmark.
+/// Concurrent creations, as in Kubernetes' benchmark.
 const CREATORS: usize = 30;
 const ZONES: [&str; 3] = ["moon-1", "moon-2", "moon-3"];
 
 struct Workload {
     name: &'static str,
-    /// At 5,000 nodes: pods that are there before, and pods that are measured.
+    /// At 5,000 nodes: initial pods, and measured pods.
     before: usize,
     measured: usize,
-    /// What Kubernetes holds itself to at 5,000 nodes on six cores, in pods a second.
+    /// Kubernetes' own threshold at 5,000 nodes on six cores, in pods per second.
     floor: usize,
     first_spec: fn(Value) -> Value,
     spec: fn(Value) -> Value,
@@ -108,10 +108,10 @@ async fn measure(workload: &Workload, nodes: usize) {
     let bound = Bound::watch(&client).await;
     create(&client, "sched-0", before, &pod(workload.first_spec, workload.labels)).await;
     bound.reaches(before).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     create(&client, "sched-1", measured, &pod(workload.spec, workload.labels)).await;
     bound.reaches(before + measured).await;
-    let a_second = measured as f64 / begun.elapsed().as_secs_f64();
+    let a_second = measured as f64 / started.elapsed().as_secs_f64();
     let floor = if nodes == 5000 { workload.floor.to_string() } else { String::new() };
     println!("{:<14} {nodes:>6} {before:>7} {measured:>9} {a_second:>8.0}  {floor}", workload.name);
 }
@@ -127,20 +127,20 @@ async fn make_nodes(client: &Client, count: usize, zones: &[&str]) {
 
 async fn make_namespace(client: &Client, name: &str) {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a namespace");
-    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is made");
+    Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace is created");
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("an account");
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), name);
-    accounts.create(&PostParams::default(), &account).await.expect("an account is made");
+    accounts.create(&PostParams::default(), &account).await.expect("an account is created");
 }
 
 async fn create(client: &Client, namespace: &str, count: usize, pod: &Pod) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let parameters = PostParams::default();
-    let create = |_| async { pods.create(&parameters, pod).await.map(drop).expect("a pod is made") };
+    let create = |_| async { pods.create(&parameters, pod).await.map(drop).expect("a pod is created") };
     futures::stream::iter(0..count).for_each_concurrent(CREATORS, create).await;
 }
 
-/// How many pods have a node.
+/// The number of bound pods.
 struct Bound {
     count: Arc<AtomicUsize>,
     changed: Arc<Notify>,

@@ -1,47 +1,47 @@
-//! The address under which this machine is reached, where none is named.
+//! Chooses the address of this host, if none is configured.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
 
-/// What a machine without any network calls itself. Endpoints can be no loopback addresses, so it takes the one that is
-/// set aside for machines which have none (RFC 7600).
-pub const LONELY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+/// The address of a host without a network. Endpoints cannot have loopback addresses, so it uses the one that is reserved
+/// for hosts without an IPv4 address (RFC 7600).
+pub const FALLBACK_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// That of the interface the default route goes through, or the first that is no loopback.
+/// The address of the default route's interface, or the first that is not loopback.
 pub fn own_address() -> IpAddr {
     let routed = default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default());
     best(&interface_addresses(), routed.as_deref())
 }
 
-/// Makes sure that there is an address which pods of this machine can reach it by.
+/// Ensures that there is an address by which pods on this host can reach it.
 pub async fn ensure_address() {
     if own_address().is_loopback()
-        && let Err(error) = knarr_network::add_local_address(LONELY.into()).await
+        && let Err(error) = knarr_network::add_local_address(FALLBACK_ADDRESS.into()).await
     {
-        tracing::warn!(%error, "this machine has no address that its pods could reach it by");
+        tracing::warn!(%error, "this host has no address by which its pods could reach it");
     }
 }
 
 fn best(all: &[(String, IpAddr)], routed: Option<&str>) -> IpAddr {
     let on_route = |name: &str| routed == Some(name);
     let v4 = |address: &IpAddr| address.is_ipv4();
-    // Loopback has the cluster's DNS on it and our bridge the pods' gateway: neither is this machine's own.
+    // Loopback has the cluster DNS address and our bridge the pods' gateway: neither is the host's own.
     let own: Vec<_> = all.iter().filter(|(name, _)| name != "lo" && !name.starts_with("knarr")).collect();
     let best = own
         .iter()
         .find(|(name, address)| on_route(name) && v4(address))
         .or_else(|| own.iter().find(|(_, address)| v4(address)))
         .or_else(|| own.first());
-    let is_lonely = || all.iter().any(|(_, address)| *address == LONELY);
+    let has_fallback = || all.iter().any(|(_, address)| *address == FALLBACK_ADDRESS);
     match best {
         Some((_, address)) => *address,
-        None if is_lonely() => LONELY.into(),
+        None if has_fallback() => FALLBACK_ADDRESS.into(),
         None => Ipv4Addr::LOCALHOST.into(),
     }
 }
 
-/// All that the machine has but loopback and link-local ones, with the names of their interfaces.
+/// All addresses except loopback and link-local ones, with the names of their interfaces.
 pub fn interface_addresses() -> Vec<(String, IpAddr)> {
     let mut found = Vec::new();
     for interface in getifaddrs().into_iter().flatten() {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_reached_by_an_address_of_its_own() {
+    fn the_own_address_is_chosen() {
         let all = |rows: &[(&str, &str)]| -> Vec<(String, IpAddr)> {
             rows.iter().map(|(name, address)| (name.to_string(), address.parse().unwrap())).collect()
         };

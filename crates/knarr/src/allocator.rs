@@ -1,9 +1,9 @@
-//! Where memory comes from, and giving back what was freed.
+//! The global allocator (mimalloc), and returning freed memory to the system.
 //!
-//! mimalloc has a quick way for what needs no alignment beyond the usual, which the crate around it does not take: asked
-//! for an alignment, even the usual one, the allocator looks for one and rounds most sizes up. What a thread freed it
-//! keeps for its next allocations, and it looks for whole pages to give back only as it allocates: a thread that falls
-//! idle after much work would keep them for good. So it looks once more when it has nothing to do.
+//! mimalloc has a fast path for allocations without special alignment, which its wrapper crate does not use: with an
+//! explicit alignment, even the default one, it searches and rounds most sizes up. A thread keeps freed memory for its next
+//! allocations, and returns whole pages only while it allocates: a thread that becomes idle after much work would keep them
+//! forever. So idle threads collect explicitly.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 
 use mimalloc::MiMalloc;
 
-/// A busy thread has nothing to do many times a second.
-const PAUSE: Duration = Duration::from_millis(100);
+/// A busy thread becomes idle many times a second.
+const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
 
 thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The alignment that mimalloc gives to everything that is at least as large.
-const USUAL: usize = 16;
+/// The alignment that mimalloc guarantees for every allocation of at least this size.
+const DEFAULT_ALIGNMENT: usize = 16;
 
 unsafe extern "C" {
     fn mi_malloc(size: usize) -> *mut c_void;
     fn mi_zalloc(size: usize) -> *mut c_void;
     fn mi_realloc(pointer: *mut c_void, size: usize) -> *mut c_void;
-    /// The allocator's own: gives back what the calling thread does not use, and what others gave back long enough ago.
+    /// mimalloc: returns memory that the calling thread does not use, and pages that were freed long enough ago.
     fn mi_collect(force: bool);
 }
 
-/// To be called by a thread that has nothing to do.
-pub fn give_back() {
+/// Called by a runtime thread that becomes idle.
+pub fn collect_idle() {
     let now = Instant::now();
-    if LAST.get().is_some_and(|last| now.duration_since(last) < PAUSE) {
+    if LAST.get().is_some_and(|last| now.duration_since(last) < COLLECT_INTERVAL) {
         return;
     }
     LAST.set(Some(now));
@@ -41,14 +41,14 @@ pub fn give_back() {
     unsafe { mi_collect(false) }
 }
 
-/// Huge pages would keep memory that was given back: a third of the whole with 10,000 pods. The runtime allocates before
-/// `main`, and those first pages, 4 MB of them, would be huge: so it is asked for when the program is loaded. Nothing
-/// depends on it: a kernel that does not know the setting is no reason to stop.
+/// Huge pages would keep freed memory: a third of the total with 10,000 pods. The runtime allocates before `main`, and its
+/// first 4 MB would be huge pages: so they are disabled when the program is loaded. An error is ignored: kernels without
+/// this setting work as well.
 #[used]
-// SAFETY: the loader calls what is listed here once, before anything else runs; a plain system call needs nothing of the
-// standard library to be there.
+// SAFETY: the loader calls the entries of this section once, before anything else runs; a plain system call does not need
+// the standard library to be initialized.
 #[unsafe(link_section = ".init_array")]
-static BEFORE_ALL: extern "C" fn() = without_huge_pages;
+static BEFORE_MAIN: extern "C" fn() = without_huge_pages;
 
 extern "C" fn without_huge_pages() {
     let _ = nix::sys::prctl::set_thp_disable(true);
@@ -56,45 +56,45 @@ extern "C" fn without_huge_pages() {
 
 pub struct Allocator;
 
-fn is_usual(size: usize, align: usize) -> bool {
-    align <= USUAL && align <= size
+fn is_default_aligned(size: usize, align: usize) -> bool {
+    align <= DEFAULT_ALIGNMENT && align <= size
 }
 
-// SAFETY: all memory comes from mimalloc and goes back to it, whichever of its functions gave it. Those without an
-// alignment give one of 16 to what has 16 bytes or more, and one of 8 to what has 8, so never less than was asked for here.
+// SAFETY: all memory comes from mimalloc and returns to it, whichever of its functions allocated it. Those without an
+// alignment align to 16 for 16 bytes or more, and to 8 for 8 bytes, so never less than requested here.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match is_usual(layout.size(), layout.align()) {
-            // SAFETY: any size may be asked for.
+        match is_default_aligned(layout.size(), layout.align()) {
+            // SAFETY: any size is valid.
             true => unsafe { mi_malloc(layout.size()).cast() },
-            // SAFETY: the same promise that was made to us.
+            // SAFETY: the caller upholds the same contract.
             false => unsafe { MiMalloc.alloc(layout) },
         }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_usual(layout.size(), layout.align()) {
-            // SAFETY: any size may be asked for.
+        match is_default_aligned(layout.size(), layout.align()) {
+            // SAFETY: any size is valid.
             true => unsafe { mi_zalloc(layout.size()).cast() },
-            // SAFETY: the same promise that was made to us.
+            // SAFETY: the caller upholds the same contract.
             false => unsafe { MiMalloc.alloc_zeroed(layout) },
         }
     }
 
     #[inline]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: it came from mimalloc.
+        // SAFETY: it was allocated by mimalloc.
         unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        match is_usual(size, layout.align()) {
-            // SAFETY: it came from mimalloc, which moves it to where the usual alignment is given.
+        match is_default_aligned(size, layout.align()) {
+            // SAFETY: it was allocated by mimalloc, which moves it to an address with the default alignment.
             true => unsafe { mi_realloc(pointer.cast(), size).cast() },
-            // SAFETY: the same promise that was made to us.
+            // SAFETY: the caller upholds the same contract.
             false => unsafe { MiMalloc.realloc(pointer, layout, size) },
         }
     }
@@ -105,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_aligned_and_kept_whatever_is_asked_for() {
+    fn memory_is_aligned_and_preserved_for_any_layout() {
         for size in (1..200).chain([255, 1000, 1 << 13, (1 << 17) + 3, 1 << 21]) {
             for align in [1, 2, 4, 8, 16, 32, 128, 4096] {
                 let layout = Layout::from_size_align(size, align).expect("a layout");
                 let larger = Layout::from_size_align(size * 3 + 1, align).expect("a layout");
-                // SAFETY: each piece is used within its size and given back as it was last asked for.
+                // SAFETY: each allocation is used within its size and freed with its last layout.
                 unsafe {
                     let zeros = Allocator.alloc_zeroed(layout);
                     assert!((0..size).all(|at| *zeros.add(at) == 0), "{layout:?}");

@@ -1,4 +1,4 @@
-//! What all nodes of a cluster must agree on. The server knows it from its flags and publishes it; agents read it there.
+//! Settings that all nodes of a cluster share. The server publishes them in a ConfigMap; agents read it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,23 +11,23 @@ use knarr_client::kube::{Api, Client};
 use knarr_dns::{StubDomain, Upstream};
 use knarr_network::cidr::Cidr;
 
-/// Where it is published.
+/// The ConfigMap.
 pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "knarr-cluster";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
-    /// Networks of all pods, at most one of each family.
+    /// Networks of all pods, at most one per family.
     pub pod_networks: Vec<Cidr>,
-    /// Addresses of the cluster's DNS, which every node answers on.
+    /// Addresses of the cluster DNS, which every node serves.
     pub dns: Vec<IpAddr>,
     /// The cluster's DNS domain.
     pub domain: String,
-    /// Networks that load balancers get addresses from; without any they share the nodes' addresses.
+    /// Networks of load balancer addresses; if empty, load balancers share the nodes' addresses.
     pub load_balancers: Vec<Cidr>,
-    /// Nodes serve ingresses.
+    /// Whether nodes serve Ingresses.
     pub ingress: bool,
-    /// Resolvers for names outside the cluster; each node's own when there are none.
+    /// Resolvers for names outside the cluster; if empty, each node uses its own.
     pub dns_upstreams: Vec<Upstream>,
     pub dns_stub_domains: Vec<StubDomain>,
 }
@@ -59,14 +59,14 @@ impl Cluster {
         })
     }
 
-    /// What the server published.
+    /// Reads the published settings.
     pub async fn read(client: &Client) -> anyhow::Result<Self> {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
         let map = maps.get(NAME).await.with_context(|| {
-            format!("the cluster's settings ({NAMESPACE}/{NAME}) cannot be read; is the server a `knarr server`?")
+            format!("cannot read the cluster's settings ({NAMESPACE}/{NAME}); is the server a `knarr server`?")
         })?;
         Self::from_data(&map.data.unwrap_or_default())
-            .with_context(|| format!("the cluster's settings ({NAMESPACE}/{NAME}) are wrong"))
+            .with_context(|| format!("the cluster's settings ({NAMESPACE}/{NAME}) are invalid"))
     }
 }
 
@@ -85,14 +85,14 @@ where
 }
 
 impl Cluster {
-    /// Remembers it on this machine: a node starts again without the server, and what it put up can be taken down.
+    /// Saves the settings on this host, so that a node can restart without the server, and can be cleaned up.
     pub fn save(&self, data: &Path) -> anyhow::Result<()> {
         let path = file(data);
         let text = serde_json::to_string_pretty(&self.to_data())?;
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// What was remembered, if anything was.
+    /// The saved settings, if any.
     pub fn load(data: &Path) -> Option<Self> {
         let text = std::fs::read(file(data)).ok()?;
         Self::from_data(&serde_json::from_slice(&text).ok()?).ok()
@@ -103,7 +103,7 @@ fn file(data: &Path) -> PathBuf {
     data.join("cluster.json")
 }
 
-/// The address that DNS has by custom: the tenth of each service network.
+/// The conventional DNS address: the tenth of each Service network.
 pub fn dns_addresses(service_networks: &[String]) -> Vec<IpAddr> {
     let networks = service_networks.iter().filter_map(|text| text.parse::<Cidr>().ok());
     networks.filter_map(|network| network.nth(10.min(network.size().saturating_sub(1)))).collect()
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_read_back() {
+    fn published_settings_are_read_back() {
         let cluster = Cluster {
             pod_networks: ["10.244.0.0/16", "fd00:244::/48"].map(|text| text.parse().unwrap()).into(),
             dns: vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()],
@@ -125,10 +125,10 @@ mod tests {
             dns_stub_domains: vec!["corp.example=10.0.0.54:5353".parse().unwrap()],
         };
         assert_eq!(Cluster::from_data(&cluster.to_data()).unwrap(), cluster);
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Cluster::load(folder.path()), None);
-        cluster.save(folder.path()).unwrap();
-        assert_eq!(Cluster::load(folder.path()), Some(cluster));
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Cluster::load(directory.path()), None);
+        cluster.save(directory.path()).unwrap();
+        assert_eq!(Cluster::load(directory.path()), Some(cluster));
     }
 
     #[test]

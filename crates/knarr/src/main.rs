@@ -1,12 +1,13 @@
-//! Knarr: Kubernetes as one program. What is here only reads the command line and puts the parts together.
+//! The `knarr` binary: parses the command line and composes the components.
 
 mod address;
 mod allocator;
 mod check;
 mod cluster;
 mod commands;
-mod complaint;
 mod configuration;
+mod data_directory_lock;
+mod error_message;
 mod footprint;
 mod join;
 mod journal;
@@ -14,7 +15,6 @@ mod manifests;
 mod otlp;
 mod ready;
 mod remove;
-mod running;
 mod service;
 
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> anyhow::Result<ExitCode> {
-    // Container runtimes call the network plugin by its name with the command in the environment.
+    // Container runtimes start the CNI plugin by its name with the command in the environment.
     if std::env::var_os("CNI_COMMAND").is_some() {
         return Ok(knarr_network::cni_main());
     }
@@ -34,14 +34,14 @@ fn main() -> anyhow::Result<ExitCode> {
     match commands::run(std::env::args_os().collect()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            eprintln!("knarr: {}", complaint::complaint(&error));
+            eprintln!("knarr: {}", error_message::error_message(&error));
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-/// The process holds private keys and secrets: neither a core dump nor a debugger of the same user may read them.
-/// Child processes, containers among them, have the flag reset when they are executed.
+/// Disables core dumps and debugging by the same user: the process holds private keys and secrets.
+/// Child processes, containers among them, have the flag reset on exec.
 fn forbid_core_dumps() -> nix::Result<()> {
     nix::sys::prctl::set_dumpable(false)
 }

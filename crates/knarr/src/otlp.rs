@@ -1,4 +1,4 @@
-//! Sending traces to an OpenTelemetry collector over HTTP.
+//! Sends traces to an OpenTelemetry collector over HTTP.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends traces to the collector at an address such as `http://127.0.0.1:4318`.
 pub async fn send(collector: &Uri, traces: &Value) -> anyhow::Result<()> {
@@ -21,11 +21,11 @@ pub async fn send(collector: &Uri, traces: &Value) -> anyhow::Result<()> {
     let body = Full::new(Bytes::from(serde_json::to_vec(traces)?));
     let request = Request::post(&target).header(http::header::CONTENT_TYPE, "application/json").body(body)?;
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let answered = tokio::time::timeout(PATIENCE, client.request(request));
-    let answer = answered.await.with_context(|| format!("{target} did not answer"))?;
-    let status = answer.with_context(|| format!("{target} cannot be reached"))?.status();
+    let pending = tokio::time::timeout(TIMEOUT, client.request(request));
+    let response = pending.await.with_context(|| format!("{target} did not respond in time"))?;
+    let status = response.with_context(|| format!("cannot reach {target}"))?.status();
     if !status.is_success() {
-        bail!("{target} answered {status}");
+        bail!("{target} responded with {status}");
     }
     Ok(())
 }

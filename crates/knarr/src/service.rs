@@ -1,6 +1,6 @@
-//! Knarr as a service of systemd: the unit, and telling systemd how it goes.
+//! The systemd service: the unit file, and notifications to systemd.
 //!
-//! A unit belongs to one data directory, which it names, so that `stop` and `uninstall` find it.
+//! A unit names its data directory, so that `stop` and `uninstall` find it.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -11,19 +11,19 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 const UNITS: &str = "/etc/systemd/system";
-/// How a unit names the program that goes with it.
-const PLACED: &str = "Placed=";
+/// The key in the unit for a program that was installed with it.
+const INSTALLED_KEY: &str = "Placed=";
 
-/// What a unit is made from.
+/// The content of a unit.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// `server` or `agent`.
     pub role: String,
     pub program: PathBuf,
     pub data: PathBuf,
-    /// Flags beyond the configuration file's.
+    /// Flags in addition to the configuration file.
     pub flags: Vec<String>,
-    /// The program was put there for the service, and goes with it.
+    /// Whether the program was installed for the service, and is removed with it.
     pub is_placed: bool,
 }
 
@@ -32,8 +32,8 @@ impl Unit {
         if self.role == "agent" { "knarr-agent.service" } else { "knarr.service" }
     }
 
-    /// Pods and their runtime outlive the service: only Knarr's own process is ended with it. One that crashed is back
-    /// before clients notice; one that keeps crashing is given more and more time.
+    /// Pods and their runtime outlive the service: stopping it stops only Knarr's own process. After a crash it restarts
+    /// before clients notice; repeated crashes increase the delay.
     pub fn text(&self) -> String {
         let mut command = format!("{} {}", quote(&self.program.to_string_lossy()), self.role);
         for flag in &self.flags {
@@ -69,14 +69,15 @@ impl Unit {
              DataDirectory={data}\n{placed}",
             role = self.role,
             data = self.data.display(),
-            placed = if self.is_placed { format!("{PLACED}{}\n", self.program.display()) } else { String::new() },
+            placed =
+                if self.is_placed { format!("{INSTALLED_KEY}{}\n", self.program.display()) } else { String::new() },
         )
     }
 
-    /// Writes the unit and, where systemd runs, enables and starts it.
+    /// Writes the unit and, if systemd is running, enables and starts it.
     pub fn install(&self) -> anyhow::Result<PathBuf> {
         let path = Path::new(UNITS).join(self.name());
-        std::fs::create_dir_all(UNITS).with_context(|| format!("cannot make {UNITS}"))?;
+        std::fs::create_dir_all(UNITS).with_context(|| format!("cannot create {UNITS}"))?;
         std::fs::write(&path, self.text())
             .with_context(|| format!("cannot write {}: are you root?", path.display()))?;
         if is_systemd_running() {
@@ -88,12 +89,12 @@ impl Unit {
     }
 }
 
-/// Whether this machine was started by systemd.
+/// Whether systemd is the init system of this host.
 pub fn is_systemd_running() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-/// Stops the service of a data directory. Tells whether there is one.
+/// Stops the service of a data directory. Returns whether there is one.
 pub fn stop(data: &Path) -> anyhow::Result<bool> {
     let found = units(Path::new(UNITS), data);
     if !is_systemd_running() {
@@ -105,7 +106,7 @@ pub fn stop(data: &Path) -> anyhow::Result<bool> {
     Ok(!found.is_empty())
 }
 
-/// Removes the service of a data directory, which must have been stopped.
+/// Removes the service of a data directory, which must be stopped.
 pub fn remove(data: &Path) -> anyhow::Result<()> {
     let found = units(Path::new(UNITS), data);
     for unit in &found {
@@ -113,7 +114,7 @@ pub fn remove(data: &Path) -> anyhow::Result<()> {
             systemctl(&["disable", &name_of(unit)])?;
         }
         let text = std::fs::read_to_string(unit).unwrap_or_default();
-        let placed = text.lines().find_map(|line| line.strip_prefix(PLACED)).map(PathBuf::from);
+        let placed = text.lines().find_map(|line| line.strip_prefix(INSTALLED_KEY)).map(PathBuf::from);
         for path in [Some(unit.clone()), placed].into_iter().flatten().filter(|path| path.exists()) {
             std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
@@ -124,15 +125,15 @@ pub fn remove(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn units(folder: &Path, data: &Path) -> Vec<PathBuf> {
-    let wanted = format!("DataDirectory={}", data.display());
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+fn units(directory: &Path, data: &Path) -> Vec<PathBuf> {
+    let entry = format!("DataDirectory={}", data.display());
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let ours = entries.filter(|path| {
         let name = name_of(path);
         name.starts_with("knarr") && name.ends_with(".service")
     });
     let text = |path: &PathBuf| std::fs::read_to_string(path).unwrap_or_default();
-    ours.filter(|path| text(path).lines().any(|line| line == wanted)).collect()
+    ours.filter(|path| text(path).lines().any(|line| line == entry)).collect()
 }
 
 fn name_of(unit: &Path) -> String {
@@ -140,7 +141,7 @@ fn name_of(unit: &Path) -> String {
 }
 
 fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
-    let output = Command::new("systemctl").args(arguments).output().context("systemctl cannot be run")?;
+    let output = Command::new("systemctl").args(arguments).output().context("cannot run systemctl")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("systemctl {} failed: {}", arguments.join(" "), said.trim());
@@ -148,7 +149,7 @@ fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As systemd reads a word of a command line.
+/// Quotes a word of a command line for systemd.
 fn quote(word: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_=./:,@+[]".contains(character);
     if !word.is_empty() && word.chars().all(plain) {
@@ -158,11 +159,11 @@ fn quote(word: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// Tells systemd, if it started us, something such as `READY=1` or `STATUS=…`.
+/// Sends a state such as `READY=1` or `STATUS=…` to systemd, if it started this process.
 pub fn notify(message: &str) {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(address.as_bytes(), message) {
-        tracing::debug!(%error, "systemd cannot be told");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 
@@ -170,7 +171,7 @@ fn send(address: &[u8], message: &str) -> std::io::Result<()> {
     use std::os::linux::net::SocketAddrExt;
     let socket = UnixDatagram::unbound()?;
     match address {
-        // An address without a file begins with a zero, which the environment writes as @.
+        // An abstract address starts with a zero byte, which the environment writes as @.
         [b'@', name @ ..] => {
             let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
             socket.send_to_addr(message.as_bytes(), &address)?;
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_unit_is_found_by_its_data_directory() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let unit = |role: &str, data: &str| Unit {
             role: role.into(),
             program: "/usr/local/bin/knarr".into(),
@@ -199,23 +200,24 @@ mod tests {
         for unit in [unit("server", "/one"), unit("agent", "/two")] {
             assert!(unit.text().contains("Type=notify") && unit.text().contains("KillMode=process"));
             assert!(unit.text().contains("--node-name \"a b\""), "{}", unit.text());
-            std::fs::write(folder.path().join(unit.name()), unit.text()).unwrap();
+            std::fs::write(directory.path().join(unit.name()), unit.text()).unwrap();
         }
-        std::fs::write(folder.path().join("other.service"), unit("server", "/two").text()).unwrap();
-        let names = |data: &str| units(folder.path(), Path::new(data)).iter().map(|p| name_of(p)).collect::<Vec<_>>();
+        std::fs::write(directory.path().join("other.service"), unit("server", "/two").text()).unwrap();
+        let names =
+            |data: &str| units(directory.path(), Path::new(data)).iter().map(|p| name_of(p)).collect::<Vec<_>>();
         assert_eq!(names("/one"), ["knarr.service"]);
         assert_eq!(names("/two"), ["knarr-agent.service"]);
         assert!(names("/three").is_empty());
     }
 
     #[test]
-    fn systemd_is_told_over_its_socket() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notify");
+    fn systemd_is_notified_over_its_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         send(path.as_os_str().as_bytes(), "READY=1").unwrap();
-        let mut told = [0; 16];
-        let length = socket.recv(&mut told).unwrap();
-        assert_eq!(&told[..length], b"READY=1");
+        let mut received = [0; 16];
+        let length = socket.recv(&mut received).unwrap();
+        assert_eq!(&received[..length], b"READY=1");
     }
 }

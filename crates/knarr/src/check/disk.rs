@@ -1,4 +1,4 @@
-//! The disk under the data directory: room, and how fast a write is made durable, which every write of the API waits for.
+//! The disk of the data directory: free space, and the latency of durable writes, on which every write of the API depends.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -9,24 +9,24 @@ use super::Finding;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// With less than this, what is begun anew does not come to an end.
-const LEAST: u64 = 64 * MIB;
-const MEASURED: Duration = Duration::from_millis(300);
+/// Below this, a first start cannot complete.
+const MIN_FREE_SPACE: u64 = 64 * MIB;
+const MEASURE_DURATION: Duration = Duration::from_millis(300);
 
-/// Whether a first start would run into a full disk. What has run here before starts again, as others may make room.
+/// Whether a first start would run into a full disk. A data directory in use starts again, as others may free space.
 pub fn no_room(data: &Path) -> Option<Finding> {
     let has_run = ["store", "kubelet"].iter().any(|part| data.join(part).exists());
-    let folder = existing(data);
-    let free = free(&folder).ok().filter(|free| !has_run && *free < LEAST)?;
-    let found = format!("only {} MiB are free in {}", free / MIB, folder.display());
+    let directory = existing(data);
+    let free = free(&directory).ok().filter(|free| !has_run && *free < MIN_FREE_SPACE)?;
+    let found = format!("only {} MiB are free in {}", free / MIB, directory.display());
     Some(Finding::missing("disk space", found, "free at least 1 GiB there, or choose another --data-dir"))
 }
 
 pub fn space(data: &Path) -> Finding {
-    let folder = existing(data);
-    match free(&folder) {
+    let directory = existing(data);
+    match free(&directory) {
         Ok(free) => {
-            let found = format!("{} GiB free in {}", free / GIB, folder.display());
+            let found = format!("{} GiB free in {}", free / GIB, directory.display());
             match free {
                 0..GIB => Finding::missing("disk space", found, "free at least 1 GiB, or choose another --data-dir"),
                 _ if free < 5 * GIB => Finding::poor("disk space", found, "images and logs need room: 5 GiB is better"),
@@ -37,15 +37,15 @@ pub fn space(data: &Path) -> Finding {
     }
 }
 
-fn free(folder: &Path) -> nix::Result<u64> {
-    nix::sys::statvfs::statvfs(folder).map(|status| status.blocks_available() * status.fragment_size())
+fn free(directory: &Path) -> nix::Result<u64> {
+    nix::sys::statvfs::statvfs(directory).map(|status| status.blocks_available() * status.fragment_size())
 }
 
 pub fn sync_speed(data: &Path) -> Finding {
-    let folder = existing(data);
-    let file = tempfile(&folder);
+    let directory = existing(data);
+    let file = tempfile(&directory);
     let measured = measure(&file);
-    // Nothing of the trial stays.
+    // The test file is removed.
     let _ = std::fs::remove_file(&file);
     match measured {
         Ok(a_second) => {
@@ -56,7 +56,7 @@ pub fn sync_speed(data: &Path) -> Finding {
             }
         }
         Err(error) => {
-            let found = format!("{} cannot be written: {error}", folder.display());
+            let found = format!("cannot write {}: {error}", directory.display());
             Finding::missing("disk sync", found, "run as root, or choose another --data-dir")
         }
     }
@@ -65,27 +65,27 @@ pub fn sync_speed(data: &Path) -> Finding {
 fn measure(path: &Path) -> std::io::Result<u64> {
     let mut file = File::options().write(true).create_new(true).open(path)?;
     let block = [0x6b_u8; 4096];
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut count = 0;
-    while begun.elapsed() < MEASURED {
+    while started.elapsed() < MEASURE_DURATION {
         file.rewind()?;
         file.write_all(&block)?;
         file.sync_data()?;
         count += 1;
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     // The rate is a small whole number of writes.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     Ok((f64::from(count) / seconds) as u64)
 }
 
-fn tempfile(folder: &Path) -> PathBuf {
-    folder.join(format!(".knarr-check-{}", std::process::id()))
+fn tempfile(directory: &Path) -> PathBuf {
+    directory.join(format!(".knarr-check-{}", std::process::id()))
 }
 
-/// The folder itself or, before it is made, the nearest above it.
-fn existing(folder: &Path) -> PathBuf {
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+/// The directory itself or, if it does not exist yet, its nearest existing parent.
+fn existing(directory: &Path) -> PathBuf {
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let found = absolute.ancestors().find(|path| path.is_dir()).map(Path::to_owned);
     found.unwrap_or_else(|| PathBuf::from("/"))
 }

@@ -1,4 +1,4 @@
-//! What the kernel can do, tried where it can be tried without a trace: in a network namespace of a thread that ends.
+//! Kernel features, tried in a network namespace of a temporary thread, so that nothing is left behind.
 
 use std::process::{Command, Stdio};
 
@@ -18,7 +18,11 @@ fn overlay() -> Finding {
     if is_known || modprobe("overlay") {
         return Finding::good("overlay files", "yes");
     }
-    Finding::missing("overlay files", "the kernel has none", "load the module overlay, or use a kernel that has it")
+    Finding::missing(
+        "overlay files",
+        "not supported by the kernel",
+        "load the module overlay, or use a kernel that has it",
+    )
 }
 
 fn modprobe(module: &str) -> bool {
@@ -26,7 +30,7 @@ fn modprobe(module: &str) -> bool {
     loaded.is_ok_and(|status| status.success())
 }
 
-/// What is tried, with which command, and which modules bring it.
+/// The feature, a command that needs it, and the modules that provide it.
 const TRIALS: [(&str, &[&str], &str); 5] = [
     ("bridges", &["ip", "link", "add", "name", "knarr-b", "type", "bridge"], "bridge"),
     ("pairs of interfaces", &["ip", "link", "add", "name", "knarr-v", "type", "veth"], "veth"),
@@ -46,11 +50,11 @@ const TRIALS: [(&str, &[&str], &str); 5] = [
 fn network() -> Vec<Finding> {
     let tried = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).ok()?;
-        Some(TRIALS.map(|(name, command, modules)| judge(name, attempt(command), modules)).to_vec())
+        Some(TRIALS.map(|(name, command, modules)| finding(name, attempt(command), modules)).to_vec())
     });
     match tried.join() {
         Ok(Some(findings)) => findings,
-        _ => vec![Finding::poor("network", "cannot be tried without being root", "run `knarr check` as root")],
+        _ => vec![Finding::poor("network", "cannot be tested without root", "run `knarr check` as root")],
     }
 }
 
@@ -60,7 +64,7 @@ fn attempt(command: &[&str]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said.lines().next().unwrap_or_default().to_owned()) }
 }
 
-fn judge(name: &str, tried: Result<(), String>, modules: &str) -> Finding {
+fn finding(name: &str, tried: Result<(), String>, modules: &str) -> Finding {
     match tried {
         Ok(()) => Finding::good(name, "yes"),
         Err(said) if modules == "vxlan" => {

@@ -1,10 +1,10 @@
-//! Whether this machine has what a node needs, and how to get what it lacks.
+//! Checks whether this host meets the requirements of a node, and how to fix what is missing.
 //!
-//! `quick` is what every start looks at; `all` is for `knarr check`, which also tries the kernel and measures the disk.
+//! `quick` runs at every start; `all` is for `knarr check`, which also tests the kernel and measures the disk.
 
 mod disk;
+mod host;
 mod kernel;
-mod machine;
 mod programs;
 
 use std::net::SocketAddr;
@@ -14,36 +14,36 @@ use knarr_network::cidr::Cidr;
 
 use crate::address::interface_addresses;
 
-/// What one look found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     pub name: String,
     pub verdict: Verdict,
-    /// What is there.
+    /// What was found.
     pub found: String,
-    /// What to do about it; empty when nothing needs to be done.
+    /// How to fix it; empty if nothing needs to be done.
     pub remedy: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// It works, with less.
+    /// It works, with limitations.
     Poor,
-    /// It does not work without.
+    /// It does not work.
     Missing,
 }
 
-/// What is to be looked at.
+/// What to check.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CheckPlan {
     pub data: PathBuf,
-    /// Pods are to run here, in a runtime of our own, on our own network.
+    /// Whether pods run here, in our own runtime and network.
     pub runs_pods: bool,
     pub own_runtime: bool,
-    /// Addresses that will be listened on, and what for; with a flag to choose another.
+    /// Addresses to listen on, their purpose, and the flag to choose another.
     pub listens: Vec<Listen>,
-    /// Networks of pods and services, which must be nobody else's.
+    /// Networks of pods and Services, which must be unused.
     pub networks: Vec<Cidr>,
 }
 
@@ -68,43 +68,43 @@ impl Finding {
     }
 }
 
-/// What takes no time to look at.
-pub fn quick(plan: &Plan) -> Vec<Finding> {
+/// Checks that take no time.
+pub fn quick(plan: &CheckPlan) -> Vec<Finding> {
     let mut findings = basics(plan, false);
     findings.extend(disk::no_room(&plan.data));
     findings
 }
 
-fn basics(plan: &Plan, with_versions: bool) -> Vec<Finding> {
+fn basics(plan: &CheckPlan, with_versions: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if plan.runs_pods {
-        findings.push(machine::root());
-        findings.push(machine::cgroups());
+        findings.push(host::root());
+        findings.push(host::cgroups());
         findings.extend(programs::all(plan.own_runtime, with_versions));
     }
-    findings.extend(plan.listens.iter().map(machine::port));
+    findings.extend(plan.listens.iter().map(host::port));
     if !plan.networks.is_empty() {
-        findings.push(machine::networks(&plan.networks, &interface_addresses()));
+        findings.push(host::networks(&plan.networks, &interface_addresses()));
     }
     findings
 }
 
-pub fn all(plan: &Plan) -> Vec<Finding> {
+pub fn all(plan: &CheckPlan) -> Vec<Finding> {
     let mut findings = basics(plan, true);
     if plan.runs_pods {
         findings.extend(kernel::all());
     }
-    findings.push(machine::name());
-    findings.push(machine::address());
-    findings.push(machine::memory());
-    findings.push(machine::swap());
+    findings.push(host::name());
+    findings.push(host::address());
+    findings.push(host::memory());
+    findings.push(host::swap());
     findings.push(disk::space(&plan.data));
     findings.push(disk::sync_speed(&plan.data));
     findings
 }
 
-/// One line that says what is missing and how to get it; `None` when nothing is.
-pub fn complaint(findings: &[Finding]) -> Option<String> {
+/// One line that says what is missing and how to fix it; `None` if nothing is missing.
+pub fn missing_summary(findings: &[Finding]) -> Option<String> {
     let missing: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == Verdict::Missing).collect();
     if missing.is_empty() {
         return None;
@@ -114,12 +114,12 @@ pub fn complaint(findings: &[Finding]) -> Option<String> {
     let mut parts = Vec::new();
     if !packages.is_empty() {
         let names: Vec<&str> = packages.iter().map(|finding| finding.name.as_str()).collect();
-        let mut wanted: Vec<&str> =
+        let mut packages: Vec<&str> =
             packages.iter().map(|finding| finding.remedy[programs::INSTALL.len()..].trim()).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
+        packages.sort_unstable();
+        packages.dedup();
         let verb = if names.len() == 1 { "is" } else { "are" };
-        parts.push(format!("{} {verb} missing: {}{}", names.join(", "), programs::INSTALL, wanted.join(" ")));
+        parts.push(format!("{} {verb} missing: {}{}", names.join(", "), programs::INSTALL, packages.join(" ")));
     }
     parts.extend(others.iter().map(|finding| format!("{}: {}: {}", finding.name, finding.found, finding.remedy)));
     Some(parts.join("; "))
@@ -130,20 +130,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_missing_is_said_in_one_line() {
+    fn everything_missing_is_printed_in_one_line() {
         let install = |package: &str| format!("{}{package}", programs::INSTALL);
         let findings = [
             Finding::good("root", "yes"),
             Finding::missing("runc", "not found", install("runc")),
             Finding::missing("nft", "not found", install("nftables")),
-            Finding::missing("port 6443", "taken", "end what listens there or choose another with --listen"),
+            Finding::missing(
+                "port 6443",
+                "in use",
+                "stop the program that listens there, or choose another with --listen",
+            ),
             Finding::poor("swap", "2 GiB", "swapoff -a"),
         ];
         assert_eq!(
-            complaint(&findings).unwrap(),
+            missing_summary(&findings).unwrap(),
             "runc, nft are missing: apt-get install nftables runc; \
-             port 6443: taken: end what listens there or choose another with --listen"
+             port 6443: in use: stop the program that listens there, or choose another with --listen"
         );
-        assert_eq!(complaint(&findings[..1]), None);
+        assert_eq!(missing_summary(&findings[..1]), None);
     }
 }

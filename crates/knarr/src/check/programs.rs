@@ -1,4 +1,4 @@
-//! Programs that a node calls.
+//! Programs that a node runs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::Finding;
 
 pub const INSTALL: &str = "apt-get install ";
 
-/// Program, Debian's package, whether it is the runtime's, and the flag by which it tells its version in a line.
+/// Program, its Debian package, whether the container runtime needs it, and the flag that prints its version.
 const PROGRAMS: [(&str, &str, bool, Option<&str>); 5] = [
     ("containerd", "containerd", true, Some("--version")),
     ("containerd-shim-runc-v2", "containerd", true, None),
@@ -17,13 +17,13 @@ const PROGRAMS: [(&str, &str, bool, Option<&str>); 5] = [
     ("conntrack", "conntrack", false, Some("--version")),
 ];
 
-/// With versions it is asked of each program, which takes a moment.
+/// `with_versions` runs each program, which takes a moment.
 pub fn all(own_runtime: bool, with_versions: bool) -> Vec<Finding> {
     let needed = PROGRAMS.iter().filter(|(_, _, is_runtime, _)| own_runtime || !is_runtime);
-    needed.map(|(name, package, _, version)| look(name, package, version.filter(|_| with_versions))).collect()
+    needed.map(|(name, package, _, version)| check_program(name, package, version.filter(|_| with_versions))).collect()
 }
 
-fn look(name: &str, package: &str, version: Option<&str>) -> Finding {
+fn check_program(name: &str, package: &str, version: Option<&str>) -> Finding {
     match find(name) {
         Some(path) => {
             let said = version.and_then(|flag| Command::new(&path).arg(flag).output().ok());
@@ -33,7 +33,7 @@ fn look(name: &str, package: &str, version: Option<&str>) -> Finding {
         }
         None if name == "conntrack" => Finding::poor(
             name,
-            "not found: flows to endpoints that end are not forgotten",
+            "not found: flows to terminated endpoints are not deleted",
             format!("{INSTALL}{package}"),
         ),
         None => Finding::missing(name, "not found", format!("{INSTALL}{package}")),
@@ -43,6 +43,6 @@ fn look(name: &str, package: &str, version: Option<&str>) -> Finding {
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .find(|path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0))
 }

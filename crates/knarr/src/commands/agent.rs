@@ -1,5 +1,4 @@
-//! `knarr agent`: makes this machine a node of a cluster: kubelet, pod network, service proxy, DNS,
-//! ingress.
+//! `knarr agent`: runs a node of a cluster: kubelet, pod network, service proxy, DNS, ingress.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,23 +16,23 @@ use super::preflight;
 use crate::cluster::Cluster;
 use crate::join::{self, Identity, JoinToken, Pin, pem, until_reached};
 use crate::ready::{self, Display, Probe};
-use crate::{journal, running};
+use crate::{data_directory_lock, journal};
 
-/// How long a node that knows its cluster waits for the server to say whether something has changed.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a node with saved cluster settings waits for the server's current ones.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Args, Clone, Debug)]
-// What the whole cluster shares, an agent learns from the server.
+// An agent reads cluster-wide settings from the server.
 #[command(mut_arg("cluster_dns", |argument| argument.hide(true)))]
 #[command(mut_arg("cluster_domain", |argument| argument.hide(true)))]
 pub struct Arguments {
-    /// The server to join, such as https://10.0.0.1:6443.
+    /// URL of the server to join, such as https://10.0.0.1:6443.
     #[arg(long, env = "KNARR_SERVER")]
     pub server: http::Uri,
-    /// The token that `knarr token create` printed on the server.
+    /// Token printed by `knarr token create` on the server.
     #[arg(long, env = "KNARR_TOKEN", hide_env_values = true)]
     pub token: JoinToken,
-    /// Where the node keeps its files.
+    /// Data directory.
     #[arg(long, default_value = common::DATA)]
     pub data_dir: PathBuf,
     #[command(flatten)]
@@ -44,10 +43,10 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
-    running::take(&arguments.data_dir)?.until_exit();
+    data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
     preflight::check(&arguments.node, &arguments.data_dir, Vec::new(), Vec::new())?;
-    let begun = Instant::now();
-    // A node that was one before listens at once: nobody is to find it closed while it starts again.
+    let started = Instant::now();
+    // A node that has joined before listens at once, so that connections are not refused during a restart.
     let early = Cluster::load(&arguments.data_dir).and_then(|cluster| bind_ingress(&arguments, &cluster));
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     let joined = tokio::select! {
@@ -55,22 +54,25 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         stopped = common::stopped() => return stopped,
     };
     let ingress = early.or_else(|| bind_ingress(&arguments, &joined.cluster));
-    serve(arguments, joined, ingress, runtime, begun).await
+    serve(arguments, joined, ingress, runtime, started).await
 }
 
-/// Pods run without ingress as well, so a port that somebody else has is no reason to end.
+/// Pods run without ingress as well, so a port in use is no reason to stop.
 fn bind_ingress(arguments: &Arguments, cluster: &Cluster) -> Option<Listeners> {
     let bound = if cluster.ingress { arguments.ingress.bind() } else { Ok(None) };
     bound.unwrap_or_else(|error| {
-        tracing::error!(error = &error as &dyn std::error::Error, "this node serves no ingresses");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot listen for ingress; this node serves no ingresses"
+        );
         None
     })
 }
 
-/// A machine that the cluster knows.
+/// A host that has joined the cluster.
 struct Joined {
     identity: Identity,
-    /// What its network components are known by.
+    /// Identity of the network components.
     network: Identity,
     cluster: Cluster,
 }
@@ -78,9 +80,9 @@ struct Joined {
 async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
     let name = arguments.node.name()?;
     let authority = authority(arguments).await?;
-    let folder = arguments.data_dir.join("kubelet/pki");
+    let directory = arguments.data_dir.join("kubelet/pki");
     let token = &arguments.token.bootstrap;
-    let identity = until_reached(|| Identity::obtain(&arguments.server, &authority, token, &name, &folder)).await?;
+    let identity = until_reached(|| Identity::obtain(&arguments.server, &authority, token, &name, &directory)).await?;
     let network = until_reached(|| identity.network()).await?;
     let client = identity.client();
     let cluster = cluster(&client, &arguments.data_dir).await?;
@@ -88,13 +90,13 @@ async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
     Ok(Joined { identity, network, cluster })
 }
 
-/// What all nodes share, from the server; a node that was one before works without it, for its pods must.
+/// The cluster-wide settings, from the server; a node that has joined before can start without it.
 async fn cluster(client: &Client, data: &Path) -> anyhow::Result<Cluster> {
     let known = Cluster::load(data);
-    let asked = async { until_reached(|| Cluster::read(client)).await };
-    let cluster = match (known, asked) {
-        (None, asked) => asked.await?,
-        (Some(known), asked) => match tokio::time::timeout(PATIENCE, asked).await {
+    let current = async { until_reached(|| Cluster::read(client)).await };
+    let cluster = match (known, current) {
+        (None, current) => current.await?,
+        (Some(known), current) => match tokio::time::timeout(SETTINGS_TIMEOUT, current).await {
             Ok(current) => current?,
             Err(_) => return Ok(known),
         },
@@ -103,13 +105,13 @@ async fn cluster(client: &Client, data: &Path) -> anyhow::Result<Cluster> {
     Ok(cluster)
 }
 
-/// Runs the node until the process is asked to stop. Pods go on running after that.
+/// Runs the node until the process is stopped. Pods keep running after that.
 async fn serve(
     mut arguments: Arguments,
     joined: Joined,
     ingress: Option<Listeners>,
     runtime: Runtime,
-    begun: Instant,
+    started: Instant,
 ) -> anyhow::Result<()> {
     let Joined { identity, network: network_identity, cluster } = joined;
     arguments.node.cluster_dns = cluster.dns;
@@ -125,10 +127,10 @@ async fn serve(
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.keep());
     tasks.spawn(network_identity.keep());
-    tasks.spawn(journal::hand_over(client.clone()));
+    tasks.spawn(journal::upload(client.clone()));
     let parts = NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, ingress };
     parts.start(network_client, client.clone(), &mut tasks)?;
-    tasks.spawn(tell_when_ready(client.clone(), arguments.clone(), begun));
+    tasks.spawn(report_when_ready(client.clone(), arguments.clone(), started));
     let shutdown = async {
         if let Err(error) = common::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
@@ -140,13 +142,13 @@ async fn serve(
     ended
 }
 
-async fn tell_when_ready(client: Client, arguments: Arguments, begun: Instant) {
+async fn report_when_ready(client: Client, arguments: Arguments, started: Instant) {
     let name = common::node_name(arguments.node.node_name.as_deref()).unwrap_or_default();
-    let mut display = Display::new(format!("This machine is node {name} of {}.", arguments.server));
+    let mut display = Display::new(format!("This host is node {name} of {}.", arguments.server));
     let mut probes = vec![Probe::node(client, name)];
     probes
         .extend(arguments.node.cluster_dns.first().map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
-    ready::wait(probes, begun, &mut display).await;
+    ready::wait(probes, started, &mut display).await;
 }
 
 fn authority_file(arguments: &Arguments) -> PathBuf {
@@ -155,12 +157,12 @@ fn authority_file(arguments: &Arguments) -> PathBuf {
 
 fn check_server(server: &http::Uri) -> anyhow::Result<()> {
     if server.scheme_str() != Some("https") || server.host().is_none() {
-        bail!("--server is {server}, which is not of the form https://HOST:6443");
+        bail!("--server is {server}, expected the form https://HOST:6443");
     }
     Ok(())
 }
 
-/// The authority of the cluster (DER), from the file if it is the pinned one, else from the server.
+/// The certificate authority of the cluster (DER), from the file if it matches the pin, else from the server.
 async fn authority(arguments: &Arguments) -> anyhow::Result<Vec<u8>> {
     let pin = arguments.token.pin;
     let file = authority_file(arguments);
@@ -172,8 +174,8 @@ async fn authority(arguments: &Arguments) -> anyhow::Result<Vec<u8>> {
     }
     let authority = until_reached(|| join::fetch_authority(&arguments.server, pin)).await?;
     let text = pem(&authority);
-    let folder = file.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(authority)
 }

@@ -1,4 +1,4 @@
-//! `knarr apiserver`: the API server with its store, alone.
+//! `knarr apiserver`: the standalone API server with its store.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -27,80 +27,80 @@ use tokio::net::TcpListener;
 use super::common;
 use crate::address::own_address;
 
-/// Who signs service-account tokens, and for whom they are good.
+/// Issuer and audience of service account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// Addresses of services, unless another range is named.
+/// Default network of Services.
 pub const SERVICES: &str = "10.96.0.0/12";
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
 pub struct Arguments {
-    /// Where the store, the certificates and the administrator's kubeconfig are kept.
+    /// Data directory of the store, the certificates and the administrator's kubeconfig.
     #[arg(long, default_value = "/var/lib/knarr")]
     pub data_dir: PathBuf,
-    /// Address and port to serve on.
+    /// Address and port to listen on.
     #[arg(long, default_value = "0.0.0.0:6443")]
     pub listen: SocketAddr,
-    /// Tokens in Kubernetes' CSV form: token,user,uid,"group1,group2".
+    /// Static token file in CSV format: token,user,uid,"group1,group2".
     #[arg(long)]
     pub token_file: Option<PathBuf>,
-    /// Addresses of services, one range for each address family.
+    /// Networks of Services, at most one per address family.
     #[arg(long, value_delimiter = ',', default_value = SERVICES)]
     pub service_cluster_ip_range: Vec<String>,
-    /// The address by which the rest of the cluster reaches this server.
+    /// IP address at which the cluster reaches this server.
     #[arg(long)]
     pub advertise_address: Option<IpAddr>,
-    /// etcd servers to keep the store in, such as https://10.0.0.1:2379; without any it is kept in the data directory.
+    /// URLs of etcd servers, such as https://10.0.0.1:2379; by default an embedded store in the data directory.
     #[arg(long, value_delimiter = ',')]
     pub datastore: Vec<String>,
-    /// Certificates of the authorities that etcd's certificate may be signed by.
+    /// CA certificates (PEM) for etcd's serving certificate.
     #[arg(long)]
     pub etcd_cafile: Option<PathBuf>,
-    /// The certificate to show to etcd.
+    /// Client certificate (PEM) for etcd.
     #[arg(long, requires_all = ["etcd_keyfile", "etcd_cafile"])]
     pub etcd_certfile: Option<PathBuf>,
-    /// The key of that certificate.
+    /// Private key (PEM) of the client certificate for etcd.
     #[arg(long, requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// An EncryptionConfiguration: which resources are encrypted in the store, by which keys.
+    /// EncryptionConfiguration file for encryption at rest.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
-    /// An audit Policy: how much is recorded of which requests.
+    /// Audit Policy file.
     #[arg(long, requires = "audit_log_path")]
     pub audit_policy_file: Option<PathBuf>,
-    /// The file that requests are recorded in; `-` is the standard output.
+    /// Audit log file; `-` for standard output.
     #[arg(long, requires = "audit_policy_file")]
     pub audit_log_path: Option<PathBuf>,
-    /// Days after which full audit logs are removed; 0 keeps them.
+    /// Days to retain rotated audit logs; 0 for no limit.
     #[arg(long, default_value_t = 0)]
     pub audit_log_maxage: u64,
-    /// How many full audit logs are kept; 0 keeps all.
+    /// Number of rotated audit logs to retain; 0 for no limit.
     #[arg(long, default_value_t = 0)]
     pub audit_log_maxbackup: usize,
-    /// Megabytes at which an audit log is full.
+    /// Size in megabytes at which an audit log is rotated.
     #[arg(long, default_value_t = 100)]
     pub audit_log_maxsize: u64,
-    /// More names or addresses that the serving certificate is valid for.
+    /// Additional names or addresses of the serving certificate.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
-    /// Authorities (PEM) that kubelets' serving certificates may be signed by, besides this cluster's own.
+    /// CA certificates (PEM) for kubelets' serving certificates, in addition to the cluster's own.
     #[arg(long)]
     pub kubelet_certificate_authority: Option<PathBuf>,
-    /// Call kubelets whatever certificate they show, such as those that signed their own.
+    /// Do not verify kubelets' serving certificates, for example self-signed ones.
     #[arg(long, conflicts_with = "kubelet_certificate_authority")]
     pub kubelet_insecure_tls: bool,
-    /// Admission plugins to run besides those that always do: DenyServiceExternalIPs.
+    /// Admission plugins to enable in addition to the default ones: DenyServiceExternalIPs.
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
-    /// Serve metrics.k8s.io, read from the nodes; `knarr server` always does.
+    /// Serve metrics.k8s.io from the nodes' metrics; always enabled in `knarr server`.
     #[arg(long)]
     pub resource_metrics: bool,
 }
 
-/// An API server that answers.
+/// A running API server.
 pub struct Running {
     pub started: ServerHandle,
     /// Where other hosts reach it.
@@ -110,17 +110,17 @@ pub struct Running {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let running = begin(&arguments).await?;
+    let running = start(&arguments).await?;
     common::stopped().await?;
     running.stop().await;
     Ok(())
 }
 
-/// Starts serving, and makes what every cluster holds.
-pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
-    let begun = std::time::Instant::now();
+/// Starts serving, and creates the initial objects of a cluster.
+pub async fn start(arguments: &Arguments) -> anyhow::Result<Running> {
+    let started_at = std::time::Instant::now();
     std::fs::create_dir_all(&arguments.data_dir)
-        .with_context(|| format!("cannot make {}", arguments.data_dir.display()))?;
+        .with_context(|| format!("cannot create {}", arguments.data_dir.display()))?;
     let listener =
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let address = listener.local_addr()?;
@@ -154,12 +154,12 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     tasks.push(tokio::spawn(startup::maintain(server.clone(), arguments.service_cluster_ip_range.clone(), reached)));
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
-    tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");
+    tracing::info!(%address, took = ?started_at.elapsed(), "the API server is ready");
     Ok(Running { started, advertised: reached, pki, tasks })
 }
 
 impl Running {
-    /// Ends watches, lets requests finish, and closes the store.
+    /// Closes watches, waits for requests, and closes the store.
     pub async fn stop(self) {
         self.started.stop.send_replace(true);
         for task in self.tasks {
@@ -187,10 +187,10 @@ async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, trust: Trust) {
     }
 }
 
-/// Shows kubelets and aggregated APIs the certificates that are current.
+/// Sets the current client certificates for kubelets and aggregated APIs.
 fn call_kubelets(pki: &Pki, server: &ApiServer, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
     let proxy = pki.front_proxy_client(now)?;
-    server.aggregation.show(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
+    server.discovery.aggregation.set_identity(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
     let own = pki.kubelet_client(now)?;
     Ok(server.kubelets.set_credentials(&own.certificate, &own.key, trust)?)
 }
@@ -226,7 +226,7 @@ async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(store))
 }
 
-/// Records requests from now on, where that is asked for.
+/// Enables the audit log, if configured.
 fn record_requests(arguments: &Arguments, server: &ApiServer) -> anyhow::Result<()> {
     let (Some(file), Some(path)) = (&arguments.audit_policy_file, &arguments.audit_log_path) else { return Ok(()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -238,12 +238,12 @@ fn record_requests(arguments: &Arguments, server: &ApiServer) -> anyhow::Result<
         megabytes: arguments.audit_log_maxsize,
     };
     let log = Log::open(settings).with_context(|| format!("cannot open {}", path.display()))?;
-    // The server was just made: nothing was set before.
-    let _ = server.audit.set(Audit::new(policy, log));
+    // The server was just created: nothing was set before.
+    let _ = server.telemetry.audit.set(Audit::new(policy, log));
     Ok(())
 }
 
-/// The store with the encryption that is asked for.
+/// Wraps the store with encryption at rest, if configured.
 fn encrypted(arguments: &Arguments, store: Arc<dyn Store>) -> anyhow::Result<Arc<dyn Store>> {
     let Some(path) = &arguments.encryption_provider_config else { return Ok(store) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -281,7 +281,7 @@ fn identity(arguments: &Arguments, advertised: IpAddr) -> Identity {
     identity
 }
 
-/// The address others reach this machine by, also when it listens on all of them, or on none of theirs.
+/// The advertised address, also if the server listens on all addresses or on loopback.
 fn advertised(listening: IpAddr) -> IpAddr {
     if listening.is_unspecified() || listening.is_loopback() { own_address() } else { listening }
 }
@@ -291,13 +291,13 @@ fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> an
     let server = format!("https://{}", SocketAddr::new(host, address.port()));
     let text = kubeconfig(&server, &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
     let path = common::kubeconfig(&arguments.data_dir);
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
     write_private(&path, text.as_bytes())
 }
 
-/// Writes a file that only its owner can read, all of it or nothing.
+/// Writes a file that only its owner can read, atomically.
 fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let written = std::fs::OpenOptions::new()

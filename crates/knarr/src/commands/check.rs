@@ -1,4 +1,4 @@
-//! `knarr check`: whether this machine has what it needs.
+//! `knarr check`: checks the requirements of this host.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use clap::Args;
 use knarr_network::cidr::Cidr;
 
 use super::{apiserver, common, network};
-use crate::check::{self, Listen, Plan, Verdict};
-use crate::running;
+use crate::check::{self, CheckPlan, Listen, Verdict};
+use crate::data_directory_lock;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Where Knarr is to keep its files.
+    /// Data directory.
     #[arg(long, default_value = common::DATA)]
     pub data_dir: PathBuf,
-    /// What the machine is to be.
+    /// Role of this host.
     #[arg(long, value_enum, default_value_t = Role::Server)]
     pub role: Role,
 }
@@ -27,9 +27,9 @@ pub enum Role {
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    // What Knarr itself listens on is not taken by somebody else.
-    let is_running = running::find(&arguments.data_dir)?.is_some();
-    let plan = Plan {
+    // Ports on which Knarr itself listens are not in use by others.
+    let is_running = data_directory_lock::find(&arguments.data_dir)?.is_some();
+    let plan = CheckPlan {
         data: arguments.data_dir.clone(),
         runs_pods: true,
         own_runtime: true,
@@ -51,17 +51,17 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     print!("{}", common::table(["WHAT", "VERDICT", "FOUND", "WHAT TO DO"], &rows));
     match findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count() {
         0 => Ok(()),
-        count => bail!("{count} of these must be mended before Knarr can run here"),
+        count => bail!("{count} of these must be fixed before Knarr can run here"),
     }
 }
 
-/// Networks that pods and services are in when nothing else is said. An agent is told by its server.
+/// The default networks of pods and Services. An agent gets them from its server.
 fn networks(role: Role) -> Vec<Cidr> {
     let all = if role == Role::Server { [network::PODS, apiserver::SERVICES].as_slice() } else { &[] };
     all.iter().filter_map(|network| network.parse().ok()).collect()
 }
 
-/// What is listened on when nothing else is said.
+/// The default addresses to listen on.
 fn listens(role: Role) -> Vec<Listen> {
     let listen = |what, port: u16, flag| Listen { what, address: ([0, 0, 0, 0], port).into(), flag };
     let mut all = vec![

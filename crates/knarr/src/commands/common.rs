@@ -1,4 +1,4 @@
-//! What all commands need: a runtime, a log, and the signal to stop.
+//! Shared by all commands: the tokio runtime, logging, and signals.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -19,29 +19,28 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What is logged when nothing else is said. Requests that fail are told by those who made them.
+/// The default log filter. Failed requests are logged by their callers.
 const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off,rustls=error";
 
-/// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong. What happens to objects
-/// is recorded under the name of this node.
-pub fn start_logging(node: Option<&str>, lasts: bool) {
-    // A command that is over in a moment says itself that it found no server.
-    let quiet = if lasts { QUIET.to_owned() } else { format!("{QUIET},knarr::server=off") };
+/// Starts logging to standard error, filtered by `KNARR_LOG`, and recording journey events under the name of this node.
+pub fn start_logging(node: Option<&str>, is_daemon: bool) {
+    // A short command reports itself that it found no server.
+    let quiet = if is_daemon { QUIET.to_owned() } else { format!("{QUIET},knarr::server=off") };
     let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
     let for_log = filter.and(filter_fn(|metadata| !Recorder::is_journey_event(metadata)));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    // The journal has its own time for each line.
+    // The journal adds timestamps.
     let log = match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => log.with_ansi(false).event_format(JournalLine).with_filter(for_log).boxed(),
         None => log.with_ansi(std::io::stderr().is_terminal()).with_filter(for_log).boxed(),
     };
     let node = node_name(node).unwrap_or_default();
     let recorder = Recorder::new(crate::journal::own(), node).with_filter(filter_fn(Recorder::is_journey_event));
-    // A second call finds a log that works already.
+    // A second call finds logging initialized.
     let _ = tracing_subscriber::registry().with(log).with(recorder).try_init();
 }
 
-/// A line as the journal reads it: its level in front, and no time.
+/// The journal's line format: priority prefix, no timestamp.
 struct JournalLine;
 
 impl<S, N> FormatEvent<S, N> for JournalLine
@@ -67,48 +66,47 @@ where
     }
 }
 
-/// Work on files goes to threads of its own. Few of them do, and each keeps memory for a while after its work.
+/// Maximum number of threads for blocking file operations. Few are needed, and each keeps memory for a while.
 const FILE_THREADS: usize = 16;
 
-/// Runs a command to its end on a runtime with a thread for each processor.
+/// Runs a command to completion on a runtime with one thread per CPU.
 pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .max_blocking_threads(FILE_THREADS)
-        .on_thread_park(crate::allocator::give_back)
+        .on_thread_park(crate::allocator::collect_idle)
         .enable_all()
         .build()?;
     runtime.spawn(crate::footprint::keep_small());
     runtime.block_on(command)
 }
 
-/// The name a node goes by: the given one, or the machine's.
+/// The node name: the configured one, or the host name.
 pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     if let Some(name) = given {
         return Ok(name.to_owned());
     }
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the machine's name")?;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the host name")?;
     Ok(name.trim().to_lowercase())
 }
 
-/// Where Knarr keeps its files when nothing else is said, and where its settings are.
+/// Default data and configuration directories.
 pub const DATA: &str = "/var/lib/knarr";
 pub const CONFIGURATION: &str = "/etc/knarr";
 
 /// The administrator's kubeconfig of a server with this data directory.
 pub fn kubeconfig(data: &Path) -> PathBuf {
-    let folder = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
-    folder.join("kubeconfig.yaml")
+    let directory = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
+    directory.join("kubeconfig.yaml")
 }
 
-/// A client as a kubeconfig says.
+/// A client from a kubeconfig.
 pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
     let client = knarr_client::connect(Some(kubeconfig), "knarr").await;
-    client.with_context(|| {
-        format!("{} cannot be used: name another with --kubeconfig or in KUBECONFIG", kubeconfig.display())
-    })
+    client
+        .with_context(|| format!("cannot use {}: select another with --kubeconfig or KUBECONFIG", kubeconfig.display()))
 }
 
-/// The result of writing to standard output, where it is no failure that nobody reads on.
+/// Ignores a closed standard output.
 pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -116,15 +114,15 @@ pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// How many columns the terminal has, where standard output is one.
+/// The width of the terminal, if standard output is one.
 pub fn terminal_width() -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the call writes into `size` alone, which lives until it returns.
-    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
-    (answer == 0 && size.ws_col > 0).then_some(size.ws_col.into())
+    // SAFETY: the call writes only into `size`, which outlives it.
+    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (result == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// Rows under their headings, each column as wide as it needs to be.
+/// A table with aligned columns.
 pub fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
     let headings = headings.map(str::to_owned);
     let all = || std::iter::once(&headings).chain(rows);
@@ -139,7 +137,7 @@ pub fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; C
     text
 }
 
-/// Waits until the process is asked to stop.
+/// Waits for a signal to stop.
 pub async fn stopped() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -149,14 +147,14 @@ pub async fn stopped() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the fields of the built-in kinds mean, unpacked whenever a document is made from it.
+/// Descriptions of the fields of built-in kinds, unpacked for each OpenAPI document.
 pub fn descriptions() -> OpenDescriptions {
     Arc::new(|| match Descriptions::inflate() {
         Ok(descriptions) => {
             Box::new(move |type_name: &str, field: &str| descriptions.get(type_name, field).map(str::to_owned))
         }
         Err(error) => {
-            tracing::error!(%error, "the descriptions cannot be unpacked");
+            tracing::error!(%error, "cannot unpack the descriptions");
             Box::new(|_, _| None)
         }
     })

@@ -1,4 +1,4 @@
-//! `knarr completions SHELL`: what makes a shell complete Knarr's commands and flags.
+//! `knarr completions SHELL`: prints shell completions.
 
 use std::io::Write as _;
 
@@ -16,7 +16,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut super::command(), "knarr", &mut text);
     match std::io::stdout().write_all(&text) {
-        // Whoever reads may have seen enough.
+        // The reader may have closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

@@ -1,4 +1,4 @@
-//! `knarr config show`: the settings in force, and where each comes from.
+//! `knarr config show`: the effective settings and their sources.
 
 use std::path::PathBuf;
 
@@ -15,12 +15,12 @@ pub struct Arguments {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Config {
-    /// Print every setting with its value and where it comes from.
+    /// Print every setting with its value and source.
     Show {
-        /// Whose settings.
+        /// The role whose settings to print.
         #[arg(value_enum, default_value_t = Role::Server)]
         role: Role,
-        /// Print only what differs from the defaults.
+        /// Print only settings that differ from the defaults.
         #[arg(long)]
         changed: bool,
     },

@@ -1,4 +1,4 @@
-//! `knarr controller-manager`: the controllers, alone, against any Kubernetes API server.
+//! `knarr controller-manager`: the standalone controllers, against any Kubernetes API server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server.
+    /// Kubeconfig file.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// Controllers to run: `*` for all, `-name` to leave one out.
+    /// Controllers to run: `*` for all default ones, `name` to enable and `-name` to disable one.
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
     #[command(flatten)]
     pub leader: LeaderArguments,
-    /// Certificate authorities (PEM) that pods trust to reach the API server.
+    /// CA certificates (PEM) by which pods verify the API server.
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
-    /// Certificate (PEM) of the authority that signs certificate requests.
+    /// CA certificate (PEM) for signing certificate requests.
     #[arg(long, requires = "cluster_signing_key_file")]
     pub cluster_signing_cert_file: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key (PEM) of that CA certificate.
     #[arg(long, requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
-    /// How long the certificates it signs are valid at the most.
+    /// Maximum validity of signed certificates.
     #[arg(long, value_parser = leadership::duration)]
     pub cluster_signing_duration: Option<Duration>,
-    /// How long a generated token of a service account must be unused to be marked invalid, and then to be removed.
+    /// How long an auto-generated service account token must be unused before it is invalidated, and then deleted.
     #[arg(long, value_parser = leadership::duration)]
     pub legacy_service_account_token_clean_up_period: Option<Duration>,
-    /// Networks of all pods, at most one of each family; nodes get their part of them.
+    /// Networks of all pods, at most one per address family; each node gets a subnet.
     #[arg(long, value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
-    /// Networks of services.
+    /// Networks of Services.
     #[arg(long, value_delimiter = ',')]
     pub service_cluster_ip_range: Vec<String>,
 }
@@ -48,7 +48,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = connect(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
     let context = Context::new(client.clone(), settings(&arguments)?);
     let work = || knarr_controllers::run(context);
-    tokio::spawn(journal::hand_over(client.clone()));
+    tokio::spawn(journal::upload(client.clone()));
     let name = "kube-controller-manager";
     leadership::lead(client, Competitor { lease: name, component: name }, &arguments.leader, work).await
 }

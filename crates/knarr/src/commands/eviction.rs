@@ -1,4 +1,4 @@
-//! When a node ends pods before it runs out of something itself.
+//! Flags of node-pressure eviction.
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,28 +12,28 @@ use super::leadership::duration;
 
 #[derive(Args, Clone, Debug)]
 pub struct EvictionArguments {
-    /// Below what pods are ended at once, such as memory.available<100Mi,nodefs.available<10%; what is not named has no limit.
+    /// Hard eviction thresholds, such as memory.available<100Mi,nodefs.available<10%.
     #[arg(long, value_delimiter = ',')]
     pub eviction_hard: Vec<String>,
-    /// Below what pods are ended if it lasts, such as memory.available<300Mi.
+    /// Soft eviction thresholds, such as memory.available<300Mi.
     #[arg(long, value_delimiter = ',', requires = "eviction_soft_grace_period")]
     pub eviction_soft: Vec<String>,
-    /// How long it must last, for each of --eviction-soft, such as memory.available=1m30s.
+    /// Grace period of each threshold of --eviction-soft, such as memory.available=1m30s.
     #[arg(long, value_delimiter = ',')]
     pub eviction_soft_grace_period: Vec<String>,
-    /// The most seconds that pods get which are ended for --eviction-soft.
+    /// Maximum grace period in seconds of pods evicted by --eviction-soft.
     #[arg(long, default_value_t = 0)]
     pub eviction_max_pod_grace_period: u64,
-    /// How much more than the limit must be free before no more pods are ended, such as imagefs.available=2Gi.
+    /// Minimum amount to reclaim beyond a threshold, such as imagefs.available=2Gi.
     #[arg(long, value_delimiter = ',')]
     pub eviction_minimum_reclaim: Vec<String>,
-    /// How long the node still says that it is under pressure when it is not any more.
+    /// How long a pressure condition is kept after the pressure has ended.
     #[arg(long, default_value = "5m0s", value_parser = duration)]
     pub eviction_pressure_transition_period: Duration,
 }
 
 impl EvictionArguments {
-    /// The limits that were named, or the usual ones when none was.
+    /// The configured thresholds, or the defaults.
     pub fn eviction(&self) -> anyhow::Result<Eviction> {
         let mut eviction = Eviction {
             max_pod_grace: self.eviction_max_pod_grace_period,
@@ -51,7 +51,7 @@ impl EvictionArguments {
         for (signal, below) in pairs("--eviction-soft", '<', &self.eviction_soft, "memory.available<300Mi", threshold)?
         {
             let Some((_, grace)) = graces.iter().find(|(named, _)| *named == signal) else {
-                bail!("--eviction-soft names {}, for which --eviction-soft-grace-period says nothing", signal.name());
+                bail!("--eviction-soft has {}, which is missing in --eviction-soft-grace-period", signal.name());
             };
             eviction.limits.push(limit(signal, below, Some(*grace)));
         }
@@ -60,7 +60,7 @@ impl EvictionArguments {
         for limit in &mut eviction.limits {
             limit.reclaim = reclaims.iter().find(|(signal, _)| *signal == limit.signal).map(|(_, amount)| *amount);
         }
-        // None of it, or all of it, is no limit.
+        // 0% and 100% mean no threshold.
         eviction.limits.retain(|limit| !matches!(limit.below, Threshold::Thousandths(0 | 1000)));
         Ok(eviction)
     }
@@ -70,7 +70,7 @@ fn limit(signal: Signal, below: Threshold, grace: Option<Duration>) -> Limit {
     Limit { signal, below, grace, reclaim: None }
 }
 
-/// What a flag says of each signal it names.
+/// Parses a flag's value per signal.
 fn pairs<T>(
     flag: &str,
     sign: char,
@@ -79,7 +79,7 @@ fn pairs<T>(
     read: impl Fn(&str) -> anyhow::Result<T>,
 ) -> anyhow::Result<Vec<(Signal, T)>> {
     let one = |text: &String| {
-        let wrong = || format!("{flag} is {text:?}, which is not of the form {form}");
+        let wrong = || format!("{flag} is {text:?}, expected the form {form}");
         let Some((name, value)) = text.split_once(sign) else { bail!(wrong()) };
         let Some(signal) = Signal::parse(name.trim()) else {
             bail!(
@@ -95,16 +95,16 @@ fn pairs<T>(
 
 fn threshold(text: &str) -> anyhow::Result<Threshold> {
     if let Some(share) = text.strip_suffix('%') {
-        let share: f64 = share.parse().context("the share is no number")?;
+        let share: f64 = share.parse().context("the percentage is not a number")?;
         if !(0.0..=100.0).contains(&share) {
-            bail!("a share is between 0% and 100%");
+            bail!("a percentage must be between 0% and 100%");
         }
-        // At most a thousand, and exact to a tenth of a percent.
+        // At most 1000, with a precision of 0.1 percent.
         #[allow(clippy::cast_possible_truncation)]
         return Ok(Threshold::Thousandths((share * 10.0).round() as i64));
     }
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
-        bail!("the amount is no number");
+        bail!("the quantity is not a number");
     }
     Ok(Threshold::Amount(quantity::value(&Quantity(text.to_owned()))))
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read() {
+    fn thresholds_are_parsed() {
         assert_eq!(read(&[]).unwrap(), Eviction::default());
         let named =
             read(&["--eviction-hard", "memory.available<200Mi,nodefs.available<5%,imagefs.available<0%"]).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_limits_come_with_their_grace() {
+    fn soft_thresholds_need_a_grace_period() {
         let words = "--eviction-hard memory.available<1Mi --eviction-soft memory.available<10% \
             --eviction-soft-grace-period memory.available=1m30s --eviction-max-pod-grace-period 40 \
             --eviction-minimum-reclaim memory.available=64Mi --eviction-pressure-transition-period 30s";

@@ -1,4 +1,4 @@
-//! `knarr images import`: brings images onto a node without a registry.
+//! `knarr images import`: imports images into a node without a registry.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use clap::{Args, Subcommand};
 pub struct Arguments {
     #[command(subcommand)]
     command: Images,
-    /// Where the node keeps its files.
+    /// Data directory.
     #[arg(long, global = true, default_value = "/var/lib/knarr")]
     data_dir: PathBuf,
-    /// Socket of a containerd that is not Knarr's own.
+    /// Socket of another containerd than Knarr's own.
     #[arg(long, global = true)]
     containerd: Option<PathBuf>,
 }
@@ -21,7 +21,7 @@ pub struct Arguments {
 enum Images {
     /// Import an archive of images (docker save or OCI).
     Import {
-        /// The archive.
+        /// The archive file.
         file: PathBuf,
     },
 }
@@ -34,14 +34,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     if !socket.exists() {
         bail!(
-            "no containerd is at {}: does Knarr run here, and is --data-dir right? Archives in the folder images of the data \
-             directory are imported at the start",
+            "no containerd at {}: is Knarr running, and is --data-dir right? Archives in `images` below the data \
+             directory are imported at startup",
             socket.display()
         );
     }
     let names = knarr_cri::containerd::import(&socket, &file)
         .await
-        .with_context(|| format!("{} cannot be imported", file.display()))?;
+        .with_context(|| format!("cannot import {}", file.display()))?;
     for name in names {
         println!("{name}");
     }

@@ -1,4 +1,4 @@
-//! `knarr install server|agent …`: Knarr as a service that starts with the machine.
+//! `knarr install server|agent …`: installs a systemd service.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -14,12 +14,12 @@ use super::common;
 use crate::configuration;
 use crate::service::{self, Unit};
 
-/// Where the program is put for everybody to find.
+/// Installed path of the program.
 const PROGRAM: &str = "/usr/local/bin/knarr";
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// What this machine is to be, with the flags of that command; they are written to the configuration file.
+    /// `server` or `agent`, with the flags of that command; they are written to the configuration file.
     #[arg(required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true, value_name = "server|agent [FLAGS]")]
     command: Vec<OsString>,
 }
@@ -27,7 +27,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
     let role = arguments.command[0].to_string_lossy().into_owned();
     if !matches!(role.as_str(), "server" | "agent") {
-        bail!("a machine can be installed as `server` or as `agent`, not as {role:?}");
+        bail!("expected `server` or `agent`, not {role:?}");
     }
     let file = file.unwrap_or_else(|| configuration::FILE.into());
     let mut typed = vec![OsString::from("knarr")];
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
     if file.exists() {
         typed = configuration::with_file(typed, &command)?.words;
     }
-    // Whatever is wrong is said now, not by a service that cannot start.
+    // Errors are reported now, not by a service that fails to start.
     let matches = command.clone().try_get_matches_from(typed).unwrap_or_else(|error| error.exit());
     let Some((_, matches)) = matches.subcommand() else { bail!("nothing to install") };
     let settings = settings(matches, &command, &role);
@@ -52,14 +52,14 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
     let path = unit.install()?;
     println!("wrote {} and {}", file.display(), path.display());
     if service::is_systemd_running() {
-        println!("{name} runs: systemctl status {name}; journalctl -u {name}", name = unit.name());
+        println!("{name} is running: systemctl status {name}; journalctl -u {name}", name = unit.name());
     } else {
-        println!("systemd does not run here; once it does: systemctl enable --now {}", unit.name());
+        println!("systemd is not running; when it is: systemctl enable --now {}", unit.name());
     }
     Ok(())
 }
 
-/// What was typed or stood in the file, as the file's content.
+/// The settings of command line and file, as the file's new content.
 fn settings(matches: &ArgMatches, command: &clap::Command, role: &str) -> Mapping {
     let mut settings = Mapping::new();
     let arguments = command.find_subcommand(role).into_iter().flat_map(clap::Command::get_arguments);
@@ -85,7 +85,7 @@ fn settings(matches: &ArgMatches, command: &clap::Command, role: &str) -> Mappin
     settings
 }
 
-/// The file may hold a token, so only root reads it.
+/// The file may contain a token, so only root can read it.
 fn write_settings(path: &Path, settings: &Mapping) -> anyhow::Result<()> {
     let text = if settings.is_empty() { String::new() } else { serde_yaml_ng::to_string(settings)? };
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
@@ -97,11 +97,11 @@ fn write_settings(path: &Path, settings: &Mapping) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}: are you root?", path.display()))
 }
 
-/// A service must not depend on a program in somebody's folder. Tells whether it was put where it is for the service.
+/// Copies the program to a system path, unless it is in one. Returns whether it was copied for the service.
 fn place_program() -> anyhow::Result<(PathBuf, bool)> {
-    let own = std::env::current_exe().context("the path of this program is unknown")?;
+    let own = std::env::current_exe().context("cannot determine the path of this program")?;
     let lasting = ["/usr/", "/opt/", "/bin/", "/sbin/"];
-    if lasting.iter().any(|folder| own.starts_with(folder)) {
+    if lasting.iter().any(|directory| own.starts_with(directory)) {
         return Ok((own, false));
     }
     let beside = Path::new(PROGRAM).with_extension("new");

@@ -1,4 +1,4 @@
-//! `knarr journey`: an object's way through the system, as a timeline.
+//! `knarr journey`: the timeline of an object through all components.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
@@ -18,14 +18,14 @@ use super::{common, kinds};
 use crate::journal;
 
 /// How many steps are remembered while following; as many as a journal holds, and some more.
-const REMEMBERED: usize = 10_000;
+const MAX_STEPS: usize = 10_000;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// The object: pod/web, deployment/web, job/import, service/web, node/a, …
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     object: Vec<String>,
-    /// Its namespace; that of the kubeconfig when not given.
+    /// Namespace; by default that of the kubeconfig.
     #[arg(long, short)]
     namespace: Option<String>,
     /// Keep printing steps as they happen, also for an object that does not exist yet.
@@ -40,10 +40,10 @@ pub struct Arguments {
     /// Send the timeline to an OpenTelemetry collector too, such as http://127.0.0.1:4318.
     #[arg(long, value_name = "URL")]
     otlp: Option<http::Uri>,
-    /// How to reach the cluster; the server's own kubeconfig when not given.
+    /// Kubeconfig file; by default that of the server on this host.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Where the server keeps its files.
+    /// Data directory of the server.
     #[arg(long, default_value = common::DATA)]
     data_dir: PathBuf,
 }
@@ -53,7 +53,7 @@ enum Output {
     /// Lines for a terminal.
     Text,
     Json,
-    /// One page that needs nothing else.
+    /// A single HTML page.
     Html,
     /// The JSON form of the OpenTelemetry protocol.
     Otlp,
@@ -69,8 +69,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         return follow(&client, &object, detail).await;
     }
     let request = Request::get(journal::PATH).body(Vec::new())?;
-    let text = client.request_text(request).await.context("the journal cannot be read from the API server")?;
-    let steps = journal::steps(text.as_bytes()).context("the journal is not understood")?;
+    let text = client.request_text(request).await.context("cannot read the journal from the API server")?;
+    let steps = journal::steps(text.as_bytes()).context("cannot parse the journal")?;
     let timeline = build_timeline(&steps, &object, detail).with_context(|| {
         format!(
             "nothing is known of {object}: does it exist (`kubectl get`)? The journal holds the newest steps of the cluster \
@@ -99,42 +99,42 @@ fn style() -> Style {
     Style { colour, width: common::terminal_width() }
 }
 
-/// Tells what is known, and then each step as it happens.
+/// Prints the known steps, and then each step as it happens.
 async fn follow(client: &Client, object: &str, detail: Detail) -> anyhow::Result<()> {
     let request = Request::get(format!("{}?follow=true", journal::PATH)).body(Vec::new())?;
-    let stream = client.request_stream(request).await.context("the journal cannot be read from the API server")?;
-    // What has come together is told together.
-    let mut incoming = stream.lines().ready_chunks(REMEMBERED);
+    let stream = client.request_stream(request).await.context("cannot read the journal from the API server")?;
+    // Steps that arrive together are printed together.
+    let mut incoming = stream.lines().ready_chunks(MAX_STEPS);
     let mut steps: Vec<Step> = Vec::new();
-    let mut teller = Teller::default();
+    let mut printer = StepPrinter::default();
     while let Some(lines) = incoming.next().await {
         for line in lines {
-            let line = line.context("the API server has ended the journal")?;
-            steps.push(serde_json::from_str(&line).context("the journal is not understood")?);
+            let line = line.context("the API server closed the journal")?;
+            steps.push(serde_json::from_str(&line).context("cannot parse the journal")?);
         }
-        steps.drain(..steps.len().saturating_sub(REMEMBERED));
+        steps.drain(..steps.len().saturating_sub(MAX_STEPS));
         match build_timeline(&steps, object, detail) {
-            Some(timeline) => common::unless_closed(teller.tell(&timeline, &mut std::io::stdout().lock(), style()))?,
-            None => teller.wait(object),
+            Some(timeline) => common::unless_closed(printer.print(&timeline, &mut std::io::stdout().lock(), style()))?,
+            None => printer.wait(object),
         }
     }
     Ok(())
 }
 
-/// Tells what was not told yet. Steps of other nodes may come late; they are told when they come.
+/// Prints steps once. Steps of other nodes may arrive late; they are printed when they arrive.
 #[derive(Default)]
-struct Teller {
-    told: BTreeSet<(u64, String, String)>,
+struct StepPrinter {
+    printed: BTreeSet<(u64, String, String)>,
     titles: BTreeSet<(u64, &'static str)>,
     outcomes: BTreeSet<(u64, String)>,
     waits: bool,
 }
 
-impl Teller {
-    fn tell(&mut self, timeline: &Timeline, out: &mut impl std::io::Write, style: Style) -> std::io::Result<()> {
+impl StepPrinter {
+    fn print(&mut self, timeline: &Timeline, out: &mut impl std::io::Write, style: Style) -> std::io::Result<()> {
         for section in &timeline.sections {
             for entry in &section.entries {
-                if !self.told.insert((section.started + entry.after, entry.object.clone(), entry.message.clone())) {
+                if !self.printed.insert((section.started + entry.after, entry.object.clone(), entry.message.clone())) {
                     continue;
                 }
                 if self.titles.insert((section.started, section.title)) {
@@ -153,7 +153,7 @@ impl Teller {
 
     fn wait(&mut self, object: &str) {
         if !std::mem::replace(&mut self.waits, true) {
-            eprintln!("nothing is known of {object} yet; waiting for it");
+            eprintln!("no steps of {object} yet; waiting");
         }
     }
 }
@@ -174,21 +174,21 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_told_once_even_if_it_comes_late() {
-        let mut teller = Teller::default();
-        let mut told = |steps: &[Step]| {
+    fn each_step_is_printed_once_even_if_it_arrives_late() {
+        let mut printer = StepPrinter::default();
+        let mut print = |steps: &[Step]| {
             let mut out = Vec::new();
             let timeline = build_timeline(steps, "pods/a/b", Detail::Changes).unwrap();
-            teller.tell(&timeline, &mut out, Style::default()).unwrap();
+            printer.print(&timeline, &mut out, Style::default()).unwrap();
             String::from_utf8(out).unwrap().lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
         };
         let queued = step(10, "queued");
-        let first = told(std::slice::from_ref(&queued));
+        let first = print(std::slice::from_ref(&queued));
         assert_eq!(first.len(), 2, "{first:?}");
         assert!(first[0].starts_with("pods/a/b, creation"), "{first:?}");
-        let second = told(&[queued.clone(), step(30, "sandbox")]);
+        let second = print(&[queued.clone(), step(30, "sandbox")]);
         assert_eq!(second.len(), 1, "{second:?}");
-        let late = told(&[queued, step(20, "accepted"), step(30, "sandbox")]);
+        let late = print(&[queued, step(20, "accepted"), step(30, "sandbox")]);
         assert_eq!(late.len(), 1, "{late:?}");
         assert!(late[0].contains("accepted by the kubelet"), "{late:?}");
     }

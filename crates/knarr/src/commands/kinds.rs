@@ -1,5 +1,5 @@
-//! From what people call an object to where it is: `pod/web`, `deploy web`, `widgets.example.com/w`. The cluster itself says
-//! what its kinds are called, so custom ones have their short names here, too.
+//! Resolves object names such as `pod/web`, `deploy web` and `widgets.example.com/w` by discovery, so that the short names of
+//! custom resources work, too.
 
 use anyhow::{Context as _, bail};
 use http::Request;
@@ -8,22 +8,22 @@ use knarr_client::kube::Client;
 use knarr_why::nearest;
 use serde_json::Value;
 
-/// All kinds of a cluster in two answers.
+/// All kinds of a cluster in two responses.
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// An object that somebody named.
+/// A resolved object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     group: String,
     version: String,
     plural: String,
-    /// Empty for kinds of the whole cluster.
+    /// Empty for cluster-scoped kinds.
     namespace: String,
     name: String,
 }
 
 impl Named {
-    /// Where the API has it.
+    /// Its path in the API.
     pub fn path(&self) -> String {
         let Named { group, version, plural, namespace, name } = self;
         let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
@@ -33,21 +33,21 @@ impl Named {
         }
     }
 
-    /// What the journal calls it.
+    /// Its name in the journal.
     pub fn in_journal(&self) -> String {
         let Named { plural, namespace, name, .. } = self;
         if namespace.is_empty() { format!("{plural}/{name}") } else { format!("{plural}/{namespace}/{name}") }
     }
 }
 
-/// Finds what `words` name, which are `KIND/NAME` or `KIND NAME`.
+/// Resolves `KIND/NAME` or `KIND NAME`.
 pub async fn find(client: &Client, words: &[String], namespace: Option<&str>) -> anyhow::Result<Named> {
     let (kind, name) = split(words)?;
     let mut kinds = Vec::new();
     for path in ["/api", "/apis"] {
         let request = Request::get(path).header(ACCEPT, DISCOVERY).body(Vec::new())?;
-        let answer: Value = client.request(request).await.context("the cluster does not say what kinds it has")?;
-        kinds.extend(kinds_of(&answer));
+        let document: Value = client.request(request).await.context("cannot discover the kinds of the cluster")?;
+        kinds.extend(kinds_of(&document));
     }
     let kind = choose(&kinds, &kind)?;
     let namespace = match kind.namespaced {
@@ -66,18 +66,18 @@ fn split(words: &[String]) -> anyhow::Result<(String, String)> {
     }
 }
 
-/// A kind as the cluster tells of it.
+/// A kind from discovery.
 #[derive(Clone, Debug)]
 struct Kind {
     group: String,
     version: String,
     plural: String,
     namespaced: bool,
-    /// Everything it may be called.
+    /// All its names.
     names: Vec<String>,
 }
 
-/// The kinds of a discovery document, each in the version that the server prefers.
+/// The kinds of a discovery document, each in the preferred version.
 fn kinds_of(document: &Value) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::new();
     let items = |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
@@ -121,7 +121,7 @@ fn choose<'k>(kinds: &'k [Kind], word: &str) -> anyhow::Result<&'k Kind> {
     let known = kinds.iter().flat_map(|kind| &kind.names).map(String::as_str);
     match nearest(word, known) {
         Some(near) => bail!("the cluster has no kind {word:?}; did you mean {near:?}?"),
-        None => bail!("the cluster has no kind {word:?}; `kubectl api-resources` lists all"),
+        None => bail!("the cluster has no kind {word:?}; `kubectl api-resources` lists all kinds"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `knarr kubelet`: the node, alone, against any Kubernetes API server.
+//! `knarr kubelet`: the standalone kubelet, against any Kubernetes API server.
 
 use std::path::{Path, PathBuf};
 
@@ -11,26 +11,26 @@ use knarr_kubelet::CertificateFiles;
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
-use crate::{journal, running};
+use crate::{data_directory_lock, journal};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server. With --bootstrap-kubeconfig it is written, for other programs to speak for the node.
+    /// Kubeconfig file. With --bootstrap-kubeconfig it is written, for other programs that act as the node.
     #[arg(long, required_unless_present = "bootstrap_kubeconfig")]
     pub kubeconfig: Option<PathBuf>,
-    /// How to reach the API server while the node has no certificate: it asks for one, and renews it from then on.
+    /// Kubeconfig file for requesting the node's first certificate, which is renewed from then on.
     #[arg(long)]
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// Where the node keeps its files.
+    /// Data directory.
     #[arg(long, default_value = "/var/lib/knarr")]
     pub data_dir: PathBuf,
-    /// Authorities (PEM) whose client certificates may use the node's endpoints.
+    /// CA certificates (PEM) for client certificates of the kubelet's server.
     #[arg(long)]
     pub client_ca_file: PathBuf,
-    /// Certificate (PEM) that the node's endpoints show.
+    /// Serving certificate (PEM) of the kubelet's server.
     #[arg(long, requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key (PEM) of the serving certificate.
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    running::take(&arguments.data_dir)?.until_exit();
+    data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
     let client = match &arguments.bootstrap_kubeconfig {
         Some(bootstrap) => tokio::select! {
             joined = join(&arguments, bootstrap) => joined?,
@@ -56,15 +56,15 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
-    tokio::spawn(journal::hand_over(client.clone()));
+    tokio::spawn(journal::upload(client.clone()));
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await
 }
 
-/// Becomes known to the API as this node, and stays so.
+/// Obtains the node's certificate and keeps it renewed.
 async fn join(arguments: &Arguments, bootstrap: &Path) -> anyhow::Result<Client> {
-    let (name, folder) = (arguments.node.name()?, arguments.data_dir.join("kubelet/pki"));
-    let identity = until_reached(|| Identity::bootstrap(bootstrap, &name, &folder)).await?;
+    let (name, directory) = (arguments.node.name()?, arguments.data_dir.join("kubelet/pki"));
+    let identity = until_reached(|| Identity::bootstrap(bootstrap, &name, &directory)).await?;
     if let Some(kubeconfig) = &arguments.kubeconfig {
         let text = serde_json::to_vec_pretty(&identity.kubeconfig())?;
         std::fs::write(kubeconfig, text).with_context(|| format!("cannot write {}", kubeconfig.display()))?;

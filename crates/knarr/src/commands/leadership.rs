@@ -1,4 +1,4 @@
-//! Several processes of a kind may run, of which one acts: the flags for it, and working only while holding the lease.
+//! Leader election: its flags, and running work only while holding the lease.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use super::common::stopped;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct LeaderArguments {
-    /// Act only while holding the lease, so that several may run.
+    /// Elect a leader, so that several replicas may run.
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
-    /// How long others wait after the holder's last renewal before they take the lease: 10s unless told.
+    /// How long candidates wait after the leader's last renewal before they acquire the lease [default: 10s].
     #[arg(long, value_parser = duration)]
     pub leader_elect_lease_duration: Option<Duration>,
-    /// How long the holder goes on without being able to renew: 7s unless told.
+    /// How long the leader retries a renewal before it gives up [default: 7s].
     #[arg(long, value_parser = duration)]
     pub leader_elect_renew_deadline: Option<Duration>,
-    /// How often it renews, and others look: every 2s unless told.
+    /// Interval of renewals and attempts [default: 2s].
     #[arg(long, value_parser = duration)]
     pub leader_elect_retry_period: Option<Duration>,
-    /// The lease's name, where it is not the component's.
+    /// Name of the lease; by default that of the component.
     #[arg(long)]
     pub leader_elect_resource_name: Option<String>,
-    /// The lease's namespace: kube-system unless told.
+    /// Namespace of the lease [default: kube-system].
     #[arg(long)]
     pub leader_elect_resource_namespace: Option<String>,
 }
 
 impl LeaderArguments {
-    /// What is left open is taken from elsewhere.
+    /// Fills unset values from `other`.
     pub fn or(self, other: Self) -> Self {
         Self {
             leader_elect: self.leader_elect.or(other.leader_elect),
@@ -47,14 +47,14 @@ impl LeaderArguments {
     }
 }
 
-/// What competes for a lease: the lease's name, and the name in events.
+/// A candidate: the lease's name, and the component's name in events.
 #[derive(Clone, Copy)]
 pub struct Competitor<'a> {
     pub lease: &'a str,
     pub component: &'a str,
 }
 
-/// Works until the process is asked to stop; where leaders are elected, only while holding the lease of that name.
+/// Runs `work` until the process is stopped; with leader election, only while holding the lease.
 pub async fn lead<W, F>(
     client: Client,
     competitor: Competitor<'_>,
@@ -85,10 +85,10 @@ where
     Ok(())
 }
 
-/// The lease that processes of one kind compete for, each under a name of its own.
+/// The lease that replicas compete for, each with a unique identity.
 fn election(competitor: Competitor<'_>, arguments: &LeaderArguments) -> LeaderElection {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    // Processes in containers may share the host's name and have the same number.
+    // Processes in containers may share the host name and have the same process id.
     let identity = format!("{}_{}", read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/uuid"));
     let namespace = arguments.leader_elect_resource_namespace.as_deref().unwrap_or("kube-system");
     let name = arguments.leader_elect_resource_name.as_deref().unwrap_or(competitor.lease);
@@ -102,9 +102,9 @@ fn election(competitor: Competitor<'_>, arguments: &LeaderArguments) -> LeaderEl
     }
 }
 
-/// A length of time as Kubernetes' flags write it: `15s`, `1m30s`, `500ms`.
+/// Parses a duration as in Kubernetes' flags: `15s`, `1m30s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no length of time such as 15s or 1m30s");
+    let wrong = || format!("{text:?} is not a duration such as 15s or 1m30s");
     let mut rest = text;
     let mut seconds = 0.0;
     while !rest.is_empty() {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read() {
+    fn durations_are_parsed() {
         for (text, milliseconds) in
             [("15s", 15_000), ("1m30s", 90_000), ("500ms", 500), ("1.5s", 1500), ("1h", 3_600_000)]
         {

@@ -38,28 +38,28 @@ pub use common::table;
 
 use crate::configuration;
 
-/// Parts of Kubernetes that run alone are listed after the commands for everyday.
-const PART: usize = 100;
+/// Display order of standalone components: after the everyday commands.
+const COMPONENT: usize = 100;
 
 const FIRST_STEPS: &str = "\
 First steps:
-  knarr check                    see what this machine lacks, if anything
-  knarr server                   run a cluster here; it says how to use it
-  knarr journey deployment/web   see how something came to run
-  knarr why pod/web              see why something does not
-  knarr uninstall                leave the machine as it was";
+  knarr check                    check the requirements of this host
+  knarr server                   start a cluster; prints how to use it
+  knarr journey deployment/web   show the timeline of an object
+  knarr why pod/web              diagnose an object
+  knarr uninstall                remove Knarr and everything it created";
 
 const JOURNEYS: &str = "\
 Examples:
-  knarr journey deployment/web                    all that happened until its pods could be reached
-  knarr journey pod web -n shop -f                the same as it happens; also of what does not exist yet
-  knarr journey deployment/web -o html > web.html a page with a chart, in one file";
+  knarr journey deployment/web                    all steps until its pods were reachable
+  knarr journey pod web -n shop -f                follow the steps as they happen, also before it exists
+  knarr journey deployment/web -o html > web.html an HTML page with a chart";
 
 const REASONS: &str = "\
 Examples:
-  knarr why pod/web           Pending, crashing, not ready, Terminating, or not reached?
-  knarr why service/web       does anybody answer behind it?
-  knarr why pvc/data -n shop  why has it no volume?";
+  knarr why pod/web           Pending, crashing, not ready, Terminating or unreachable?
+  knarr why service/web       does it have endpoints that respond?
+  knarr why pvc/data -n shop  why is it not bound?";
 
 /// The version of the program, the commit it was built from, and the release of Kubernetes it behaves as.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -67,63 +67,63 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{version} (commit {commit}, Kubernetes {})", knarr_version::KUBERNETES)
 });
 
-/// Kubernetes as one program.
+/// Kubernetes in one binary.
 #[derive(Parser)]
 #[command(name = "knarr", version = VERSION.as_str(), about, after_help = FIRST_STEPS)]
 pub enum Command {
-    /// Run everything on this machine.
+    /// Run a cluster on this host: control plane and node.
     Server(server::Arguments),
-    /// Add this machine to a cluster as a node.
+    /// Join this host to a cluster as a node.
     Agent(agent::Arguments),
-    /// Make, list and delete tokens that nodes join with.
+    /// Create, list and delete tokens for joining nodes.
     Token(token::Arguments),
-    /// See whether this machine has what it needs, and how to get what it lacks.
+    /// Check the requirements of this host, and how to fix what is missing.
     Check(check::Arguments),
-    /// Tell an object's way through the system as a timeline.
+    /// Show the timeline of an object through all components.
     #[command(after_help = JOURNEYS)]
     Journey(journey::Arguments),
-    /// Say why something is not as it should be, and what to do.
+    /// Diagnose an object: cause, evidence and fix.
     #[command(after_help = REASONS)]
     Why(why::Arguments),
-    /// Show the settings in force.
+    /// Show the effective settings.
     Config(config::Arguments),
     /// Run the API server and its store.
-    #[command(display_order = PART)]
+    #[command(display_order = COMPONENT)]
     Apiserver(apiserver::Arguments),
     /// Run the controllers.
-    #[command(display_order = PART)]
+    #[command(display_order = COMPONENT)]
     ControllerManager(controller_manager::Arguments),
     /// Run the scheduler.
-    #[command(display_order = PART)]
+    #[command(display_order = COMPONENT)]
     Scheduler(scheduler::Arguments),
-    /// Run the node: pods through containerd.
-    #[command(display_order = PART)]
+    /// Run the kubelet.
+    #[command(display_order = COMPONENT)]
     Kubelet(kubelet::Arguments),
     /// Run the service proxy.
-    #[command(display_order = PART)]
+    #[command(display_order = COMPONENT)]
     Proxy(proxy::Arguments),
-    /// Make it a service that starts with the machine.
+    /// Install a systemd service that starts at boot.
     Install(install::Arguments),
-    /// End the server or agent on this machine; its pods go on running.
+    /// Stop the server or agent on this host; pods keep running.
     Stop(stop::Arguments),
-    /// Move this node's pods away, then end the server or agent.
+    /// Drain this node, then stop the server or agent.
     DrainAndStop(drain_and_stop::Arguments),
-    /// Remove everything of Knarr from this machine: pods, runtime, network, files.
+    /// Remove Knarr from this host: pods, runtime, network, files.
     Uninstall(uninstall::Arguments),
-    /// Bring container images onto this node.
+    /// Import container images into this node.
     Images(images::Arguments),
     /// Save or restore the store.
     Snapshot(snapshot::Arguments),
-    /// Print completions for a shell.
+    /// Print shell completions.
     Completions(completions::Arguments),
 }
 
-/// All commands and flags, with the one that names the configuration file.
+/// All commands and flags, including the one for the configuration file.
 pub fn command() -> clap::Command {
     configuration::add_flag(Command::command())
 }
 
-/// Does what was typed.
+/// Parses and runs a command line.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     let command = command();
     let merged = configuration::with_file(typed, &command)?;
@@ -139,8 +139,8 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
 }
 
 impl Command {
-    /// Whether it goes on until it is asked to stop.
-    fn lasts(&self) -> bool {
+    /// Whether the command runs until it is stopped.
+    fn is_daemon(&self) -> bool {
         matches!(
             self,
             Command::Server(_)
@@ -153,7 +153,7 @@ impl Command {
         )
     }
 
-    /// The node this process is on, where it is given another name than the machine's.
+    /// The configured node name, if it is not the host's.
     fn node_name(&self) -> Option<&str> {
         match self {
             Command::Server(arguments) => arguments.node.node_name.as_deref(),
@@ -165,7 +165,7 @@ impl Command {
     }
 
     fn run(self, file: Option<PathBuf>) -> anyhow::Result<()> {
-        common::start_logging(self.node_name(), self.lasts());
+        common::start_logging(self.node_name(), self.is_daemon());
         match self {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
             Command::ControllerManager(arguments) => common::block_on(controller_manager::run(arguments)),

@@ -1,5 +1,5 @@
-//! The network part of a node, alike in `knarr server` and on every other node: pod network, service proxy, policies, DNS,
-//! load balancers' addresses and ingress.
+//! The network components of a node, the same in `knarr server` and `knarr agent`: pod network, service proxy, policies, DNS,
+//! load balancer addresses and ingress.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,25 +16,25 @@ use tokio::task::JoinSet;
 use super::node::{Network, NodeArguments};
 use crate::check::Listen;
 
-/// The network of all pods, unless another is named.
+/// Default network of all pods.
 pub const PODS: &str = "10.244.0.0/16";
 
-/// The interface that this node's pods hang on.
+/// The bridge with the gateway address of this node's pods.
 pub const BRIDGE: &str = "knarr0";
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Network")]
 pub struct NetworkArguments {
-    /// Networks of all pods, at most one of each family; nodes get their part of them.
+    /// Networks of all pods, at most one per address family; each node gets a subnet.
     #[arg(long, value_delimiter = ',', default_value = PODS)]
     pub cluster_cidr: Vec<Cidr>,
-    /// Networks from which services of type LoadBalancer get addresses; without any they share the node's address.
+    /// Networks for addresses of Services of type LoadBalancer; by default they share the server's address.
     #[arg(long, value_delimiter = ',')]
     pub load_balancer_pool: Vec<Cidr>,
-    /// Resolvers for names outside the cluster; those of each machine's /etc/resolv.conf when not given.
+    /// Resolvers for names outside the cluster; by default those in each node's /etc/resolv.conf.
     #[arg(long, value_delimiter = ',')]
     pub dns_upstream: Vec<Upstream>,
-    /// Resolvers for single domains, such as corp.example=10.0.0.1; several for one domain are asked in turn.
+    /// Resolvers for single domains, such as corp.example=10.0.0.1; several for one domain are tried in order.
     #[arg(long, value_delimiter = ',')]
     pub dns_stub_domain: Vec<StubDomain>,
     #[command(flatten)]
@@ -43,19 +43,19 @@ pub struct NetworkArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct IngressArguments {
-    /// Addresses on which ingresses answer HTTP.
+    /// Addresses of the ingress controller for HTTP.
     #[arg(long, value_delimiter = ',', default_value = "0.0.0.0:80")]
     pub ingress_http: Vec<SocketAddr>,
-    /// Addresses on which ingresses answer HTTPS.
+    /// Addresses of the ingress controller for HTTPS.
     #[arg(long, value_delimiter = ',', default_value = "0.0.0.0:443")]
     pub ingress_https: Vec<SocketAddr>,
-    /// Run no ingress controller.
+    /// Disable the ingress controller.
     #[arg(long)]
     pub disable_ingress: bool,
 }
 
 impl IngressArguments {
-    /// What must be free for it.
+    /// Addresses that must be free.
     pub fn listens(&self) -> Vec<Listen> {
         let all = [("--ingress-http", &self.ingress_http), ("--ingress-https", &self.ingress_https)];
         let listens = all.into_iter().flat_map(|(flag, addresses)| {
@@ -64,25 +64,25 @@ impl IngressArguments {
         if self.disable_ingress { Vec::new() } else { listens.collect() }
     }
 
-    /// Listens for ingresses, unless there are to be none. Connections wait from then on until all else has started.
+    /// Listens for ingress, unless it is disabled. Connections queue until everything else has started.
     pub fn bind(&self) -> Result<Option<Listeners>, IngressError> {
         let addresses = Addresses { http: self.ingress_http.clone(), https: self.ingress_https.clone() };
         (!self.disable_ingress).then(|| addresses.bind()).transpose()
     }
 }
 
-/// One node's network, to be started once.
+/// The network of one node, started once.
 pub struct NodeNetwork<'a> {
     pub node: &'a NodeArguments,
     pub network: &'a NetworkArguments,
     pub data: &'a Path,
-    /// Where ingresses are served, if they are.
+    /// Listeners for ingress, unless it is disabled.
     pub ingress: Option<Listeners>,
 }
 
 impl NodeNetwork<'_> {
-    /// Starts all components; they end with the set of tasks. They read as the node's network (`client`) and write the
-    /// Node as the node itself (`node`).
+    /// Starts all components as tasks. They read as the node's network user (`client`) and write the Node as the node
+    /// itself (`node`).
     pub fn start(self, client: Client, node: Client, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
         let informers = Informers::new(client).with_transform(policy::reduce);
         let node_name = self.node.name()?;
@@ -97,8 +97,7 @@ impl NodeNetwork<'_> {
         tasks.spawn(proxy::run(informers.clone(), settings, ready));
         if self.node.network == Network::Knarr {
             tasks.spawn(pod_network::run(informers.clone(), self.pod_network(&node_name)?));
-            let settings =
-                policy::Settings { node_name: node_name.clone(), data_directory: self.data.join("network") };
+            let settings = policy::Settings { node_name: node_name.clone(), data_directory: self.data.join("network") };
             tasks.spawn(policy::run(informers.clone(), settings));
         }
         let pool = self.network.load_balancer_pool.clone();
@@ -112,11 +111,11 @@ impl NodeNetwork<'_> {
     }
 
     fn pod_network(&self, node_name: &str) -> anyhow::Result<pod_network::Settings> {
-        let folders = self.node.cni_folders(self.data);
+        let directories = self.node.cni_directories(self.data);
         Ok(pod_network::Settings {
             node_name: node_name.to_owned(),
-            configuration_directory: folders.configuration,
-            binary_directory: folders.binaries,
+            configuration_directory: directories.configuration,
+            binary_directory: directories.binaries,
             binary: std::env::current_exe()?,
             data_directory: self.data.join("network"),
             bridge: BRIDGE.to_owned(),
@@ -126,8 +125,7 @@ impl NodeNetwork<'_> {
     }
 }
 
-/// What the network needs in one place of the cluster: addresses for load balancers, the service by which DNS is found, and
-/// what ingresses say of themselves.
+/// Starts the network components that run once per cluster: load balancer addresses, the DNS Service, and Ingress status.
 pub fn start_central(
     client: &Client,
     node: &NodeArguments,
@@ -143,7 +141,7 @@ pub fn start_central(
     tasks.spawn(knarr_dns::ensure_service(client.clone(), node.cluster_dns.clone()));
 }
 
-/// Every node answers the cluster's DNS itself, on the address that all pods ask.
+/// Starts the DNS server of this node, on the address that all pods use.
 fn dns(
     informers: Informers,
     node: &NodeArguments,
@@ -159,11 +157,11 @@ fn dns(
     async move {
         for address in &addresses {
             if let Err(error) = knarr_network::add_local_address(*address).await {
-                tracing::error!(%error, %address, "the DNS address cannot be set up");
+                tracing::error!(%error, %address, "cannot add the DNS address");
             }
         }
         if let Err(error) = knarr_dns::run(informers, settings).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "DNS cannot run");
+            tracing::error!(error = &error as &dyn std::error::Error, "DNS failed");
         }
     }
 }
@@ -171,6 +169,6 @@ fn dns(
 async fn ingress(informers: Informers, client: Client, node_name: String, listeners: Listeners) {
     let (timeouts, limits) = (knarr_ingress::Timeouts::default(), knarr_ingress::Limits::default());
     if let Err(error) = knarr_ingress::run(informers, client, node_name, listeners, timeouts, limits).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "ingress cannot run");
+        tracing::error!(error = &error as &dyn std::error::Error, "ingress failed");
     }
 }

@@ -1,4 +1,4 @@
-//! The node part, alone or inside `knarr server`: a containerd of our own where none is given, and the kubelet on it.
+//! The node, standalone or inside `knarr server`: our own containerd unless another runtime is configured, and the kubelet.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,57 +20,57 @@ use crate::address::own_address;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Node")]
 pub struct NodeArguments {
-    /// The node's name; the machine's name when it is not given.
+    /// Node name; by default the host name.
     #[arg(long)]
     pub node_name: Option<String>,
-    /// The address by which others reach this node.
+    /// IP address of this node.
     #[arg(long)]
     pub node_ip: Option<IpAddr>,
-    /// CRI socket of a container runtime that runs already; without it Knarr runs a containerd of its own.
+    /// CRI socket of a running container runtime; by default Knarr runs its own containerd.
     #[arg(long)]
     pub container_runtime_endpoint: Option<String>,
-    /// Folder with manifests of static pods.
+    /// Directory of static pod manifests.
     #[arg(long)]
     pub pod_manifest_path: Option<PathBuf>,
-    /// Addresses of the cluster's DNS; the tenth of each service network when not given.
+    /// Addresses of the cluster DNS; by default the tenth address of each Service network.
     #[arg(long, value_delimiter = ',')]
     pub cluster_dns: Vec<IpAddr>,
-    /// The cluster's DNS domain.
+    /// DNS domain of the cluster.
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// How many pods may run here.
+    /// Maximum number of pods on this node.
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
-    /// Address and port of the node's own HTTPS endpoints.
+    /// Address and port of the kubelet's HTTPS server.
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub node_listen: SocketAddr,
-    /// Port on which this machine may ask, in clear, whether the node is well; 0 for none.
+    /// Port of the kubelet's plain HTTP health endpoint; 0 disables it.
     #[arg(long, default_value_t = 10248)]
     pub healthz_port: u16,
-    /// Address for that.
+    /// Address of the health endpoint.
     #[arg(long, default_value = "127.0.0.1")]
     pub healthz_bind_address: IpAddr,
-    /// Answer queries for the logs of this machine's services: /logs/?query=NAME.
+    /// Serve the logs of the host's services at /logs/?query=NAME.
     #[arg(long)]
     pub enable_system_log_query: bool,
-    /// The pod network: Knarr's own, or one that somebody else installs.
+    /// Pod network: the built-in one, or none if another CNI plugin is installed.
     #[arg(long, value_enum, default_value_t = Network::Knarr)]
     pub network: Network,
-    /// Where somebody else's network plugins are.
+    /// Directory of other CNI plugins.
     #[arg(long, default_value = "/opt/cni/bin")]
     pub cni_bin_dir: PathBuf,
-    /// Where somebody else's network configuration appears.
+    /// Directory of other CNI configurations.
     #[arg(long, default_value = "/etc/cni/net.d")]
     pub cni_conf_dir: PathBuf,
-    /// The cgroup below which all pods of this node live.
+    /// Parent cgroup of all pods of this node.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
     #[command(flatten)]
     pub eviction: EvictionArguments,
-    /// Unused images are removed once the disk is fuller than this, in percent; at 100 none ever is.
+    /// Disk usage in percent above which unused images are removed; 100 disables it.
     #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u8).range(..=100))]
     pub image_gc_high_threshold: u8,
-    /// Until the disk is no fuller than this, in percent.
+    /// Disk usage in percent down to which unused images are removed.
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u8).range(..=100))]
     pub image_gc_low_threshold: u8,
     #[command(flatten)]
@@ -83,18 +83,18 @@ pub enum Network {
     None,
 }
 
-/// Where the container runtime finds network plugins and their configuration.
-pub struct CniFolders {
+/// Directories of CNI plugins and configurations.
+pub struct CniDirectories {
     pub binaries: PathBuf,
     pub configuration: PathBuf,
 }
 
 impl NodeArguments {
-    pub fn cni_folders(&self, data: &Path) -> CniFolders {
+    pub fn cni_directories(&self, data: &Path) -> CniDirectories {
         match self.network {
-            Network::Knarr => CniFolders { binaries: data.join("cni/bin"), configuration: data.join("cni/net.d") },
+            Network::Knarr => CniDirectories { binaries: data.join("cni/bin"), configuration: data.join("cni/net.d") },
             Network::None => {
-                CniFolders { binaries: self.cni_bin_dir.clone(), configuration: self.cni_conf_dir.clone() }
+                CniDirectories { binaries: self.cni_bin_dir.clone(), configuration: self.cni_conf_dir.clone() }
             }
         }
     }
@@ -104,26 +104,26 @@ impl NodeArguments {
     }
 }
 
-/// Files the node's endpoints need.
+/// Certificate files of the kubelet's server.
 pub struct NodeFiles {
     pub client_ca: PathBuf,
-    /// Without these the node asks the API for a certificate.
+    /// If absent, the node requests a certificate from the API.
     pub serving: Option<CertificateFiles>,
 }
 
-/// A container runtime on its way: where it answers, once it does.
+/// A container runtime that is starting; resolves to its endpoint.
 pub struct Runtime(JoinHandle<anyhow::Result<Reached>>);
 
 struct Reached {
     endpoint: String,
-    /// Turns true when the archives of the images folder are in.
+    /// Becomes true when the archives of the images directory are imported.
     images_loaded: watch::Receiver<bool>,
 }
 
 impl Runtime {
-    /// Starts the node's runtime. It takes a moment, in which other parts can start as well.
+    /// Starts the container runtime in the background, while other components start.
     pub fn start(arguments: &NodeArguments, data: &Path) -> Self {
-        let (given, cni) = (arguments.container_runtime_endpoint.clone(), arguments.cni_folders(data));
+        let (given, cni) = (arguments.container_runtime_endpoint.clone(), arguments.cni_directories(data));
         let data = data.to_owned();
         Runtime(tokio::spawn(async move {
             match given {
@@ -135,22 +135,22 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// Waits until the runtime answers, and says so while it does not.
+    /// Waits until the runtime responds, and logs while it does not.
     async fn reached(mut self) -> anyhow::Result<Reached> {
         let mut reports = tokio::time::interval_at(tokio::time::Instant::now() + WAIT_REPORT, WAIT_REPORT);
         loop {
             tokio::select! {
                 reached = &mut self.0 => return reached?,
-                _ = reports.tick() => tracing::warn!("the node waits for its containerd to answer"),
+                _ = reports.tick() => tracing::warn!("waiting for containerd"),
             }
         }
     }
 }
 
-/// How often a node that waits for its runtime says so.
+/// Log interval while waiting for the runtime.
 const WAIT_REPORT: Duration = Duration::from_secs(10);
 
-/// Runs the node until `shutdown`; pods go on running after that.
+/// Runs the node until `shutdown`; pods keep running after that.
 pub async fn run(
     client: Client,
     arguments: &NodeArguments,
@@ -186,22 +186,22 @@ pub async fn run(
     settings.image_gc_high_percent = arguments.image_gc_high_threshold;
     settings.image_gc_low_percent = arguments.image_gc_low_threshold;
     arguments.resources.apply(&mut settings, data)?;
-    knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
+    knarr_kubelet::run(client, settings, shutdown).await.context("the node failed")
 }
 
-/// Starts or finds the containerd under the data directory. The images of its folder are loaded beside that: a node is
+/// Starts or finds the containerd under the data directory. The images of its directory are loaded beside that: a node is
 /// ready without them, and only pods that need them wait.
-async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<Reached> {
+async fn own_containerd(data: &Path, cni: &CniDirectories) -> anyhow::Result<Reached> {
     let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
-    let runtime = containerd.ensure().await.context("containerd cannot be started")?;
+    let runtime = containerd.ensure().await.context("cannot start containerd")?;
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     let (loaded, images_loaded) = watch::channel(false);
-    let (folder, target) = (data.join("images"), runtime.clone());
+    let (directory, target) = (data.join("images"), runtime.clone());
     tokio::spawn(async move {
-        if let Err(error) = import_directory(&target, &folder).await {
-            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "images cannot be loaded");
+        if let Err(error) = import_directory(&target, &directory).await {
+            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "cannot import images");
         }
-        // A node that has ended waits for no image.
+        // A stopped node does not wait for images.
         let _ = loaded.send(true);
     });
     tokio::spawn(containerd.supervise(runtime));

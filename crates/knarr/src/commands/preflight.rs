@@ -1,4 +1,4 @@
-//! What every start looks at first: whether the machine has what is needed. One line says what it lacks.
+//! Checks the requirements at every start, and prints what is missing in one line.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use anyhow::bail;
 use knarr_network::cidr::Cidr;
 
 use super::node::NodeArguments;
-use crate::check::{self, Listen, Plan, Verdict};
+use crate::check::{self, CheckPlan, Listen, Verdict};
 
-/// Refuses to go on when something is missing. `more` is what is listened on beside the node's endpoints.
-/// `networks` are those of pods and services.
+/// Fails if something is missing. `more` are addresses to listen on in addition to the kubelet's server.
+/// `networks` are those of pods and Services.
 pub fn check(node: &NodeArguments, data: &Path, more: Vec<Listen>, networks: Vec<Cidr>) -> anyhow::Result<()> {
     let mut listens = vec![Listen { what: "the node's endpoints", address: node.node_listen, flag: "--node-listen" }];
     listens.extend(more);
-    verify(&Plan {
+    verify(&CheckPlan {
         data: data.to_owned(),
         runs_pods: true,
         own_runtime: node.container_runtime_endpoint.is_none(),
@@ -22,10 +22,10 @@ pub fn check(node: &NodeArguments, data: &Path, more: Vec<Listen>, networks: Vec
     })
 }
 
-pub fn verify(plan: &Plan) -> anyhow::Result<()> {
+pub fn verify(plan: &CheckPlan) -> anyhow::Result<()> {
     let findings = check::quick(plan);
-    if let Some(complaint) = check::complaint(&findings) {
-        bail!("{complaint} (`knarr check` shows everything)");
+    if let Some(missing) = check::missing_summary(&findings) {
+        bail!("{missing} (`knarr check` shows everything)");
     }
     for finding in findings.iter().filter(|finding| finding.verdict == Verdict::Poor) {
         tracing::warn!("{}: {}: {}", finding.name, finding.found, finding.remedy);

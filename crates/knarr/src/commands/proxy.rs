@@ -1,4 +1,4 @@
-//! `knarr proxy`: the service proxy, alone, against any Kubernetes API server.
+//! `knarr proxy`: the standalone service proxy, against any Kubernetes API server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server.
+    /// Kubeconfig file.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// The name of the node it runs on; the machine's name when it is not given.
+    /// Node name; by default the host name.
     #[arg(long)]
     pub hostname_override: Option<String>,
     /// Networks of all pods.
     #[arg(long, value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
-    /// Networks of this node on whose addresses node ports answer; all when not given.
+    /// Networks whose local addresses serve node ports; by default all.
     #[arg(long, value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
-    /// Where health is told.
+    /// Address of the health endpoint.
     #[arg(long, default_value = "0.0.0.0:10256")]
     pub healthz_bind_address: SocketAddr,
-    /// Where metrics are told.
+    /// Address of the metrics endpoint.
     #[arg(long, default_value = "127.0.0.1:10249")]
     pub metrics_bind_address: SocketAddr,
 }
@@ -44,7 +44,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             metrics: Some(arguments.metrics_bind_address),
         },
     };
-    tokio::spawn(journal::hand_over(client.clone()));
+    tokio::spawn(journal::upload(client.clone()));
     tokio::select! {
         () = knarr_network::proxy::run(Informers::new(client), settings, || tracing::info!("the service proxy is ready")) => {}
         stopped = common::stopped() => stopped?,

@@ -1,4 +1,4 @@
-//! `knarr scheduler`: the scheduler, alone, against any Kubernetes API server.
+//! `knarr scheduler`: the standalone scheduler, against any Kubernetes API server.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server.
+    /// Kubeconfig file.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// A KubeSchedulerConfiguration file.
@@ -31,7 +31,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 configuration.check_files()?;
                 Ok(configuration)
             });
-            read.with_context(|| format!("{} is wrong", path.display()))?
+            read.with_context(|| format!("{} is invalid", path.display()))?
         }
         None => Configuration::default(),
     };
@@ -44,11 +44,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let client = client.clone();
         || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     };
-    tokio::spawn(journal::hand_over(client.clone()));
+    tokio::spawn(journal::upload(client.clone()));
     leadership::lead(client, Competitor { lease: "kube-scheduler", component: &component }, &leader, work).await
 }
 
-/// What the configuration file says of the lease.
+/// Leader election settings of the configuration file.
 fn configured(settings: &LeaderSettings) -> anyhow::Result<LeaderArguments> {
     let length = |text: &Option<String>| text.as_deref().map(duration).transpose().map_err(anyhow::Error::msg);
     Ok(LeaderArguments {

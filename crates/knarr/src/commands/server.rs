@@ -1,5 +1,5 @@
-//! `knarr server`: everything on this machine. The parts talk to the API server inside this process, each as the user it
-//! would be outside.
+//! `knarr server`: control plane and node in one process. The components talk to the API server inside this process, each as
+//! the user it would be outside.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, Network, NodeArguments, NodeFiles, Runtime};
 use super::{apiserver, common, preflight};
 use crate::address::{ensure_address, own_address};
-use crate::check::{Listen, Plan};
+use crate::check::{CheckPlan, Listen};
 use crate::cluster::{self, Cluster};
 use crate::join::ClusterInfo;
 use crate::ready::{self, Display, Probe};
-use crate::{join, manifests, running, service};
+use crate::{data_directory_lock, join, manifests, service};
 
-/// The default ones and, as kubeadm sets clusters up, those that serve bootstrap tokens.
+/// The default controllers and, as in kubeadm clusters, those for bootstrap tokens.
 const CONTROLLERS: [&str; 3] = ["*", "bootstrap-signer-controller", "token-cleaner-controller"];
 
 #[derive(Args, Clone, Debug)]
@@ -41,57 +41,61 @@ pub struct Arguments {
     pub node: NodeArguments,
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// Run no pods on this machine.
+    /// Run only the control plane, without a node on this host.
     #[arg(long)]
     pub disable_agent: bool,
 }
 
 pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
-    let begun = Instant::now();
+    let started = Instant::now();
     arguments.apiserver.resource_metrics = true;
     if arguments.node.cluster_dns.is_empty() {
         arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
     }
     let data = arguments.apiserver.data_dir.clone();
-    running::take(&data)?.until_exit();
+    data_directory_lock::acquire(&data)?.until_exit();
     preflight(&arguments)?;
     if arguments.node.node_ip.is_none() {
         ensure_address().await;
     }
     let ingress = if arguments.disable_agent { None } else { arguments.network.ingress.bind()? };
-    // The runtime takes longest: it starts while the API server does.
+    // The container runtime takes longest to start: it starts in parallel with the API server.
     let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));
-    let running = apiserver::begin(&arguments.apiserver).await?;
-    let parts = Parts { server: running.started.server.clone(), arguments: arguments.clone() };
-    parts.cluster().save(&data)?;
+    let running = apiserver::start(&arguments.apiserver).await?;
+    let components = Components { server: running.started.server.clone(), arguments: arguments.clone() };
+    components.cluster().save(&data)?;
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    tasks.spawn(parts.controllers(&running.pki));
-    tasks.spawn(parts.scheduler());
-    let node = runtime.map(|runtime| parts.node(runtime, stopped.clone())).transpose()?;
-    // The network may read what it needs only after this.
+    tasks.spawn(components.controllers(&running.pki));
+    tasks.spawn(components.scheduler());
+    let node = runtime.map(|runtime| components.node(runtime, stopped.clone())).transpose()?;
+    // The network's permissions exist only after this.
     let info = ClusterInfo {
         server: format!("https://{}", running.advertised),
         authority: running.pki.authority.certificate.clone(),
     };
-    join::ensure_objects(&parts.administrator("knarr"), &parts.cluster(), &info)
+    join::ensure_objects(&components.administrator("knarr"), &components.cluster(), &info)
         .await
-        .context("the cluster cannot be prepared")?;
+        .context("cannot create the cluster's initial objects")?;
     if node.is_some() {
         let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
-        network.start(parts.node_network()?, parts.client(parts.node_user()?, "knarr-network"), &mut tasks)?;
+        network.start(
+            components.node_network()?,
+            components.client(components.node_user()?, "knarr-network"),
+            &mut tasks,
+        )?;
     }
-    let central = parts.component(join::NETWORK_CONTROLLER, "knarr-network");
-    network::start_central(&central, &arguments.node, &arguments.network, parts.load_balancers(), &mut tasks);
+    let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
+    network::start_central(&central, &arguments.node, &arguments.network, components.load_balancers(), &mut tasks);
     tasks.spawn(manifests::run(
-        parts.administrator("knarr-manifests"),
+        components.administrator("knarr-manifests"),
         data.join("manifests"),
         data.join("manifests.json"),
     ));
-    tasks.spawn(parts.tell_when_ready(begun)?);
+    tasks.spawn(components.report_when_ready(started)?);
     let node = node.map(tokio::spawn);
     tokio::select! {
-        asked = common::stopped() => asked?,
+        signal = common::stopped() => signal?,
         ended = watch_node(node) => ended?,
     }
     service::notify("STOPPING=1");
@@ -101,25 +105,31 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether this machine has what all parts need.
+/// Checks the requirements of all components.
 fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
     let api = Listen { what: "the API server", address: arguments.apiserver.listen, flag: "--listen" };
     let mut listens = vec![api];
     if arguments.disable_agent {
         let data = arguments.apiserver.data_dir.clone();
-        return preflight::verify(&Plan { data, runs_pods: false, own_runtime: false, listens, networks: Vec::new() });
+        return preflight::verify(&CheckPlan {
+            data,
+            runs_pods: false,
+            own_runtime: false,
+            listens,
+            networks: Vec::new(),
+        });
     }
     listens.extend(arguments.network.ingress.listens());
     let services = &arguments.apiserver.service_cluster_ip_range;
     let mut networks: Vec<Cidr> = services.iter().filter_map(|range| range.parse().ok()).collect();
-    // Somebody else's network may have its interface there.
+    // Another network plugin may have its interface there.
     if arguments.node.network == Network::Knarr {
         networks.extend(&arguments.network.cluster_cidr);
     }
     preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens, networks)
 }
 
-/// Waits for the node to end, which it does only when it cannot run.
+/// Waits for the node to stop, which it does only on an error.
 async fn watch_node(node: Option<tokio::task::JoinHandle<anyhow::Result<()>>>) -> anyhow::Result<()> {
     match node {
         Some(node) => node.await?,
@@ -127,13 +137,13 @@ async fn watch_node(node: Option<tokio::task::JoinHandle<anyhow::Result<()>>>) -
     }
 }
 
-struct Parts {
+struct Components {
     server: Arc<knarr_apiserver::state::ApiServer>,
     arguments: Arguments,
 }
 
-impl Parts {
-    /// A client that needs no network, as a user and under the name that its writes are recorded by.
+impl Components {
+    /// An in-process client as a user, with the field manager name of its writes.
     fn client(&self, user: User, agent: &'static str) -> Client {
         let service = InProcess::new(self.server.clone(), user).map_request(
             move |mut request: http::Request<knarr_client::kube::client::Body>| {
@@ -144,25 +154,24 @@ impl Parts {
         Client::new(service, "default")
     }
 
-    /// A client as an administrator: for what prepares the cluster, applies the administrator's manifests, and acts for
-    /// all controllers.
+    /// A client as an administrator: for initial objects, the administrator's manifests, and all controllers.
     fn administrator(&self, name: &'static str) -> Client {
         let user = User::named(&format!("system:{name}"), &["system:masters", "system:authenticated"]);
         self.client(user, name)
     }
 
-    /// A client as a user who has what roles give them and no more.
+    /// A client as a user with only the permissions of its roles.
     fn component(&self, user: &str, agent: &'static str) -> Client {
         self.client(User::named(user, &["system:authenticated"]), agent)
     }
 
-    /// Who this machine is to the API.
+    /// The API user of this node.
     fn node_user(&self) -> anyhow::Result<User> {
         let name = self.arguments.node.name()?;
         Ok(User::named(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"]))
     }
 
-    /// A client as the network components of this machine.
+    /// A client as the network components of this node.
     fn node_network(&self) -> anyhow::Result<Client> {
         let name = node_network::user(&self.arguments.node.name()?);
         Ok(self.client(User::named(&name, &[node_network::GROUP, "system:authenticated"]), "knarr-network"))
@@ -195,8 +204,8 @@ impl Parts {
         knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     }
 
-    /// Asks every part as its users would, and tells when all work.
-    fn tell_when_ready(&self, begun: Instant) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
+    /// Probes every component, and reports when all are ready.
+    fn report_when_ready(&self, started: Instant) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
         let client = self.administrator("knarr");
         let mut probes = vec![Probe::path("API server", client.clone(), "/readyz".to_owned())];
         if !self.arguments.disable_agent {
@@ -208,7 +217,7 @@ impl Parts {
             kubeconfig.display()
         );
         Ok(async move {
-            ready::wait(probes, begun, &mut Display::new(next)).await;
+            ready::wait(probes, started, &mut Display::new(next)).await;
         })
     }
 
@@ -230,7 +239,7 @@ impl Parts {
         Ok(probes)
     }
 
-    /// What this machine's nodes and all others share.
+    /// The settings that all nodes share.
     fn cluster(&self) -> Cluster {
         Cluster {
             pod_networks: self.arguments.network.cluster_cidr.clone(),
@@ -243,7 +252,7 @@ impl Parts {
         }
     }
 
-    /// Where services of type LoadBalancer may answer.
+    /// The addresses for Services of type LoadBalancer.
     fn load_balancers(&self) -> load_balancer::pool::Settings {
         let Arguments { apiserver, node, network, disable_agent, .. } = &self.arguments;
         let node_addresses = vec![node.node_ip.or(apiserver.advertise_address).unwrap_or_else(own_address)];
@@ -267,12 +276,12 @@ impl Parts {
     ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let arguments = self.arguments.node.clone();
         let data: PathBuf = self.arguments.apiserver.data_dir.clone();
-        // The serving certificate is asked of the API, as on every other node: it is renewed on the way, too.
+        // The serving certificate is requested from the API, as on every other node, and renewed.
         let files = NodeFiles { client_ca: data.join("pki/ca.crt"), serving: None };
         let client = self.client(self.node_user()?, "kubelet");
         Ok(async move {
             let shutdown = async move {
-                // A dropped sender means the same as a word to stop.
+                // A dropped sender means shutdown, too.
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
             node::run(client, &arguments, &data, files, runtime, shutdown).await

@@ -1,4 +1,4 @@
-//! `knarr snapshot save|restore`: the store in one file.
+//! `knarr snapshot save|restore`: saves the store to a file and restores it.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -12,19 +12,19 @@ use clap::{Args, Subcommand};
 pub struct Arguments {
     #[command(subcommand)]
     command: Snapshot,
-    /// Where the server keeps its files.
+    /// Data directory of the server.
     #[arg(long, global = true, default_value = "/var/lib/knarr")]
     data_dir: PathBuf,
 }
 
 #[derive(Subcommand, Clone, Debug)]
 enum Snapshot {
-    /// Write the store to a file. The server may run meanwhile.
+    /// Save the store to a file. The server may be running.
     Save { file: PathBuf },
-    /// Make a store from a file. The data directory must not hold one.
+    /// Restore the store from a file. The data directory must not contain a store.
     Restore {
         file: PathBuf,
-        /// Let the restored store's revisions begin so much later, so that clients notice that it is another.
+        /// Number of revisions to skip, so that clients notice that the store was restored.
         #[arg(long, default_value_t = 1_000_000)]
         skip_revisions: u64,
     },
@@ -41,17 +41,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn save(file: &Path, store: &Path) -> anyhow::Result<()> {
     if !store.exists() {
         bail!(
-            "there is no store in {}: --data-dir names where the server keeps its files (a store in etcd is saved with etcdctl)",
+            "there is no store in {}: set --data-dir to the server's data directory (save a store in etcd with etcdctl)",
             store.display()
         );
     }
     let beside = file.with_extension("partial");
-    // It holds secrets.
+    // It contains secrets.
     let mut options = File::options();
     let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
     let mut image = BufWriter::new(opened.with_context(|| format!("cannot write {}", beside.display()))?);
     let revision = knarr_store::export(store, &mut image)
-        .with_context(|| format!("the store in {} cannot be saved", store.display()))?;
+        .with_context(|| format!("cannot save the store in {}", store.display()))?;
     image.flush()?;
     image.get_ref().sync_all()?;
     std::fs::rename(&beside, file).with_context(|| format!("cannot write {}", file.display()))?;
@@ -61,11 +61,11 @@ fn save(file: &Path, store: &Path) -> anyhow::Result<()> {
 
 fn restore(file: &Path, store: &Path, skip: u64) -> anyhow::Result<()> {
     if store.exists() {
-        bail!("{} exists already: move it away first", store.display());
+        bail!("{} already exists: move it away first", store.display());
     }
     let image = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     let revision = knarr_store::restore(BufReader::new(image), store, skip)
-        .with_context(|| format!("{} cannot be restored", file.display()))?;
+        .with_context(|| format!("cannot restore {}", file.display()))?;
     println!("restored to {} at revision {revision}", store.display());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `knarr token create|list|delete`: what new nodes join with.
+//! `knarr token create|list|delete`: tokens for joining nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,10 +19,10 @@ const SECRET_PREFIX: &str = "bootstrap-token-";
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server as an administrator; the server's own kubeconfig when it is not given.
+    /// Kubeconfig file of an administrator; by default that of the server on this host.
     #[arg(long, global = true)]
     kubeconfig: Option<PathBuf>,
-    /// Where the server keeps its files.
+    /// Data directory of the server.
     #[arg(long, global = true, default_value = "/var/lib/knarr")]
     data_dir: PathBuf,
     #[command(subcommand)]
@@ -31,23 +31,23 @@ pub struct Arguments {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Token {
-    /// Make a token for new nodes.
+    /// Create a token for new nodes.
     Create {
-        /// Print the whole line that adds a node.
+        /// Print the complete command that adds a node.
         #[arg(long)]
         print_join_command: bool,
-        /// How long the token is good: 30m, 24h, 7d; 0 for ever.
+        /// Validity of the token: 30m, 24h, 7d; 0 for no expiry.
         #[arg(long, default_value = "24h", value_parser = lifetime)]
         ttl: Duration,
-        /// What the token is for.
+        /// Description of the token.
         #[arg(long, default_value = "")]
         description: String,
     },
     /// List tokens, without their secrets.
     List,
-    /// Delete tokens, so that no further node can join with them. Nodes that have joined stay.
+    /// Delete tokens, so that no further node can join with them. Nodes that have joined are not affected.
     Delete {
-        /// The tokens, or the part before their first dot.
+        /// Tokens, or their ids (the text before the first dot).
         #[arg(required = true)]
         tokens: Vec<String>,
     },
@@ -55,9 +55,8 @@ enum Token {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let path = arguments.kubeconfig.unwrap_or_else(|| super::common::kubeconfig(&arguments.data_dir));
-    let file = Kubeconfig::read_from(&path).with_context(|| {
-        format!("cannot read {}: run this on the server, or name a kubeconfig with --kubeconfig", path.display())
-    })?;
+    let file = Kubeconfig::read_from(&path)
+        .with_context(|| format!("cannot read {}: run this on the server, or set --kubeconfig", path.display()))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config.clone())?;
     match arguments.command {
@@ -92,7 +91,7 @@ async fn create(
     let token = JoinToken { bootstrap: BootstrapToken::generate(), pin };
     let secret = secret(&token.bootstrap, ttl, description, now)?;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    secrets.create(&PostParams::default(), &secret).await.context("the token cannot be made")?;
+    secrets.create(&PostParams::default(), &secret).await.context("cannot create the token")?;
     Ok(token)
 }
 
@@ -104,7 +103,8 @@ fn secret(token: &BootstrapToken, ttl: Duration, description: &str, now: Timesta
         ("auth-extra-groups", GROUP.to_owned()),
     ];
     if !ttl.is_zero() {
-        let until = now.checked_add(ttl).map_err(|_| anyhow!("--ttl is too long; 0 makes a token that never ends"))?;
+        let until =
+            now.checked_add(ttl).map_err(|_| anyhow!("--ttl is too long; use 0 for a token that never expires"))?;
         let until = Timestamp::from_second(until.as_second())?;
         data.push(("expiration", until.to_string()));
     }
@@ -125,8 +125,8 @@ fn secret(token: &BootstrapToken, ttl: Duration, description: &str, now: Timesta
 
 async fn list(client: &Client, now: Timestamp) -> anyhow::Result<String> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let wanted = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
-    let tokens = secrets.list(&wanted).await.context("tokens cannot be listed")?;
+    let selector = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
+    let tokens = secrets.list(&selector).await.context("cannot list tokens")?;
     let rows: Vec<[String; 4]> = tokens.items.iter().map(|secret| row(secret, now)).collect();
     Ok(super::common::table(["ID", "TIME LEFT", "EXPIRES", "DESCRIPTION"], &rows))
 }
@@ -160,23 +160,23 @@ async fn delete(client: &Client, id: &str) -> anyhow::Result<()> {
     match secrets.delete(&format!("{SECRET_PREFIX}{id}"), &DeleteParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => bail!("there is no token {id}"),
-        Err(error) => Err(error).with_context(|| format!("token {id} cannot be deleted")),
+        Err(error) => Err(error).with_context(|| format!("cannot delete token {id}")),
     }
 }
 
-/// The pin of the authority that the kubeconfig trusts.
+/// The pin of the kubeconfig's certificate authority.
 fn pin(config: &Config) -> anyhow::Result<Pin> {
     let authorities = config.root_cert.as_deref().unwrap_or_default();
     let [authority] = authorities else {
-        bail!("the kubeconfig names {} authorities; a token can pin one", authorities.len());
+        bail!("the kubeconfig has {} certificate authorities; a token can pin one", authorities.len());
     };
     Pin::of(authority)
 }
 
-/// Where other machines reach the API server.
+/// The URL at which other hosts reach the API server.
 async fn server(client: &Client) -> anyhow::Result<String> {
     let endpoints: Api<Endpoints> = Api::namespaced(client.clone(), "default");
-    let found = endpoints.get("kubernetes").await.context("the server's address cannot be read")?;
+    let found = endpoints.get("kubernetes").await.context("cannot read the server's address")?;
     let subset = found.subsets.unwrap_or_default().into_iter().next().unwrap_or_default();
     let address = subset.addresses.unwrap_or_default().into_iter().next().map(|address| address.ip);
     let port = subset.ports.unwrap_or_default().into_iter().next().map(|port| port.port);
@@ -192,16 +192,16 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.char_indices().find(|(_, character)| !character.is_ascii_digit()) {
         Some((at, _)) => text.split_at(at),
         None if text == "0" => return Ok(Duration::ZERO),
-        None => return Err(format!("{text:?} lacks its unit: s, m, h or d")),
+        None => return Err(format!("{text:?} has no unit: s, m, h or d")),
     };
     let seconds = match unit {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
         "d" => 24 * 3600,
-        _ => return Err(format!("{unit:?} is no unit of time: s, m, h or d")),
+        _ => return Err(format!("{unit:?} is not a unit of time: s, m, h or d")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no length of time, such as 24h"))?;
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 24h"))?;
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| format!("{text} is too long"))
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read() {
+    fn durations_are_parsed() {
         for (text, expected) in [
             ("0", Some(0)),
             ("90s", Some(90)),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_s_row_tells_how_long_it_is_good() {
+    fn a_row_shows_the_remaining_validity() {
         let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
         let token = BootstrapToken::generate();
         for (ttl, left) in [(0, "for ever"), (90, "90s"), (86_400, "24h"), (604_800, "7d")] {
@@ -235,9 +235,9 @@ mod tests {
             let data = secret.string_data.clone().unwrap().into_iter();
             let data = data.map(|(key, value)| (key, knarr_client::k8s_openapi::ByteString(value.into_bytes())));
             let stored = Secret { data: Some(data.collect()), ..secret };
-            let shown = row(&stored, now);
-            assert_eq!((shown[1].as_str(), shown[3].as_str()), (left, "rack 1"));
-            assert!(!shown.iter().any(|cell| cell.contains(&token.secret)));
+            let rendered = row(&stored, now);
+            assert_eq!((rendered[1].as_str(), rendered[3].as_str()), (left, "rack 1"));
+            assert!(!rendered.iter().any(|cell| cell.contains(&token.secret)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `knarr uninstall`: the machine as it was before.
+//! `knarr uninstall`: removes Knarr and everything it created.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use crate::remove::{self, Place};
-use crate::{running, service};
+use crate::remove::{self, NodeLocation};
+use crate::{data_directory_lock, service};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Where Knarr keeps its files.
+    /// Data directory.
     #[arg(long, default_value = "/var/lib/knarr")]
     pub data_dir: PathBuf,
-    /// The cgroup below which the node's pods live.
+    /// Parent cgroup of the node's pods.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
     /// Keep the data directory: the store, certificates, images and volumes.
     #[arg(long)]
     pub keep_data: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     pub yes: bool,
 }
@@ -31,18 +31,18 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let data = std::path::absolute(&arguments.data_dir)?;
     if data.parent().is_none() {
-        bail!("{} is no data directory", data.display());
+        bail!("{} is not a data directory", data.display());
     }
     if is_foreign(&data) {
-        bail!("{} holds files, but Knarr has never run on it: nothing is removed", data.display());
+        bail!("{} contains files, but Knarr has never used it: nothing is removed", data.display());
     }
     if !arguments.yes && !is_confirmed(&data, arguments.keep_data)? {
         bail!("nothing was removed");
     }
     service::stop(&data)?;
-    running::stop(&data, PATIENCE)?;
-    let place = Place { data: data.clone(), cgroup_root: arguments.cgroup_root.clone() };
-    remove::remove_node(&place).await?;
+    data_directory_lock::stop(&data, STOP_TIMEOUT)?;
+    let location = NodeLocation { data: data.clone(), cgroup_root: arguments.cgroup_root.clone() };
+    remove::remove_node(&location).await?;
     service::remove(&data)?;
     match std::fs::remove_file(knarr_kubelet::LOGIND_FILE) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -56,24 +56,24 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             remove::remove_files(Path::new(super::common::CONFIGURATION))?;
         }
     }
-    println!("Knarr is removed{}", if arguments.keep_data { "; its data are kept" } else { "" });
+    println!("Knarr was removed{}", if arguments.keep_data { "; its data directory was kept" } else { "" });
     Ok(())
 }
 
-/// Whether a folder is somebody else's. One that Knarr has run on holds its lock.
+/// Whether a directory was never used by Knarr. One that was contains its lock file.
 fn is_foreign(data: &Path) -> bool {
     let is_empty = std::fs::read_dir(data).map_or(true, |mut entries| entries.next().is_none());
-    !is_empty && !running::was_here(data)
+    !is_empty && !data_directory_lock::was_here(data)
 }
 
 fn is_confirmed(data: &Path, keeps_data: bool) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("say --yes to remove Knarr without being asked");
+        bail!("use --yes to remove Knarr without confirmation");
     }
     let files = if keeps_data { String::new() } else { format!(" and everything in {}", data.display()) };
-    print!("This ends all pods of this node and removes its runtime, network{files}. Go on? [y/N] ");
+    print!("This stops all pods of this node and removes its runtime, network{files}. Continue? [y/N] ");
     std::io::stdout().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).context("no answer can be read")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let mut reply = String::new();
+    std::io::stdin().lock().read_line(&mut reply).context("cannot read the confirmation")?;
+    Ok(matches!(reply.trim(), "y" | "Y" | "yes"))
 }

@@ -1,4 +1,4 @@
-//! `knarr why`: why something is not as it should be, in plain words.
+//! `knarr why`: diagnoses an object.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -15,25 +15,25 @@ use serde_json::Value;
 
 use super::{common, kinds};
 
-/// How many containers' logs are read, and how many lines of each.
+/// Number of containers whose logs are read, and of lines of each.
 const LOGS: usize = 5;
 const LINES: usize = 3;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// What to explain: pod/web, deployment/web, service/web, job/import, pvc/data, ingress/web, node/a, …
+    /// The object to diagnose: pod/web, deployment/web, service/web, job/import, pvc/data, ingress/web, node/a, …
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     object: Vec<String>,
-    /// Its namespace; that of the kubeconfig when not given.
+    /// Namespace; by default that of the kubeconfig.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// How it is told.
+    /// The output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// How to reach the cluster; the server's own kubeconfig when not given.
+    /// Kubeconfig file; by default that of the server on this host.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Where the server keeps its files.
+    /// Data directory of the server.
     #[arg(long, default_value = common::DATA)]
     data_dir: PathBuf,
 }
@@ -68,7 +68,7 @@ async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
     client.request(request).await
 }
 
-/// All that may tell something. What the user may not read is left out.
+/// All objects that may be evidence, except those that the user may not read.
 async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> {
     let all = Evidence::needed().iter().map(|(plural, path)| async move {
         match get(client, path).await {
@@ -77,7 +77,7 @@ async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> 
                 Ok(Some(((*plural).to_owned(), items.unwrap_or_default())))
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                tracing::warn!(kind = plural, "may not be read, and is left out");
+                tracing::warn!(kind = plural, "no permission to read; skipped");
                 Ok(None)
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {plural}")),
@@ -86,7 +86,7 @@ async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> 
     Ok(try_join_all(all).await?.into_iter().flatten().collect())
 }
 
-/// What containers wrote before they ended. A log that is not there any more tells nothing.
+/// The last log lines of terminated containers. Missing logs are skipped.
 async fn logs(client: &Client, evidence: &Evidence) -> BTreeMap<(String, String, String), Vec<String>> {
     let mut logs = BTreeMap::new();
     for (namespace, pod, container, runs_again) in logs_needed(evidence).into_iter().take(LOGS) {
@@ -99,7 +99,7 @@ async fn logs(client: &Client, evidence: &Evidence) -> BTreeMap<(String, String,
                 let lines = text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
                 logs.insert((namespace, pod, container), lines);
             }
-            Err(error) => tracing::debug!(%error, pod, container, "its log cannot be read"),
+            Err(error) => tracing::debug!(%error, pod, container, "cannot read the log of a container"),
         }
     }
     logs
@@ -108,7 +108,7 @@ async fn logs(client: &Client, evidence: &Evidence) -> BTreeMap<(String, String,
 fn text(object: &str, findings: &[Finding], colour: bool) -> String {
     let paint = |code: &str, text: &str| if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
     if findings.is_empty() {
-        return format!("{object}: {}\n", paint("32", "nothing wrong was found"));
+        return format!("{object}: {}\n", paint("32", "no problem found"));
     }
     let mut text = String::new();
     for finding in findings {

@@ -1,8 +1,8 @@
-//! The configuration file: any flag by its name, without the dashes in front. What the command line or the environment
-//! says goes before it.
+//! The configuration file: any flag by its name, without the leading dashes. The command line and the environment take
+//! precedence.
 //!
-//! In: what was typed, and the file. Out: arguments as if the file's had been typed, too. Knarr's own commands read it;
-//! commands that stand for a part of Kubernetes take what they are told.
+//! Input: the command line and the file. Output: arguments as if the file's had been typed, too. Knarr's own commands read
+//! it; commands that stand for a component of Kubernetes do not.
 
 mod show;
 
@@ -37,7 +37,7 @@ const READERS: [&str; 13] = [
     "why",
 ];
 
-/// Adds the flag that names the file to the commands that read it.
+/// Adds the flag that selects the file to the commands that read it.
 pub fn add_flag(command: Command) -> Command {
     READERS.into_iter().fold(command, |command, name| {
         if command.find_subcommand(name).is_none() {
@@ -50,7 +50,7 @@ pub fn add_flag(command: Command) -> Command {
                     .env(VARIABLE)
                     .value_name("FILE")
                     .global(true)
-                    .help(format!("Settings: any flag by its name [default: {FILE}]")),
+                    .help(format!("Configuration file: any flag by its name [default: {FILE}]")),
             )
         })
     })
@@ -63,7 +63,7 @@ pub struct Setting {
     pub values: Vec<String>,
 }
 
-/// What is to be parsed: what was typed, and what the file says and neither the command line nor the environment does.
+/// The arguments to parse: the command line, and the file's settings that neither command line nor environment set.
 pub struct Merged {
     pub words: Vec<OsString>,
     path: PathBuf,
@@ -71,7 +71,7 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Where a wrong value came from, if it came from the file.
+    /// The origin of an invalid value, if it is the file.
     pub fn origin_of(&self, error: &clap::Error) -> Option<String> {
         let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
         let flag = argument.split(' ').next()?;
@@ -80,7 +80,7 @@ impl Merged {
     }
 }
 
-/// Adds the file's settings to what was typed.
+/// Adds the file's settings to the command line.
 pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Merged> {
     let name = typed.get(1).and_then(|name| name.to_str()).unwrap_or_default();
     let (path, is_named) = path(&typed);
@@ -93,7 +93,7 @@ pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Merg
     Ok(Merged { from_file: words[count..].to_vec(), words, path })
 }
 
-/// The file, and whether somebody named it: then it must be there.
+/// The file, and whether it was selected explicitly: then it must exist.
 fn path(typed: &[OsString]) -> (PathBuf, bool) {
     let mut words = typed.iter().map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
@@ -114,7 +114,7 @@ pub fn read(path: &Path, must_exist: bool, command: &Command) -> anyhow::Result<
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(Vec::new()),
         text => text.with_context(|| format!("cannot read {}", path.display()))?,
     };
-    parse(&text, command).with_context(|| format!("{} is wrong", path.display()))
+    parse(&text, command).with_context(|| format!("{} is invalid", path.display()))
 }
 
 fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
@@ -122,16 +122,16 @@ fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
     let mapping = match document {
         Value::Null => return Ok(Vec::new()),
         Value::Mapping(mapping) => mapping,
-        _ => bail!("it must be lines of the form `flag: value`"),
+        _ => bail!("expected lines of the form `flag: value`"),
     };
     let known = known(command);
     let mut settings = Vec::new();
     for (key, value) in mapping {
-        let Some(key) = key.as_str() else { bail!("{key:?} is not a flag's name") };
+        let Some(key) = key.as_str() else { bail!("{key:?} is not the name of a flag") };
         if !known.iter().any(|name| name == key) {
             match nearest(key, known.iter().map(String::as_str)) {
-                Some(near) => bail!("there is no setting {key:?}; did you mean {near:?}?"),
-                None => bail!("there is no setting {key:?}; `knarr config show` lists them all"),
+                Some(near) => bail!("unknown setting {key:?}; did you mean {near:?}?"),
+                None => bail!("unknown setting {key:?}; `knarr config show` lists all settings"),
             }
         }
         let values = values(key, &value)?;
@@ -155,7 +155,7 @@ fn known(command: &Command) -> Vec<String> {
     all
 }
 
-/// Whether a flag is given or not and has no value.
+/// Whether a flag has no value.
 fn is_switch(command: &Command, key: &str) -> bool {
     let mut own = flags(command).filter(|argument| argument.get_long() == Some(key));
     own.any(|argument| matches!(argument.get_action(), ArgAction::SetTrue))
@@ -191,14 +191,14 @@ fn merge(
     in_environment: impl Fn(&std::ffi::OsStr) -> bool,
 ) -> Vec<OsString> {
     for setting in settings {
-        // Another command's setting.
+        // A setting of another command.
         let Some(argument) = reader.get_arguments().find(|argument| argument.get_long() == Some(&setting.key)) else {
             continue;
         };
         if is_typed(&typed, &setting.key) || argument.get_env().is_some_and(&in_environment) {
             continue;
         }
-        typed.extend(words(setting, argument).into_iter().map(OsString::from));
+        typed.extend(arguments(setting, argument).into_iter().map(OsString::from));
     }
     typed
 }
@@ -210,12 +210,12 @@ fn is_typed(typed: &[OsString], key: &str) -> bool {
     })
 }
 
-fn words(setting: &Setting, argument: &Arg) -> Vec<String> {
+fn arguments(setting: &Setting, argument: &Arg) -> Vec<String> {
     let flag = format!("--{}", setting.key);
     match argument.get_action() {
         ArgAction::SetTrue => match setting.values.first().map(String::as_str) {
             Some("true") => vec![flag],
-            // Not set, as if it had not been named.
+            // Not set, as if it were absent.
             _ => Vec::new(),
         },
         _ => setting.values.iter().map(|value| format!("{flag}={value}")).collect(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_s_settings_come_as_if_typed() {
+    fn the_file_s_settings_are_used_as_if_typed() {
         let command = command();
         let file = "cluster-cidr: [10.1.0.0/16, fd00::/48]\nnode-name: a\ndisable-agent: true\ntoken: t\n";
         let settings = parse(file, &command).unwrap();
@@ -258,24 +258,24 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_of_the_file_is_told_with_the_file() {
+    fn an_invalid_value_is_reported_with_its_file() {
         let command = Command::new("knarr").subcommand(
             Command::new("server").arg(Arg::new("max_pods").long("max-pods").value_parser(clap::value_parser!(u32))),
         );
         let words: Vec<OsString> = ["knarr", "server", "--max-pods=many"].map(OsString::from).into();
         let merged = |from_file| Merged { words: words.clone(), path: FILE.into(), from_file };
         let error = command.clone().try_get_matches_from(&words).unwrap_err();
-        let told = merged(vec!["--max-pods=many".into()]).origin_of(&error);
-        assert_eq!(told.as_deref(), Some("--max-pods is set in /etc/knarr/config.yaml"));
+        let origin = merged(vec!["--max-pods=many".into()]).origin_of(&error);
+        assert_eq!(origin.as_deref(), Some("--max-pods is set in /etc/knarr/config.yaml"));
         assert_eq!(merged(Vec::new()).origin_of(&error), None);
     }
 
     #[test]
-    fn a_wrong_key_is_refused_with_the_nearest_right_one() {
+    fn an_unknown_key_is_rejected_with_a_suggestion() {
         for (text, reason) in [
             ("clustercidr: 10.1.0.0/16", "did you mean \"cluster-cidr\"?"),
             ("node_name: a", "did you mean \"node-name\"?"),
-            ("colour: red", "`knarr config show` lists them all"),
+            ("colour: red", "`knarr config show` lists all settings"),
             ("node-name: {a: b}", "must be a value or a list"),
             ("- node-name", "of the form `flag: value`"),
             ("disable-agent: on", "disable-agent must be true or false, not on"),

@@ -1,36 +1,36 @@
-//! Keeping the process small.
+//! Keeps the process's resident memory small.
 //!
-//! Much of the program runs once, at the start or for a rare request, but the pages it is read into count as this
-//! process' memory as long as they are mapped. They are unmapped from time to time; what is still in use comes back from
-//! the page cache within microseconds, page by page, and what is not is free for others.
+//! Much of the program runs only once, at startup or for a rare request, but its pages count as memory of this process as
+//! long as they are mapped. They are unmapped periodically; pages in use return from the page cache within microseconds,
+//! and the others are free for other processes.
 
-mod alone;
+mod fault_around;
 
 use std::io;
 use std::time::Duration;
 
 /// By then everything has started.
-const FIRST: Duration = Duration::from_secs(15);
-const THEN: Duration = Duration::from_secs(60);
+const FIRST_DELAY: Duration = Duration::from_secs(15);
+const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Hands what is not in use back, now and then, as long as the process lives.
+/// Unmaps unused pages periodically, for as long as the process lives.
 pub async fn keep_small() {
     // Kept as long as the process lives.
-    let _alone = match mapped().and_then(|files| alone::map_alone(&files)) {
-        Ok(alone) => Some(alone),
+    let _fault_around = match mapped().and_then(|files| fault_around::disable(&files)) {
+        Ok(guard) => Some(guard),
         Err(error) => {
-            tracing::debug!(%error, "this kernel maps more of the program than is used");
+            tracing::debug!(%error, "cannot disable fault-around; more of the program stays mapped");
             None
         }
     };
-    let mut wait = FIRST;
+    let mut wait = FIRST_DELAY;
     loop {
-        if let Err(error) = hand_back() {
-            tracing::debug!(%error, "the program's unused pages stay mapped");
+        if let Err(error) = unmap_unused() {
+            tracing::debug!(%error, "cannot unmap unused pages of the program");
             return;
         }
         tokio::time::sleep(wait).await;
-        wait = THEN;
+        wait = INTERVAL;
     }
 }
 
@@ -38,10 +38,10 @@ fn mapped() -> io::Result<Vec<(usize, usize)>> {
     Ok(files(&std::fs::read_to_string("/proc/self/smaps")?))
 }
 
-fn hand_back() -> io::Result<()> {
+fn unmap_unused() -> io::Result<()> {
     for (start, length) in mapped()? {
-        // SAFETY: the range is mapped from a file and nothing of it was ever written to, so what is next asked of it is
-        // read from there again, unchanged.
+        // SAFETY: the range is a file mapping that was never written, so the next access reads the same content from the
+        // file again.
         if unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -49,8 +49,8 @@ fn hand_back() -> io::Result<()> {
     Ok(())
 }
 
-/// Where code and constants are mapped from files: what cannot be written to, and has no pages of its own. Constants that
-/// hold addresses were changed while the program was loaded, have such pages, and would lose them.
+/// The ranges of code and constants: read-only file mappings without anonymous pages. Constants with relocations were
+/// changed by the loader, have such pages, and would lose them.
 fn files(mappings: &str) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
     let mut is_file = false;
@@ -68,7 +68,7 @@ fn files(mappings: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The first line of what is said of a mapping: where it is, what may be done with it, and whether it has a file.
+/// Parses the first line of a mapping: its range, permissions, and whether it has a file.
 fn header(line: &str) -> Option<((usize, usize), &str, bool)> {
     let mut columns = line.split_ascii_whitespace();
     let (start, end) = columns.next()?.split_once('-')?;
@@ -102,17 +102,17 @@ Anonymous:             0 kB
 ";
 
     #[test]
-    fn only_what_is_still_as_in_its_file_is_handed_back() {
+    fn only_unchanged_file_mappings_are_unmapped() {
         let expected = [(0x55d0_0000_0000, 0x10_0000), (0x55d0_0010_0000, 0x20_0000), (0x7f00_0000_0000, 0x10_0000)];
         assert_eq!(files(MAPPINGS), expected);
     }
 
     #[test]
-    fn the_process_goes_on_afterwards() {
-        let alone = alone::map_alone(&mapped().unwrap());
-        hand_back().unwrap();
-        // Kernels before 6.7 do not know the request, and some let nobody ask.
-        let refused = alone.err().and_then(|error| error.raw_os_error());
+    fn the_process_works_afterwards() {
+        let guard = fault_around::disable(&mapped().unwrap());
+        unmap_unused().unwrap();
+        // Kernels before 6.7 do not support it, and some forbid it.
+        let refused = guard.err().and_then(|error| error.raw_os_error());
         assert!(matches!(refused, None | Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)), "{refused:?}");
         assert_eq!((1..=10).map(|number| number * number).sum::<u64>(), 385);
     }

@@ -1,7 +1,7 @@
-//! Learning a cluster's authority from its server, and believing it only if it is the pinned one.
+//! Fetches a cluster's certificate authority from its server, and trusts it only if it matches the pin.
 //!
-//! The server shows its authority's certificate behind its own. A connection stands only if that authority has the pinned
-//! key and signed what the server shows, so nothing is ever said to anybody else.
+//! The server sends its authority's certificate in its chain. The TLS handshake succeeds only if that authority has the pinned
+//! key and signed the server's certificate, so nothing is ever sent to another server.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,12 +16,12 @@ use tokio_rustls::TlsConnector;
 
 use super::Pin;
 
-/// The certificate (DER) of the authority that the server at an address belongs to.
+/// The certificate (DER) of the server's certificate authority.
 pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
-    let host = server.host().ok_or_else(|| anyhow!("{server} names no host"))?;
+    let host = server.host().ok_or_else(|| anyhow!("{server} has no host"))?;
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let port = server.port_u16().unwrap_or(443);
-    let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a host's name"))?;
+    let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a valid host name"))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Arc::new(PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) });
     let config = ClientConfig::builder_with_provider(provider)
@@ -29,19 +29,19 @@ pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>)
         .with_no_client_auth();
-    let stream = TcpStream::connect((bare, port)).await.with_context(|| format!("{host}:{port} cannot be reached"))?;
+    let stream = TcpStream::connect((bare, port)).await.with_context(|| format!("cannot reach {host}:{port}"))?;
     if let Err(error) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-        let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = told {
+        let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = reason {
             bail!(
                 "{host}:{port} is not the server of the cluster that the token is for \
                  (its authority does not have the hash in the token): check --server, or make a new token there"
             );
         }
-        return Err(error).with_context(|| format!("{host}:{port} does not answer as an API server"));
+        return Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"));
     }
     let found = verifier.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    found.ok_or_else(|| anyhow!("{host}:{port} showed no certificate"))
+    found.ok_or_else(|| anyhow!("{host}:{port} sent no certificate"))
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl ServerCertVerifier for PinnedAuthority {
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
         let verified = verifier.verify_server_cert(shown, &[], name, ocsp_response, now)?;
-        // The same authority signs what nodes serve with.
+        // The same authority signs the serving certificates of nodes.
         if knarr_identity::is_node_certificate(shown) {
             return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }
@@ -112,7 +112,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
-    /// A server with an authority of its own; its address and that authority's pin.
+    /// A server with its own authority; returns its address and pin.
     async fn server(pki: &Pki) -> (http::Uri, Pin) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -126,11 +126,11 @@ mod tests {
         (format!("https://{address}").parse().unwrap(), Pin::of(&pem.contents).unwrap())
     }
 
-    /// A node that took the place of the API server would have its certificate and the authority's.
+    /// A node that impersonates the API server could send its own certificate and the authority's.
     #[test]
     fn a_node_is_not_the_api_server() {
-        let folder = tempfile::tempdir().unwrap();
-        let pki = Pki::open(folder.path(), Identity::default(), jiff::Timestamp::now()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path(), Identity::default(), jiff::Timestamp::now()).unwrap();
         let key = rcgen::KeyPair::from_pem(&pki.authority.key()).unwrap();
         let issuer = rcgen::Issuer::from_ca_cert_pem(&pki.authority.certificate, key).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(pki.authority.certificate.as_bytes()).unwrap();
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_pinned_authority_is_believed() {
-        let folder = tempfile::tempdir().unwrap();
+    async fn only_the_pinned_authority_is_trusted() {
+        let directory = tempfile::tempdir().unwrap();
         let open =
-            |name: &str| Pki::open(&folder.path().join(name), Identity::default(), jiff::Timestamp::now()).unwrap();
+            |name: &str| Pki::open(&directory.path().join(name), Identity::default(), jiff::Timestamp::now()).unwrap();
         let (here, there) = (open("here"), open("there"));
         let (address, pin) = server(&here).await;
         let (_, other) = server(&there).await;

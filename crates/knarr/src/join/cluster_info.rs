@@ -1,5 +1,5 @@
-//! The public ConfigMap `cluster-info`: what a machine without credentials reads to discover the cluster, as kubeadm publishes
-//! it. The bootstrap signer adds a signature for each token, by which the machine verifies the content.
+//! The public ConfigMap `cluster-info`: what a host without credentials reads to discover the cluster, as kubeadm publishes
+//! it. The bootstrap signer adds a signature for each token, by which the host verifies the content.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -68,8 +68,7 @@ impl ServerConnection {
             client_key: Some(files.key.to_string_lossy().into_owned()),
             ..AuthInfo::default()
         };
-        Client::try_from(config)
-            .with_context(|| format!("cannot use the certificate {}", files.certificate.display()))
+        Client::try_from(config).with_context(|| format!("cannot use the certificate {}", files.certificate.display()))
     }
 }
 
@@ -126,7 +125,13 @@ impl Identity {
         Ok(network)
     }
 
-    fn known(connection: ServerConnection, node: &str, directory: &Path, purpose: Purpose, requester: Option<Client>) -> anyhow::Result<Self> {
+    fn known(
+        connection: ServerConnection,
+        node: &str,
+        directory: &Path,
+        purpose: Purpose,
+        requester: Option<Client>,
+    ) -> anyhow::Result<Self> {
         let current = Arc::new(ArcSwap::from_pointee(connection.client(directory, &purpose)?));
         let (node, directory) = (node.to_owned(), directory.to_owned());
         Ok(Identity { connection, node, directory, purpose, requester, current, reachability: Arc::default() })
@@ -157,9 +162,10 @@ impl Identity {
     /// A client for one command, with the certificate of the node on a data directory.
     pub fn client_of(server: &http::Uri, data: &Path) -> anyhow::Result<Client> {
         let file = data.join("pki/ca.crt");
-        let text = std::fs::read(&file).with_context(|| format!("cannot read {}: has this node joined?", file.display()))?;
-        let (_, pem) =
-            x509_parser::pem::parse_x509_pem(&text).with_context(|| format!("{} is not a certificate", file.display()))?;
+        let text =
+            std::fs::read(&file).with_context(|| format!("cannot read {}: has this node joined?", file.display()))?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&text)
+            .with_context(|| format!("{} is not a certificate", file.display()))?;
         ServerConnection::new(server, &pem.contents).client(&data.join("kubelet/pki"), &Purpose::Client)
     }
 
@@ -171,7 +177,8 @@ impl Identity {
             async move {
                 let epoch = reachability.start_request();
                 let response = client.as_ref().clone().send(request).await;
-                reachability.finish_request(epoch, response.as_ref().err().map(|error| error as &dyn std::error::Error));
+                reachability
+                    .finish_request(epoch, response.as_ref().err().map(|error| error as &dyn std::error::Error));
                 response
             }
         });
@@ -181,7 +188,8 @@ impl Identity {
     /// Renews the certificate until dropped.
     pub async fn keep(self) {
         let client = self.requester.clone().unwrap_or_else(|| self.client());
-        let (connection, directory, purpose, current) = (self.connection, self.directory.clone(), self.purpose.clone(), self.current);
+        let (connection, directory, purpose, current) =
+            (self.connection, self.directory.clone(), self.purpose.clone(), self.current);
         let renewed = move |result: Result<&knarr_kubelet::CertificateFiles, ()>| match result
             .map(|_| connection.client(&directory, &purpose))
         {

@@ -1,8 +1,8 @@
-//! How a machine becomes a node of a cluster with nothing but an address and a token.
+//! Joins a host to a cluster with an address and a token.
 //!
-//! The token names the cluster's authority by the hash of its public key, so the new node knows the server before it
-//! says anything to it (`authority`). Then it proves itself with the token's secret, asks for a certificate in its own
-//! name and goes on with that (`identity`). What the cluster must hold for this is in `objects`.
+//! The token pins the cluster's certificate authority by the hash of its public key, so the new node verifies the server before
+//! it sends anything (`authority`). Then it authenticates with the token's secret, requests a certificate in its own name and
+//! uses that from then on (`identity`). The objects that the cluster needs for this are in `objects`.
 
 mod authority;
 mod cluster_info;
@@ -18,10 +18,10 @@ pub use objects::{NETWORK_CONTROLLER, ensure as ensure_objects};
 pub use reach::until_reached;
 pub use token::{BootstrapToken, JoinToken, Pin};
 
-/// The group that bootstrap tokens of ours stand for.
+/// The group of our bootstrap tokens.
 pub const GROUP: &str = "system:bootstrappers:knarr:default-node-token";
 
-/// A certificate in the form that files hold.
+/// A certificate in PEM format.
 pub fn pem(certificate: &[u8]) -> String {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(certificate);

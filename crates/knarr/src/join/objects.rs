@@ -1,5 +1,5 @@
-//! What a cluster holds so that nodes can join and work: rights for those who hold a token, rights of nodes beyond what
-//! Kubernetes gives every node, and the settings that nodes share.
+//! Objects that nodes need to join and work: permissions of bootstrap tokens, permissions of nodes beyond those of Kubernetes,
+//! and the cluster-wide settings.
 
 use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
 use knarr_client::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -16,7 +16,7 @@ use crate::cluster::{self, Cluster};
 const MANAGER: &str = "knarr";
 const NODES: &str = "system:nodes";
 
-/// Role, and the group that gets it in the whole cluster.
+/// Name, ClusterRole and group of each ClusterRoleBinding.
 const BINDINGS: [(&str, &str, &str); 5] = [
     ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
     ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
@@ -29,13 +29,13 @@ const BINDINGS: [(&str, &str, &str); 5] = [
     ("knarr:node-network", "knarr:node-network", node_network::GROUP),
 ];
 
-/// Who assigns load balancers' addresses, keeps the DNS service and tells where ingresses are reached.
+/// The user that assigns load balancer addresses, creates the DNS Service and publishes addresses of Ingresses.
 pub const NETWORK_CONTROLLER: &str = "knarr:network-controller";
 
-/// The users of parts that run alone; like nodes they tell what they did.
-const PARTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
+/// The users of standalone components, which upload journey events as nodes do.
+const COMPONENTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
 
-/// Makes them all, or brings them back to what they should be.
+/// Creates or updates all objects.
 pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> Result<(), kube::Error> {
     apply::<ClusterRole>(Api::all(client.clone()), node_network_role()).await?;
     apply::<ClusterRole>(Api::all(client.clone()), node_network_certificates_role()).await?;
@@ -51,8 +51,9 @@ pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> R
         )
         .await?;
     }
-    let tellers: Vec<(&str, &str)> = [("Group", NODES)].into_iter().chain(PARTS.map(|part| ("User", part))).collect();
-    let bound = binding("ClusterRoleBinding", "knarr:journal", "ClusterRole", "knarr:journal", &tellers);
+    let uploaders: Vec<(&str, &str)> =
+        [("Group", NODES)].into_iter().chain(COMPONENTS.map(|name| ("User", name))).collect();
+    let bound = binding("ClusterRoleBinding", "knarr:journal", "ClusterRole", "knarr:journal", &uploaders);
     apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
     let namespaced = |client: &Client| Api::namespaced(client.clone(), cluster::NAMESPACE);
     apply::<Role>(namespaced(client), settings_role()).await?;
@@ -66,7 +67,7 @@ pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> R
     publish(client, info).await
 }
 
-/// Lets everybody read how to reach and verify the cluster.
+/// Publishes how to reach and verify the cluster.
 async fn publish(client: &Client, info: &ClusterInfo) -> Result<(), kube::Error> {
     let namespace = cluster_info::NAMESPACE;
     let name = cluster_info::ROLE;
@@ -84,9 +85,8 @@ where
     api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await.map(drop)
 }
 
-/// The service proxy and DNS of a node follow all services and where they lead; its policies hold for peers on all nodes,
-/// and it serves all ingresses. TLS secrets it may read one by one, where an ingress names them. Kubelets have none of this:
-/// see [`node_network`].
+/// The network components of a node watch all Services and endpoints, pods as peers of policies, and Ingresses. They can read
+/// single TLS Secrets that Ingresses reference. Kubelets have none of these permissions: see [`node_network`].
 fn node_network_role() -> Value {
     let read = ["get", "list", "watch"];
     json!({
@@ -100,7 +100,7 @@ fn node_network_role() -> Value {
     })
 }
 
-/// It lets nodes' networks read TLS secrets by roles of one name, which it may make without having their rights.
+/// It grants nodes access to TLS Secrets by Roles of one name, which it may create without having their permissions.
 fn network_controller_role() -> Value {
     let read = ["get", "list", "watch"];
     let ingress_role = ["knarr:ingress"];
@@ -128,7 +128,7 @@ fn network_controller_role() -> Value {
     })
 }
 
-/// A node may have the certificate of its own network components approved.
+/// A node can get the certificate of its own network components approved.
 fn node_network_certificates_role() -> Value {
     let resource = format!("certificatesigningrequests/{}", node_network::APPROVAL);
     json!({
@@ -138,7 +138,7 @@ fn node_network_certificates_role() -> Value {
     })
 }
 
-/// Nodes, and parts that run alone, tell what they did.
+/// Nodes and standalone components upload journey events.
 fn journal_role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",

@@ -1,5 +1,5 @@
-//! What a new node is given: `ID.SECRET.PIN`. The first two are a bootstrap token as Kubernetes knows it, the pin is the
-//! SHA-256 of the public key of the cluster's authority, the same hash that kubeadm prints.
+//! Join tokens: `ID.SECRET.PIN`. The first two are a Kubernetes bootstrap token, the pin is the SHA-256 of the public key of
+//! the cluster's certificate authority, the same hash that kubeadm prints.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use rand::Rng;
 use sha2::{Digest, Sha256};
 
-/// The part that the API server knows.
+/// The bootstrap token, which the API server stores.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
     pub id: String,
@@ -38,7 +38,7 @@ impl BootstrapToken {
         BootstrapToken { id: letters(ID_LENGTH), secret: letters(SECRET_LENGTH) }
     }
 
-    /// What is sent to the API server.
+    /// The bearer token for the API server.
     pub fn bearer(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
@@ -48,7 +48,7 @@ impl Pin {
     /// The pin of a certificate (DER).
     pub fn of(certificate: &[u8]) -> anyhow::Result<Self> {
         let (_, parsed) =
-            x509_parser::parse_x509_certificate(certificate).context("the authority's certificate cannot be read")?;
+            x509_parser::parse_x509_certificate(certificate).context("cannot parse the authority's certificate")?;
         Ok(Pin(Sha256::digest(parsed.public_key().raw).into()))
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for JoinToken {
     }
 }
 
-// Secrets are never shown by accident.
+// Secrets are never printed by accident.
 impl fmt::Debug for BootstrapToken {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "BootstrapToken({})", self.id)
@@ -90,12 +90,12 @@ impl FromStr for JoinToken {
             }
             [id, secret] if is_word(id, ID_LENGTH) && is_word(secret, SECRET_LENGTH) => {
                 bail!(
-                    "the token lacks its third part, the hash that names the cluster: \
-                     take the whole line that `knarr token create --print-join-command` prints"
+                    "the token has no hash of the cluster's certificate authority: \
+                     use the whole command that `knarr token create --print-join-command` prints"
                 )
             }
             _ => bail!(
-                "this is no join token (ID.SECRET.HASH): take the one that \
+                "not a join token (ID.SECRET.HASH): use the one that \
                  `knarr token create --print-join-command` prints on the server"
             ),
         }
@@ -108,7 +108,7 @@ impl FromStr for Pin {
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let mut bytes = [0; 32];
         if text.len() != 2 * bytes.len() || !text.is_ascii() {
-            bail!("the hash in the token has {} characters instead of {}: is it whole?", text.len(), 2 * bytes.len());
+            bail!("the hash in the token has {} characters, expected {}: is it complete?", text.len(), 2 * bytes.len());
         }
         for (index, byte) in bytes.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16)
@@ -127,21 +127,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_is_printed() {
+    fn a_printed_token_is_parsed() {
         let token = JoinToken { bootstrap: BootstrapToken::generate(), pin: Pin([0xa7; 32]) };
         assert_eq!(token.to_string().parse::<JoinToken>().unwrap(), token);
         assert!(!format!("{token:?}").contains(&token.bootstrap.secret));
     }
 
     #[test]
-    fn a_wrong_token_is_refused_with_the_reason() {
+    fn an_invalid_token_is_rejected_with_the_reason() {
         let pin = "ab".repeat(32);
         for (text, reason) in [
-            ("abcdef.0123456789abcdef".to_owned(), "lacks its third part"),
+            ("abcdef.0123456789abcdef".to_owned(), "has no hash"),
             (format!("abcdef.0123456789abcdef.{}", &pin[2..]), "has 62 characters"),
             (format!("abcdef.0123456789abcdef.{}", "xy".repeat(32)), "not hexadecimal"),
-            (format!("ABCDEF.0123456789abcdef.{pin}"), "no join token"),
-            ("K10something".to_owned(), "no join token"),
+            (format!("ABCDEF.0123456789abcdef.{pin}"), "not a join token"),
+            ("K10something".to_owned(), "not a join token"),
         ] {
             let error = text.parse::<JoinToken>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

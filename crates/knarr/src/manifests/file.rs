@@ -1,4 +1,4 @@
-//! Files of the folder and what they hold.
+//! Reads manifest files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use knarr_client::kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A file that counts as a manifest.
+/// A manifest file.
 pub struct File {
     pub name: String,
     pub text: String,
@@ -18,10 +18,10 @@ pub struct Manifest {
     pub objects: Vec<DynamicObject>,
 }
 
-/// All manifests of a folder by name. Hidden files, and those of editors, are none.
-pub fn list(folder: &Path) -> anyhow::Result<Vec<File>> {
+/// All manifests of a directory by name, without hidden files and editors' temporary files.
+pub fn list(directory: &Path) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+    for entry in std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_manifest = [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));
@@ -30,7 +30,7 @@ pub fn list(folder: &Path) -> anyhow::Result<Vec<File>> {
         }
         match std::fs::read_to_string(&path) {
             Ok(text) => files.push(File { name, text }),
-            // Gone since it was listed.
+            // Deleted since it was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
@@ -40,33 +40,33 @@ pub fn list(folder: &Path) -> anyhow::Result<Vec<File>> {
 }
 
 impl Manifest {
-    /// Documents of YAML or JSON, lists taken apart.
+    /// Parses YAML or JSON documents, and flattens lists.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let mut objects = Vec::new();
         for (index, document) in serde_yaml_ng::Deserializer::from_str(text).enumerate() {
             let number = index + 1;
-            let value = Value::deserialize(document).with_context(|| format!("document {number} is not YAML"))?;
-            take(value, &mut objects).with_context(|| format!("document {number}"))?;
+            let value = Value::deserialize(document).with_context(|| format!("document {number} is not valid YAML"))?;
+            collect(value, &mut objects).with_context(|| format!("document {number}"))?;
         }
         Ok(Manifest { objects })
     }
 }
 
-fn take(value: Value, objects: &mut Vec<DynamicObject>) -> anyhow::Result<()> {
+fn collect(value: Value, objects: &mut Vec<DynamicObject>) -> anyhow::Result<()> {
     if value.is_null() {
         return Ok(());
     }
     let kind = value["kind"].as_str().unwrap_or_default().to_owned();
     if kind.is_empty() || value["apiVersion"].as_str().is_none_or(str::is_empty) {
-        bail!("it lacks its kind or apiVersion");
+        bail!("kind or apiVersion is missing");
     }
     if let (true, Value::Array(items)) = (kind.ends_with("List"), &value["items"]) {
-        return items.iter().cloned().try_for_each(|item| take(item, objects));
+        return items.iter().cloned().try_for_each(|item| collect(item, objects));
     }
     if value["metadata"]["name"].as_str().is_none_or(str::is_empty) {
-        bail!("the {kind} lacks a name");
+        bail!("the {kind} has no name");
     }
-    objects.push(serde_json::from_value(value).with_context(|| format!("the {kind} has the wrong form"))?);
+    objects.push(serde_json::from_value(value).with_context(|| format!("the {kind} is invalid"))?);
     Ok(())
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_and_lists_are_taken_apart() {
+    fn documents_and_lists_are_flattened() {
         let text = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n# nothing\n---\napiVersion: v1\n\
             kind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n- {apiVersion: v1, kind: Secret, \
             metadata: {name: c}}\n";
@@ -85,11 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_name_their_document() {
         for (text, reason) in [
-            ("apiVersion: v1\nkind: Pod\n", "document 1: the Pod lacks a name"),
-            ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nfoo: bar\n", "document 2: it lacks its kind"),
-            ("a: [", "document 1 is not YAML"),
+            ("apiVersion: v1\nkind: Pod\n", "document 1: the Pod has no name"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nfoo: bar\n",
+                "document 2: kind or apiVersion is missing",
+            ),
+            ("a: [", "document 1 is not valid YAML"),
         ] {
             let error = format!("{:#}", Manifest::parse(text).unwrap_err());
             assert!(error.contains(reason), "{error}");

@@ -1,4 +1,4 @@
-//! Which file made which objects, kept over restarts.
+//! Persistent record of which file created which objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use knarr_client::kube::core::{DynamicObject, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 
-/// One object of the cluster by all that names it.
+/// The identity of an object in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Made {
+pub struct ManifestObject {
     pub group: String,
     pub version: String,
     pub kind: String,
@@ -17,11 +17,11 @@ pub struct Made {
     pub name: String,
 }
 
-impl Made {
+impl ManifestObject {
     pub fn of(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();
         let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-        Made {
+        ManifestObject {
             group: group.to_owned(),
             version: version.to_owned(),
             kind: types.kind,
@@ -37,42 +37,42 @@ impl Made {
 
 pub struct Record {
     path: PathBuf,
-    made: BTreeMap<String, Vec<Made>>,
-    /// What was said of each file: it is tried again and again, and need not be said each time.
-    said: BTreeMap<String, BTreeSet<String>>,
+    made: BTreeMap<String, Vec<ManifestObject>>,
+    /// Logged messages per file: retries do not log them again.
+    logged: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Record {
-    /// One that cannot be read counts as empty: then nothing is deleted that a file no longer names.
+    /// An unreadable record counts as empty: then objects that a file no longer contains are not deleted.
     pub fn open(path: &Path) -> Self {
         let made = match std::fs::read(path) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "it is unknown what manifests have made");
+                tracing::warn!(path = %path.display(), %error, "cannot read the record of manifests' objects");
                 BTreeMap::new()
             }),
             Err(_) => BTreeMap::new(),
         };
-        Record { path: path.to_owned(), made, said: BTreeMap::new() }
+        Record { path: path.to_owned(), made, logged: BTreeMap::new() }
     }
 
-    /// Whether something is said of a file for the first time since it last succeeded.
-    pub fn is_news(&mut self, file: &str, complaint: &str) -> bool {
-        self.said.entry(file.to_owned()).or_default().insert(complaint.to_owned())
+    /// Whether a message is new for a file since it last succeeded.
+    pub fn is_new_message(&mut self, file: &str, message: &str) -> bool {
+        self.logged.entry(file.to_owned()).or_default().insert(message.to_owned())
     }
 
     pub fn succeeded(&mut self, file: &str) {
-        self.said.remove(file);
+        self.logged.remove(file);
     }
 
     pub fn files(&self) -> Vec<String> {
         self.made.keys().cloned().collect()
     }
 
-    pub fn of(&self, file: &str) -> Vec<Made> {
+    pub fn of(&self, file: &str) -> Vec<ManifestObject> {
         self.made.get(file).cloned().unwrap_or_default()
     }
 
-    pub fn set(&mut self, file: &str, made: Vec<Made>) -> anyhow::Result<()> {
+    pub fn set(&mut self, file: &str, made: Vec<ManifestObject>) -> anyhow::Result<()> {
         if made.is_empty() {
             self.made.remove(file);
         } else {

@@ -1,6 +1,7 @@
-//! When a server is ready: not when its parts have been started, but when each does from outside what it is for.
+//! Startup readiness: a server is ready when every component works as seen from outside, not when it has been started.
 //!
-//! In: one probe a part. Out: how long each took, told as it comes. `probes` holds the ways to ask, `display` shows it.
+//! Input: one probe per component. Output: the time each took, reported as it becomes ready. `probes` holds the kinds of
+//! probes, `display` shows the progress.
 
 mod display;
 pub mod probes;
@@ -12,56 +13,56 @@ use futures::stream::{FuturesUnordered, StreamExt};
 pub use display::Display;
 pub use probes::Probe;
 
-/// How often a part that is not ready is asked again.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a component that is not ready is probed.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// After which it is worth a word that something does not become ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval of warnings about components that do not become ready.
+const WARNING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A part that has become ready.
+/// A component that has become ready.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct ReadyComponent {
     pub name: &'static str,
     pub after: Duration,
 }
 
-/// Who is told how it goes.
-pub trait Listener {
-    fn came(&mut self, part: Part, waiting: &[&'static str]);
+/// Receives the progress.
+pub trait ProgressListener {
+    fn ready(&mut self, component: ReadyComponent, waiting: &[&'static str]);
     fn done(&mut self, took: Duration);
 }
 
-/// Asks all probes until each has succeeded once.
-pub async fn wait(probes: Vec<Probe>, begun: Instant, listener: &mut impl Listener) -> Vec<Part> {
+/// Runs all probes until each has succeeded once.
+pub async fn wait(probes: Vec<Probe>, started: Instant, listener: &mut impl ProgressListener) -> Vec<ReadyComponent> {
     let mut waiting: Vec<&'static str> = probes.iter().map(|probe| probe.name).collect();
-    let mut asked: FuturesUnordered<_> = probes.into_iter().map(|probe| until_ready(probe, begun)).collect();
-    let mut parts = Vec::new();
-    let mut patience = tokio::time::interval_at(tokio::time::Instant::now() + PATIENCE, PATIENCE);
-    while !asked.is_empty() {
-        let part = tokio::select! {
-            Some(part) = asked.next() => part,
-            _ = patience.tick() => {
+    let mut probed: FuturesUnordered<_> = probes.into_iter().map(|probe| until_ready(probe, started)).collect();
+    let mut components = Vec::new();
+    let mut warnings = tokio::time::interval_at(tokio::time::Instant::now() + WARNING_INTERVAL, WARNING_INTERVAL);
+    while !probed.is_empty() {
+        let component = tokio::select! {
+            Some(component) = probed.next() => component,
+            _ = warnings.tick() => {
                 tracing::warn!(
                     waiting = waiting.join(", "),
                     "not ready after {:.0?}; the log and `knarr check` may say why",
-                    begun.elapsed()
+                    started.elapsed()
                 );
                 continue;
             }
         };
-        waiting.retain(|name| *name != part.name);
-        listener.came(part, &waiting);
-        parts.push(part);
+        waiting.retain(|name| *name != component.name);
+        listener.ready(component, &waiting);
+        components.push(component);
     }
-    listener.done(begun.elapsed());
-    parts
+    listener.done(started.elapsed());
+    components
 }
 
-async fn until_ready(probe: Probe, begun: Instant) -> Part {
+async fn until_ready(probe: Probe, started: Instant) -> ReadyComponent {
     while !(probe.ask)().await {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    Part { name: probe.name, after: begun.elapsed() }
+    ReadyComponent { name: probe.name, after: started.elapsed() }
 }
 
 #[cfg(test)]
@@ -71,11 +72,11 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[derive(Default)]
-    struct Told(Vec<(&'static str, usize)>, bool);
+    struct Reported(Vec<(&'static str, usize)>, bool);
 
-    impl Listener for Told {
-        fn came(&mut self, part: Part, waiting: &[&'static str]) {
-            self.0.push((part.name, waiting.len()));
+    impl ProgressListener for Reported {
+        fn ready(&mut self, component: ReadyComponent, waiting: &[&'static str]) {
+            self.0.push((component.name, waiting.len()));
         }
 
         fn done(&mut self, _took: Duration) {
@@ -84,18 +85,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_part_is_told_of_when_it_comes() {
+    async fn each_component_is_reported_when_it_is_ready() {
         let after = |name: &'static str, asks: u32| {
-            let asked = Arc::new(AtomicU32::new(0));
+            let probed = Arc::new(AtomicU32::new(0));
             Probe::new(name, move || {
-                let asked = Arc::clone(&asked);
-                async move { asked.fetch_add(1, Ordering::Relaxed) >= asks }
+                let probed = Arc::clone(&probed);
+                async move { probed.fetch_add(1, Ordering::Relaxed) >= asks }
             })
         };
-        let mut told = Told::default();
-        let parts =
-            wait(vec![after("slow", 5), after("quick", 0), after("middle", 2)], Instant::now(), &mut told).await;
-        assert_eq!(told.0, [("quick", 2), ("middle", 1), ("slow", 0)]);
-        assert!(told.1 && parts.len() == 3);
+        let mut reported = Reported::default();
+        let components =
+            wait(vec![after("slow", 5), after("quick", 0), after("middle", 2)], Instant::now(), &mut reported).await;
+        assert_eq!(reported.0, [("quick", 2), ("middle", 1), ("slow", 0)]);
+        assert!(reported.1 && components.len() == 3);
     }
 }

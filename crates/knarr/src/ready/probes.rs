@@ -1,4 +1,4 @@
-//! Ways to ask a part whether it works, as its users would.
+//! Probes that use a component as its clients would.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use knarr_client::kube::{Api, Client};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-/// No part that works takes longer to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// A working component responds faster.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// One part, and how to ask it.
+/// A component and its probe.
 pub struct Probe {
     pub name: &'static str,
     pub ask: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
@@ -27,13 +27,13 @@ impl Probe {
         Probe {
             name,
             ask: Box::new(move || {
-                let asked = ask();
-                Box::pin(async move { tokio::time::timeout(PATIENCE, asked).await.unwrap_or(false) })
+                let attempt = ask();
+                Box::pin(async move { tokio::time::timeout(TIMEOUT, attempt).await.unwrap_or(false) })
             }),
         }
     }
 
-    /// The node says that it is ready: its runtime runs and its pods have a network.
+    /// The node is ready: its runtime works and its pods have a network.
     pub fn node(client: Client, name: String) -> Self {
         Self::new("node", move || {
             let (nodes, name) = (Api::<Node>::all(client.clone()), name.clone());
@@ -41,7 +41,7 @@ impl Probe {
         })
     }
 
-    /// A path of the API is answered with success.
+    /// A path of the API responds with success.
     pub fn path(name: &'static str, client: Client, path: String) -> Self {
         let path: Arc<str> = path.into();
         Self::new(name, move || {
@@ -53,24 +53,24 @@ impl Probe {
         })
     }
 
-    /// DNS knows the API server by its name.
+    /// DNS resolves the API server's name.
     pub fn dns(address: IpAddr, domain: &str) -> Self {
         let question: Arc<[u8]> = question(&format!("kubernetes.default.svc.{domain}")).into();
-        Self::new("DNS", move || answers_dns(SocketAddr::new(address, 53), Arc::clone(&question)))
+        Self::new("DNS", move || resolves(SocketAddr::new(address, 53), Arc::clone(&question)))
     }
 
-    /// A service's address leads to where connections are taken.
+    /// A Service address accepts connections.
     pub fn connects(name: &'static str, address: SocketAddr) -> Self {
         Self::new(name, move || async move { TcpStream::connect(address).await.is_ok() })
     }
 
-    /// HTTP is spoken there, whatever the answer.
+    /// An HTTP server responds, with any status.
     pub fn http(name: &'static str, address: SocketAddr) -> Self {
-        Self::new(name, move || async move { answers_http(reachable(address)).await.unwrap_or(false) })
+        Self::new(name, move || async move { responds_http(reachable(address)).await.unwrap_or(false) })
     }
 }
 
-/// Where a server that listens on all addresses can be asked from here.
+/// The address at which a server that listens on all addresses can be reached from here.
 pub fn reachable(listening: SocketAddr) -> SocketAddr {
     let address = match listening.ip() {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -85,7 +85,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-async fn answers_http(address: SocketAddr) -> std::io::Result<bool> {
+async fn responds_http(address: SocketAddr) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: ready.invalid\r\nconnection: close\r\n\r\n").await?;
     let mut start = [0; 5];
@@ -93,7 +93,7 @@ async fn answers_http(address: SocketAddr) -> std::io::Result<bool> {
     Ok(&start == b"HTTP/")
 }
 
-/// A question for the IPv4 or IPv6 address of a name: a header with one question, the name's labels, type and class.
+/// A DNS query for a name: a header with one question, the name's labels, type and class.
 fn question(name: &str) -> Vec<u8> {
     let mut message = vec![0x6b, 0x6e, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.').filter(|label| !label.is_empty()) {
@@ -104,7 +104,7 @@ fn question(name: &str) -> Vec<u8> {
     message
 }
 
-async fn answers_dns(server: SocketAddr, question: Arc<[u8]>) -> bool {
+async fn resolves(server: SocketAddr, question: Arc<[u8]>) -> bool {
     let local: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -113,10 +113,10 @@ async fn answers_dns(server: SocketAddr, question: Arc<[u8]>) -> bool {
     if socket.connect(server).await.is_err() || socket.send(&question).await.is_err() {
         return false;
     }
-    let mut answer = [0; 512];
-    let Ok(length) = socket.recv(&mut answer).await else { return false };
-    // The same number, marked as an answer without an error.
-    length >= 12 && answer[..2] == question[..2] && answer[2] & 0x80 != 0 && answer[3] & 0x0f == 0
+    let mut response = [0; 512];
+    let Ok(length) = socket.recv(&mut response).await else { return false };
+    // The same id, marked as a response without an error.
+    length >= 12 && response[..2] == question[..2] && response[2] & 0x80 != 0 && response[3] & 0x0f == 0
 }
 
 #[cfg(test)]
@@ -124,18 +124,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_a_header_and_a_name() {
+    fn a_query_is_a_header_and_a_name() {
         let message = question("a.bc.");
         assert_eq!(&message[4..6], &[0, 1]);
         assert_eq!(&message[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
     }
 
     #[test]
-    fn a_listener_on_all_addresses_is_asked_on_loopback() {
-        for (listening, asked) in
+    fn a_listener_on_all_addresses_is_probed_on_loopback() {
+        for (listening, expected) in
             [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80"), ("10.0.0.1:80", "10.0.0.1:80")]
         {
-            assert_eq!(reachable(listening.parse().unwrap()), asked.parse().unwrap());
+            assert_eq!(reachable(listening.parse().unwrap()), expected.parse().unwrap());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The cgroups of a node's pods.
+//! Removes the cgroups of a node's pods.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::Place;
+use super::NodeLocation;
 
-const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Removes the cgroups of these pods and, where no other pods are, those that all pods live below.
-pub fn remove(place: &Place, pods: &[String]) -> anyhow::Result<()> {
-    let root = place.cgroup_root.trim_matches('/');
+/// Removes the cgroups of these pods and, if no other pods are left, their parents.
+pub fn remove(location: &NodeLocation, pods: &[String]) -> anyhow::Result<()> {
+    let root = location.cgroup_root.trim_matches('/');
     for hierarchy in hierarchies() {
         let own = hierarchy.join(root);
         let all = own.join("kubepods");
@@ -22,8 +22,8 @@ pub fn remove(place: &Place, pods: &[String]) -> anyhow::Result<()> {
                 remove_tree(&class.join(format!("pod{pod}")))?;
             }
         }
-        for folder in [all.join("burstable"), all.join("besteffort"), all] {
-            remove_if_empty(&folder);
+        for directory in [all.join("burstable"), all.join("besteffort"), all] {
+            remove_if_empty(&directory);
         }
         if !root.is_empty() {
             remove_if_empty(&own);
@@ -32,7 +32,7 @@ pub fn remove(place: &Place, pods: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The mount points: one a controller, or one at the root.
+/// The mount points: one per controller, or one at the root.
 fn hierarchies() -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.lines().filter_map(|line| {
@@ -43,30 +43,30 @@ fn hierarchies() -> Vec<PathBuf> {
     points.collect()
 }
 
-/// A cgroup's folder goes only when those below it have gone; the files in it are not removed one by one.
-fn remove_tree(folder: &Path) -> anyhow::Result<()> {
-    let entries = match std::fs::read_dir(folder) {
+/// A cgroup can be removed only after its children; its files are not removed individually.
+fn remove_tree(directory: &Path) -> anyhow::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+        entries => entries.with_context(|| format!("cannot read {}", directory.display()))?,
     };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         remove_tree(&entry.path())?;
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        match std::fs::remove_dir(folder) {
+        match std::fs::remove_dir(directory) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // The kernel needs a moment after the last process has ended.
-            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) && begun.elapsed() < PATIENCE => {
-                std::thread::sleep(LOOK);
+            // The kernel needs a moment after the last process has exited.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EBUSY) && started.elapsed() < TIMEOUT => {
+                std::thread::sleep(POLL_INTERVAL);
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", folder.display())),
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", directory.display())),
         }
     }
 }
 
-/// Others may have pods there, or processes of their own.
-fn remove_if_empty(folder: &Path) {
-    let _ = std::fs::remove_dir(folder);
+/// Others may have pods or processes there.
+fn remove_if_empty(directory: &Path) {
+    let _ = std::fs::remove_dir(directory);
 }

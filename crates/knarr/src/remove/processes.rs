@@ -1,4 +1,4 @@
-//! The processes of a node: its container runtime, the runtime's helpers, and everything in its pods' cgroups.
+//! Stops the processes of a node: its container runtime, the runtime's shims, and everything in its pods' cgroups.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,31 +7,32 @@ use anyhow::bail;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::Place;
+use super::NodeLocation;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(20);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What decides whose a process is.
+/// The properties that decide whether a process belongs to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
     pub command: Vec<String>,
-    /// Its places in the cgroup hierarchies.
+    /// Its paths in the cgroup hierarchies.
     pub cgroups: Vec<String>,
 }
 
 impl Process {
-    pub fn belongs(&self, place: &Place, pods: &[String]) -> bool {
-        self.is_runtime(&place.data) || self.cgroups.iter().any(|cgroup| is_pods(cgroup, &place.cgroup_root, pods))
+    pub fn belongs(&self, location: &NodeLocation, pods: &[String]) -> bool {
+        self.is_runtime(&location.data)
+            || self.cgroups.iter().any(|cgroup| is_pods(cgroup, &location.cgroup_root, pods))
     }
 
-    /// containerd is known by its configuration, its shims by the socket they answer to.
+    /// containerd is recognized by its configuration, its shims by their socket.
     fn is_runtime(&self, data: &Path) -> bool {
         let program = self.command.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
-        let folder = data.join("containerd");
+        let directory = data.join("containerd");
         let named = |file: &str| {
-            let path = folder.join(file);
+            let path = directory.join(file);
             self.command.iter().any(|argument| Path::new(argument) == path)
         };
         match program {
@@ -42,31 +43,31 @@ impl Process {
     }
 }
 
-/// Whether a cgroup is one of the pods', whatever class and container.
+/// Whether a cgroup belongs to one of the pods, whatever its QoS class and container.
 fn is_pods(cgroup: &str, root: &str, pods: &[String]) -> bool {
     let all = format!("{}/kubepods/", root.trim_end_matches('/'));
     let Some(below) = cgroup.strip_prefix(&all) else { return false };
-    let mut folders = below.split('/').filter_map(|folder| folder.strip_prefix("pod"));
-    folders.any(|uid| pods.iter().any(|pod| pod == uid))
+    let mut directories = below.split('/').filter_map(|directory| directory.strip_prefix("pod"));
+    directories.any(|uid| pods.iter().any(|pod| pod == uid))
 }
 
-/// Kills every process that belongs, and waits until none is left. Such as start meanwhile are found by the next look.
-pub fn end(belongs: impl Fn(&Process) -> bool) -> anyhow::Result<()> {
-    let begun = Instant::now();
+/// Kills every process that belongs, until none is left. Processes that start meanwhile are found by the next iteration.
+pub fn kill_all(belongs: impl Fn(&Process) -> bool) -> anyhow::Result<()> {
+    let started = Instant::now();
     loop {
         let left: Vec<Process> = all().into_iter().filter(|process| belongs(process)).collect();
         if left.is_empty() {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
+        if started.elapsed() > EXIT_TIMEOUT {
             let pids: Vec<String> = left.iter().map(|process| process.pid.to_string()).collect();
-            bail!("these do not end: {}", pids.join(", "));
+            bail!("these processes do not exit: {}", pids.join(", "));
         }
         for process in &left {
-            // It may just have ended by itself.
+            // It may have exited by itself.
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -76,16 +77,16 @@ fn all() -> Vec<Process> {
     pids.filter_map(read).collect()
 }
 
-/// `None` when it has ended; what only waits for its parent has ended, too.
+/// `None` if it has exited; a zombie has exited, too.
 fn read(pid: i32) -> Option<Process> {
-    let folder = Path::new("/proc").join(pid.to_string());
-    let status = std::fs::read_to_string(folder.join("stat")).ok()?;
+    let directory = Path::new("/proc").join(pid.to_string());
+    let status = std::fs::read_to_string(directory.join("stat")).ok()?;
     if status.rsplit(')').next()?.trim_start().starts_with(['Z', 'X']) {
         return None;
     }
-    let command = std::fs::read(folder.join("cmdline")).ok()?;
+    let command = std::fs::read(directory.join("cmdline")).ok()?;
     let words = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    let cgroups = std::fs::read_to_string(folder.join("cgroup")).ok()?;
+    let cgroups = std::fs::read_to_string(directory.join("cgroup")).ok()?;
     let cgroups = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_owned);
     Some(Process { pid, command: words.collect(), cgroups: cgroups.collect() })
 }
@@ -95,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_known_by_runtime_and_pod() {
-        let place = Place { data: "/data".into(), cgroup_root: "/one".into() };
+    fn processes_are_recognized_by_runtime_and_pod() {
+        let location = NodeLocation { data: "/data".into(), cgroup_root: "/one".into() };
         let pods = ["11-22".to_owned()];
         for (command, cgroup, expected) in [
             ("containerd --config /data/containerd/config.toml", "/", true),
@@ -111,7 +112,7 @@ mod tests {
         ] {
             let command = command.split(' ').map(str::to_owned).collect();
             let process = Process { pid: 1, command, cgroups: vec!["/".to_owned(), cgroup.to_owned()] };
-            assert_eq!(process.belongs(&place, &pods), expected, "{process:?}");
+            assert_eq!(process.belongs(&location, &pods), expected, "{process:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What containerd and runc keep outside the data directory, by the ids of our containers.
+//! Files that containerd and runc keep outside the data directory, by the ids of our containers.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// Where containerd's helper for runc lets runc keep its state, whatever containerd's own folders are.
+/// runc's state directory under containerd's shim, whatever containerd's own directories are.
 const RUNC: &str = "/run/containerd/runc/k8s.io";
 
-/// The paths that belong to containers of this node. To be asked before its processes end.
+/// The paths that belong to containers of this node. Must be called before its processes are stopped.
 pub fn outside(data: &Path) -> Vec<PathBuf> {
     let tasks = data.join("containerd/state/io.containerd.runtime.v2.task/k8s.io");
     let mut found = Vec::new();

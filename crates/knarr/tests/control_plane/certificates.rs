@@ -1,4 +1,4 @@
-//! What a join token obtains, and what it does not.
+//! Certificates that a join token can and cannot obtain.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use base64::Engine;
 
 use super::support::{ControlPlane, wait_for};
 
-/// A bootstrap token whose bearers may have certificates of nodes, as an installer sets it up.
+/// A bootstrap token whose bearers may request node certificates, as an installer creates it.
 const TOKEN: &str = r#"
 apiVersion: v1
 kind: Secret
@@ -43,11 +43,11 @@ fn request(name: &str, pem: &str) -> String {
     )
 }
 
-/// Creates what a file holds, as the bearer of the token.
+/// Creates the objects of a file, as the bearer of the token.
 fn create_with_token(plane: &ControlPlane, file: &Path) {
     let server = plane.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]).unwrap();
     let output = Command::new("kubectl")
-        .env("HOME", file.parent().expect("a folder"))
+        .env("HOME", file.parent().expect("a directory"))
         .args(["--kubeconfig", "/dev/null", "--token", "abcdef.0123456789abcdef", "--server", &server])
         .arg("--certificate-authority")
         .arg(plane.kubeconfig().with_file_name("pki").join("ca.crt"))
@@ -68,9 +68,9 @@ fn a_join_token_becomes_a_node_and_nobody_else() {
         "controller-manager",
         &["controller-manager", "--cluster-signing-cert-file", &certificate, "--cluster-signing-key-file", &key],
     );
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     };
@@ -86,7 +86,7 @@ fn a_join_token_becomes_a_node_and_nobody_else() {
     wait_for("the node's certificate", || !issued("one-name").is_empty());
     assert_eq!(conditions("two-names"), "", "a request that names two users was decided by itself");
 
-    // Nor does it become a certificate when somebody is careless.
+    // Nor does an approval by mistake lead to a certificate.
     plane.kubectl(&["certificate", "approve", "two-names"]).unwrap();
     wait_for("the signer's refusal", || conditions("two-names") == "Approved Failed");
     assert_eq!(issued("two-names"), "");

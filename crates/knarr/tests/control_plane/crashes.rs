@@ -1,4 +1,4 @@
-//! Controllers and scheduler are killed at random moments and started again: what comes out is what comes out undisturbed.
+//! Kills controllers and scheduler at random moments and restarts them: the result is the same as without kills.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::support::{ControlPlane, until};
 
 const NAMESPACE: &str = "default";
 
-/// Kills one of the components at random moments while something is waited for; the components then get the time to end it.
+/// Kills one of the components at random moments during a wait; afterwards the components get time to finish.
 async fn disturbed<T>(plane: &mut ControlPlane, kills: usize, seed: u64, wait: impl Future<Output = T>) -> T {
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let mut wait = std::pin::pin!(wait);
     for done in 0..kills {
-        // From hardly started to well under way.
+        // From just started to long running.
         let pause = Duration::from_millis(random.random_range(20..900));
         if let Ok(over) = tokio::time::timeout(pause, &mut wait).await {
             assert!(done > 0, "it was over before anything was killed");
@@ -38,10 +38,10 @@ async fn disturbed<T>(plane: &mut ControlPlane, kills: usize, seed: u64, wait: i
     wait.await
 }
 
-/// Every object of a kind that was ever there, by uid, as it was last seen.
+/// Every object of a kind that ever existed, by UID, in its last state.
 struct Witness<K: Object> {
     seen: Arc<Mutex<HashMap<String, Arc<K>>>>,
-    /// Uids in the order in which they went.
+    /// UIDs in the order of deletion.
     gone: Arc<Mutex<Vec<String>>>,
     _informers: Informers,
 }
@@ -91,8 +91,8 @@ async fn a_rollout_survives_kills() {
         let deployments = deployments.clone();
         async move {
             let ask = || deployments.get("web");
-            until("the rollout to end", ask, |answer| {
-                let Ok(found) = answer else { return false };
+            until("the rollout to end", ask, |response| {
+                let Ok(found) = response else { return false };
                 let (Some(status), Some(spec)) = (&found.status, &found.spec) else { return false };
                 let is_current =
                     spec.template.spec.as_ref().is_some_and(|spec| spec.containers[0].image.as_deref() == Some(image));
@@ -103,7 +103,7 @@ async fn a_rollout_survives_kills() {
             .await
         }
     };
-    deployments.create(&PostParams::default(), &deployment("one", REPLICAS)).await.expect("a deployment is made");
+    deployments.create(&PostParams::default(), &deployment("one", REPLICAS)).await.expect("a deployment is created");
     disturbed(&mut plane, 4, 1, rolled_out("one")).await.expect("the deployment");
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}});
     deployments.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a new image is set");
@@ -127,7 +127,7 @@ async fn a_rollout_survives_kills() {
     assert_created_once(&witness, &sets, REPLICAS as usize);
 }
 
-/// Each replica set made as many pods as it was ever asked for.
+/// Each ReplicaSet created exactly as many pods as it needed.
 fn assert_created_once(witness: &Witness<Pod>, sets: &[ReplicaSet], replicas: usize) {
     let mut made: BTreeMap<String, usize> = BTreeMap::new();
     for pod in witness.all() {
@@ -152,7 +152,7 @@ async fn an_indexed_job_survives_kills() {
             "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
     }))
     .expect("a job");
-    jobs.create(&PostParams::default(), &job).await.expect("a job is made");
+    jobs.create(&PostParams::default(), &job).await.expect("a job is created");
     let complete = {
         let jobs = jobs.clone();
         async move {
@@ -198,7 +198,7 @@ async fn garbage_collection_survives_kills() {
     let mut owners = BTreeMap::new();
     for (policy, count) in [("background", DEPENDENTS), ("foreground", DEPENDENTS), ("orphan", 200), ("kept", 200)] {
         let owner: ConfigMap = serde_json::from_value(json!({"metadata": {"name": policy}})).expect("a map");
-        let owner = maps.create(&PostParams::default(), &owner).await.expect("an owner is made");
+        let owner = maps.create(&PostParams::default(), &owner).await.expect("an owner is created");
         let uid = owner.uid().unwrap_or_default();
         futures::stream::iter(0..count).for_each_concurrent(32, |number| own(&maps, policy, &uid, number)).await;
         owners.insert(policy, uid);
@@ -211,7 +211,7 @@ async fn garbage_collection_survives_kills() {
         let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
         maps.delete(name, &params).await.expect("an owner is deleted");
     }
-    // What stays: the orphans without an owner, and the kept ones with theirs.
+    // What is left: orphans without an owner, and kept objects with theirs.
     let collected = {
         let maps = maps.clone();
         async move {
@@ -253,5 +253,5 @@ async fn own(maps: &Api<ConfigMap>, owner: &str, uid: &str, number: usize) {
         "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid, "blockOwnerDeletion": true}],
     }}))
     .expect("a map");
-    maps.create(&PostParams::default(), &map).await.expect("a dependent is made");
+    maps.create(&PostParams::default(), &map).await.expect("a dependent is created");
 }

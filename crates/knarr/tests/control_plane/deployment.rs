@@ -1,4 +1,4 @@
-//! The way of a Deployment as far as it needs no node, driven by the real kubectl.
+//! A Deployment on a control plane without nodes, with the real kubectl.
 
 use crate::support::{ControlPlane, wait_for};
 
@@ -10,7 +10,7 @@ fn a_deployment_becomes_pods_that_wait_for_a_node() {
         assert!(names.contains(&format!("namespace/{namespace}")), "{names}");
     }
 
-    plane.kubectl(&["create", "deployment", "web", "--image=nginx"]).expect("a deployment is made");
+    plane.kubectl(&["create", "deployment", "web", "--image=nginx"]).expect("a deployment is created");
     plane.kubectl(&["scale", "deployment", "web", "--replicas=3"]).expect("it is scaled");
     let pods = || plane.kubectl(&["get", "pods", "-l", "app=web", "-o", "name"]).unwrap_or_default();
     wait_for("three pods", || pods().lines().count() == 3);
@@ -20,10 +20,18 @@ fn a_deployment_becomes_pods_that_wait_for_a_node() {
     };
     wait_for("the scheduler to say why they wait", || reasons().contains("no nodes available to schedule pods"));
 
-    // Controllers and scheduler are processes of their own here, and hand in what they did.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the host's name");
+    let instance = format!("default-scheduler-{}", host.trim());
+    let instances = || {
+        let path = "jsonpath={.items[?(@.reason==\"FailedScheduling\")].reportingInstance}";
+        plane.kubectl(&["get", "events.events.k8s.io", "-o", path]).unwrap_or_default()
+    };
+    wait_for("events that name the scheduler and its host", || instances().split(' ').any(|found| found == instance));
+
+    // Controllers and scheduler are separate processes here, and upload their journey events.
     let journal = || plane.kubectl(&["get", "--raw", "/journey"]).unwrap_or_default();
-    for told in ["\"step\":\"reconciled\",\"object\":\"deployments/default/web\"", "\"step\":\"unschedulable\""] {
-        wait_for(&format!("the journal to hold {told}"), || journal().contains(told));
+    for event in ["\"step\":\"reconciled\",\"object\":\"deployments/default/web\"", "\"step\":\"unschedulable\""] {
+        wait_for(&format!("the journal to hold {event}"), || journal().contains(event));
     }
 
     plane.kubectl(&["delete", "deployment", "web"]).expect("it is deleted");

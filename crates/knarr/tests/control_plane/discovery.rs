@@ -1,4 +1,4 @@
-//! How a machine that has a bootstrap token but no credentials discovers the cluster.
+//! Discovery of the cluster by a host with a bootstrap token and no other credentials.
 
 use std::process::Command;
 

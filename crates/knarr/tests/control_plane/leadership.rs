@@ -1,4 +1,4 @@
-//! Two of a kind: one acts, and the other takes over when it dies.
+//! Leader election: one of two replicas acts, and the other takes over when it dies.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use knarr_client::k8s_openapi::api::coordination::v1::Lease;
 use knarr_client::kube::{Api, Client};
 use nix::sys::signal::Signal;
 
-use crate::support::{ControlPlane, PATIENCE, until};
+use crate::support::{ControlPlane, TIMEOUT, until};
 
-/// Faster than components are by themselves, so that the test is short; yet a busy machine must find the time to renew.
+/// Shorter intervals than the defaults, so that the test is short; yet a busy host must be able to renew in time.
 const PACE: [&str; 4] = [
     "--leader-elect",
     "--leader-elect-lease-duration=6s",
@@ -22,7 +22,7 @@ async fn holder(client: &Client, lease: &str) -> Option<String> {
     lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
 }
 
-/// Who leads, once somebody other than the one before does.
+/// The leader, once it is another than `before`.
 async fn leader(client: &Client, lease: &str, before: Option<&str>) -> String {
     let is_new = |holder: &Option<String>| holder.is_some() && holder.as_deref() != before;
     until("another to lead", || holder(client, lease), is_new).await.expect("a leader")
@@ -55,10 +55,10 @@ async fn another_takes_over_from_a_killed_leader() {
     }
 }
 
-/// A deployment becomes exactly its pods, and the scheduler says why they wait. Competitors that lost their lease on a busy
-/// machine are started anew, as whoever runs them would.
+/// A Deployment gets exactly its pods, and the scheduler reports why they wait. Replicas that lost their lease on a busy host
+/// are restarted, as a supervisor would.
 fn assert_acts(plane: &mut ControlPlane, competitors: &[&str], name: &str) {
-    plane.kubectl(&["create", "deployment", name, "--image=nginx", "--replicas=5"]).expect("a deployment is made");
+    plane.kubectl(&["create", "deployment", name, "--image=nginx", "--replicas=5"]).expect("a deployment is created");
     crate::support::wait_for("pods", || {
         plane.revive(competitors);
         pods_of(plane, name) >= 5
@@ -90,7 +90,7 @@ async fn a_leader_that_was_frozen_stops_when_it_wakes() {
         if let Some(ended) = plane.ended("first") {
             break ended;
         }
-        assert!(woken.elapsed() < PATIENCE, "a leader that lost its lease goes on");
+        assert!(woken.elapsed() < TIMEOUT, "a leader that lost its lease goes on");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(!ended.success(), "it says that it lost");

@@ -1,12 +1,12 @@
-//! The user's pages, command by command, as somebody would type them on two new machines.
+//! Runs every command of the user documentation, on two fresh hosts.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::harness::{self, Machine, Switch};
+use super::harness::{self, Switch, TestHost};
 
-/// In the order in which a newcomer would read them.
+/// In reading order.
 const PAGES: [&str; 10] = [
     "quick-start",
     "understanding",
@@ -20,16 +20,16 @@ const PAGES: [&str; 10] = [
     "backup-and-restore",
 ];
 
-/// A block of a page that is to be run.
+/// A code block to run.
 #[derive(Debug, PartialEq)]
 struct Block {
     line: usize,
-    way: Way,
+    mode: RunMode,
     text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum RunMode {
     Foreground,
     Background,
     Second,
@@ -41,13 +41,13 @@ fn blocks(page: &str) -> Vec<Block> {
     for (index, line) in page.lines().enumerate() {
         match (&mut open, line.strip_prefix("```")) {
             (None, Some(kind)) => {
-                let way = match kind {
-                    "sh" => Some(Way::Foreground),
-                    "sh background" => Some(Way::Background),
-                    "sh second" => Some(Way::Second),
+                let mode = match kind {
+                    "sh" => Some(RunMode::Foreground),
+                    "sh background" => Some(RunMode::Background),
+                    "sh second" => Some(RunMode::Second),
                     _ => None,
                 };
-                open = Some(way.map(|way| Block { line: index + 2, way, text: String::new() }));
+                open = Some(mode.map(|mode| Block { line: index + 2, mode, text: String::new() }));
             }
             (Some(block), Some(_)) => {
                 found.extend(block.take());
@@ -63,72 +63,75 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// One machine that a reader sits at.
-struct Desk {
-    machine: Machine,
-    folder: PathBuf,
+/// A host on which the commands of a page run.
+struct Reader {
+    host: TestHost,
+    directory: PathBuf,
     data: PathBuf,
     cgroup_root: String,
     processes: Vec<Child>,
     ready: UnixDatagram,
 }
 
-impl Desk {
-    fn new(machine: Machine, folder: &Path, name: &str) -> Self {
-        let folder = folder.join(name);
-        let data = folder.join("data");
+impl Reader {
+    fn new(host: TestHost, directory: &Path, name: &str) -> Self {
+        let directory = directory.join(name);
+        let data = directory.join("data");
         harness::write_images(&data.join("images"));
-        std::fs::create_dir_all(folder.join("bin")).expect("a folder");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_knarr"), folder.join("bin/knarr")).expect("a link");
-        std::fs::copy(data.join("images/busybox.tar"), folder.join("busybox.tar")).expect("an archive");
-        let cgroup_root = format!("/{}", machine.name);
+        std::fs::create_dir_all(directory.join("bin")).expect("a directory");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_knarr"), directory.join("bin/knarr")).expect("a link");
+        std::fs::copy(data.join("images/busybox.tar"), directory.join("busybox.tar")).expect("an archive");
+        let cgroup_root = format!("/{}", host.name);
         let mut settings = format!(
             "data-dir: {}\nnode-name: {name}\nnode-ip: {}\ncgroup-root: {cgroup_root}\neviction-hard: memory.available<1Mi\n\
              image-gc-high-threshold: 100\n",
             data.display(),
-            machine.address
+            host.address
         );
         if name == "first" {
-            settings.push_str(&format!("advertise-address: {}\n", machine.address));
+            settings.push_str(&format!("advertise-address: {}\n", host.address));
         }
-        std::fs::write(folder.join("config.yaml"), settings).expect("settings");
-        let ready = UnixDatagram::bind(folder.join("notify")).expect("a socket");
-        ready.set_read_timeout(Some(harness::PATIENCE)).expect("a patience");
-        Desk { machine, folder, data, cgroup_root, processes: Vec::new(), ready }
+        std::fs::write(directory.join("config.yaml"), settings).expect("settings");
+        let ready = UnixDatagram::bind(directory.join("notify")).expect("a socket");
+        ready.set_read_timeout(Some(harness::TIMEOUT)).expect("a timeout");
+        Reader { host, directory, data, cgroup_root, processes: Vec::new(), ready }
     }
 
-    /// The text with this machine's places instead of the usual ones.
+    /// The text with this host's paths instead of the default ones.
     fn here(&self, text: &str) -> String {
-        // Its own places may lie below /tmp, so that goes first.
-        text.replace("/tmp/", &format!("{}/", self.folder.display()))
+        // Its own paths may be below /tmp, so that is replaced first.
+        text.replace("/tmp/", &format!("{}/", self.directory.display()))
             .replace("/var/lib/knarr", &self.data.to_string_lossy())
             .replace("/etc/knarr/kubeconfig.yaml", &self.data.join("kubeconfig.yaml").to_string_lossy())
     }
 
     fn shell(&self, text: &str) -> Command {
-        let mut command = self.machine.command("bash");
-        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap_or_default());
-        command.args(["-euo", "pipefail", "-c"]).arg(self.here(text)).current_dir(&self.folder).env("PATH", path);
-        command.env("HOME", &self.folder).env("KNARR_CONFIG", self.folder.join("config.yaml"));
+        let mut command = self.host.command("bash");
+        let path = format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+        command.args(["-euo", "pipefail", "-c"]).arg(self.here(text)).current_dir(&self.directory).env("PATH", path);
+        command.env("HOME", &self.directory).env("KNARR_CONFIG", self.directory.join("config.yaml"));
         command.env("KUBECONFIG", self.data.join("kubeconfig.yaml"));
         command
     }
 
-    /// Starts something that goes on running, and waits until it says that it is ready.
+    /// Starts a background command, and waits until it is ready.
     fn start(&mut self, text: &str) {
-        let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).expect("a log");
+        let log = std::fs::File::options().create(true).append(true).open(self.directory.join("log")).expect("a log");
         let errors = log.try_clone().expect("a log");
         let mut command = self.shell(&format!("exec {text}"));
-        command.env("NOTIFY_SOCKET", self.folder.join("notify")).stdout(Stdio::from(log)).stderr(Stdio::from(errors));
+        command
+            .env("NOTIFY_SOCKET", self.directory.join("notify"))
+            .stdout(Stdio::from(log))
+            .stderr(Stdio::from(errors));
         self.processes.push(command.spawn().expect("bash runs"));
-        let mut told = [0; 512];
-        while !self.ready.recv(&mut told).is_ok_and(|length| told[..length].starts_with(b"READY=1")) {
-            let log = || std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let mut message = [0; 512];
+        while !self.ready.recv(&mut message).is_ok_and(|length| message[..length].starts_with(b"READY=1")) {
+            let log = || std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
             assert!(matches!(self.processes.last_mut().unwrap().try_wait(), Ok(None)), "it ended:\n{}", log());
         }
     }
 
-    /// Runs it to its end and returns what it printed.
+    /// Runs a command to completion and returns its output.
     fn run(&self, text: &str) -> Result<String, String> {
         let output = self.shell(text).output().expect("bash runs");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -139,18 +142,18 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for Reader {
     fn drop(&mut self) {
         for child in &mut self.processes {
             let _ = child.kill();
             let _ = child.wait();
         }
         let words = format!("knarr uninstall --yes --cgroup-root {}", self.cgroup_root);
-        if let Err(complaint) = self.run(&words) {
-            eprintln!("not removed: {complaint}");
+        if let Err(error) = self.run(&words) {
+            eprintln!("not removed: {error}");
         }
         if std::thread::panicking() {
-            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            let log = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             eprintln!("--- the end of the log\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
         }
@@ -163,10 +166,10 @@ fn every_command_of_the_pages_works() {
         return;
     }
     let _turn = harness::turn();
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let switch = Switch::new();
-    let mut first = Desk::new(switch.plug(11), folder.path(), "first");
-    let mut second = Desk::new(switch.plug(12), folder.path(), "second");
+    let mut first = Reader::new(switch.plug(11), directory.path(), "first");
+    let mut second = Reader::new(switch.plug(12), directory.path(), "second");
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut printed = String::new();
     for page in PAGES {
@@ -174,18 +177,18 @@ fn every_command_of_the_pages_works() {
         for block in blocks(&text) {
             let place = format!("docs/{page}.md:{}", block.line);
             eprintln!("{place}");
-            match block.way {
-                Way::Foreground => {
-                    printed = first.run(&block.text).unwrap_or_else(|complaint| panic!("{place}: {complaint}"));
+            match block.mode {
+                RunMode::Foreground => {
+                    printed = first.run(&block.text).unwrap_or_else(|error| panic!("{place}: {error}"));
                 }
-                Way::Background => first.start(block.text.trim()),
-                Way::Second => second.start(&joined(block.text.trim(), &printed)),
+                RunMode::Background => first.start(block.text.trim()),
+                RunMode::Second => second.start(&joined(block.text.trim(), &printed)),
             }
         }
     }
 }
 
-/// The pages use what kubectl learned by 1.31; Debian 12 has an older one.
+/// The pages need kubectl 1.31; Debian 12 has an older one.
 fn is_kubectl_new_enough() -> bool {
     let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output().expect("kubectl runs");
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -197,7 +200,7 @@ fn is_kubectl_new_enough() -> bool {
     true
 }
 
-/// The line of the page with the server's address and the token that were printed before it.
+/// The join command of the page with the printed server address and token.
 fn joined(line: &str, printed: &str) -> String {
     let after = |flag: &str| {
         let mut words = printed.split_whitespace();
@@ -210,7 +213,7 @@ fn joined(line: &str, printed: &str) -> String {
 #[test]
 fn blocks_are_found_with_their_kind() {
     let page = "# x\n```sh\na\nb\n```\n```text\nno\n```\n```sh background\nc\n```\n";
-    let found: Vec<(usize, Way, String)> =
-        blocks(page).into_iter().map(|block| (block.line, block.way, block.text)).collect();
-    assert_eq!(found, [(3, Way::Foreground, "a\nb\n".to_owned()), (10, Way::Background, "c\n".to_owned())]);
+    let found: Vec<(usize, RunMode, String)> =
+        blocks(page).into_iter().map(|block| (block.line, block.mode, block.text)).collect();
+    assert_eq!(found, [(3, RunMode::Foreground, "a\nb\n".to_owned()), (10, RunMode::Background, "c\n".to_owned())]);
 }

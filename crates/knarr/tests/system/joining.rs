@@ -1,4 +1,4 @@
-//! A second machine becomes a node with one line, and services lead to pods on both.
+//! A second host joins with one command, and Services reach pods on both nodes.
 
 use super::harness::{self, Cluster, IMAGE};
 
@@ -32,7 +32,7 @@ spec:
 }
 
 #[test]
-fn a_node_joins_with_one_line_and_serves() {
+fn a_node_joins_with_one_command_and_serves() {
     if !harness::is_possible() {
         return;
     }
@@ -44,8 +44,8 @@ fn a_node_joins_with_one_line_and_serves() {
     for node in &cluster.nodes {
         let mut seen = std::collections::BTreeSet::new();
         cluster.wait_for(&format!("{} to reach the pods of both nodes", node.name), || {
-            let answer = node.machine.fetch(&format!("http://{address}/")).unwrap_or_default();
-            seen.extend(answer.lines().nth(1).map(str::to_owned));
+            let response = node.host.fetch(&format!("http://{address}/")).unwrap_or_default();
+            seen.extend(response.lines().nth(1).map(str::to_owned));
             seen.len() == 2
         });
     }
@@ -54,7 +54,9 @@ fn a_node_joins_with_one_line_and_serves() {
     for pod in pods.lines() {
         let name = "web.default.svc.cluster.local";
         cluster.wait_for(&format!("{pod} to find the service by its name"), || {
-            cluster.try_kubectl(&["exec", pod, "--", "nslookup", name]).is_ok_and(|answer| answer.contains(&address))
+            cluster
+                .try_kubectl(&["exec", pod, "--", "nslookup", name])
+                .is_ok_and(|response| response.contains(&address))
         });
         let log = cluster.kubectl(&["logs", pod]);
         assert!(!log.contains("error"), "{log}");
@@ -64,7 +66,7 @@ fn a_node_joins_with_one_line_and_serves() {
     }
 }
 
-/// A kubelet has what belongs to its node; what its network needs of the whole cluster, the network reads as itself.
+/// A kubelet can read objects of its node only; its network components read the cluster-wide ones as their own user.
 fn check_rights(cluster: &Cluster, node: &str) {
     let (kubelet, network) = (format!("system:node:{node}"), format!("knarr:node-network:{node}"));
     for (user, group, verb, resource, allowed) in [
@@ -86,7 +88,7 @@ fn check_rights(cluster: &Cluster, node: &str) {
 }
 
 #[test]
-fn a_node_outlives_its_token_and_its_server_s_absence() {
+fn a_node_survives_its_token_and_its_server_s_absence() {
     if !harness::is_possible() {
         return;
     }

@@ -1,22 +1,22 @@
-//! A pod whose log is set aside while it talks and somebody listens: every line is heard, once and in order.
+//! Rotates the log of a pod while it writes and a client follows: every line arrives, once and in order.
 
 use std::process::{Child, Stdio};
 
 use super::harness::{self, Cluster, IMAGE};
 
-/// Flags of a node whose logs are set aside soon.
+/// Flags of a node with small logs.
 pub const FLAGS: [&str; 2] = ["--container-log-max-size", "256Ki"];
 
 const NODE: usize = 1;
 
-/// A pod that counts, and one who writes down what it says.
+/// A pod that counts, and a client that records its output.
 pub struct Talker {
     listener: Child,
     heard: tempfile::NamedTempFile,
 }
 
 impl Talker {
-    /// It begins with more than a log may hold and goes on counting, slower, until it is told to stop.
+    /// It starts with more than a log may hold and keeps counting, slower, until it is stopped.
     pub fn start(cluster: &Cluster) -> Self {
         let script = "i=0; count() { n=$((i+$1)); while [ $i -lt $n ]; do i=$((i+1)); echo line $i; done; }; \
                       count 6000; until test -e /stop; do count 5; sleep 0.05; done; echo end $i";
@@ -41,7 +41,7 @@ spec:
         Talker { listener, heard }
     }
 
-    /// To be called once a while has passed, as logs are looked at every ten seconds.
+    /// Called after a while, as logs are checked every ten seconds.
     pub fn was_heard_over_a_rotation(mut self, cluster: &Cluster) {
         cluster.wait_for("the log to be set aside", || set_aside(cluster) > 0);
         let before = self.text().len();
@@ -63,17 +63,17 @@ spec:
     }
 }
 
-/// How many files the node keeps of the log beside the one that is written to.
+/// The number of rotated files of the log.
 fn set_aside(cluster: &Cluster) -> usize {
     let uid = cluster.kubectl(&["get", "pod", "talker", "-o", "jsonpath={.metadata.uid}"]);
-    let folder = cluster.nodes[NODE].data.join(format!("logs/default_talker_{uid}/main"));
-    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let directory = cluster.nodes[NODE].data.join(format!("logs/default_talker_{uid}/main"));
+    let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter(|name| name.to_string_lossy().starts_with("0.log.")).count()
 }
 
 impl Drop for Talker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.listener.kill();
         let _ = self.listener.wait();
     }

@@ -1,5 +1,5 @@
-//! Journeys through whole clusters: server, agents, containerd, pods, network. They need root and what a node needs; on a
-//! machine without it there is nothing to test. One file a theme; `harness` makes the clusters.
+//! Tests of whole clusters: server, agents, containerd, pods, network. They need root and the requirements of a node, and
+//! are skipped otherwise. One file per topic; `harness` creates the clusters.
 
 mod harness;
 
@@ -12,5 +12,5 @@ mod pulling;
 mod removal;
 mod resources;
 mod settings;
-mod story;
+mod timeline;
 mod workloads;

@@ -1,21 +1,21 @@
-//! Services and ingresses as an outsider sees them: who is seen to ask, and what is lost when pods, nodes' Knarr or probes
-//! fail under load.
+//! Services and ingresses as seen by an outsider: client addresses, and lost requests when pods, Knarr or probes fail under
+//! load.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::harness::{self, Cluster, IMAGE, Machine, Options, PATIENCE, plain};
+use super::harness::{self, Cluster, IMAGE, Options, TIMEOUT, TestHost, plain};
 
 const TRY: Duration = Duration::from_secs(1);
-/// How long the ingress may be away when Knarr is killed. What is not optimised starts several times more slowly, and a
-/// machine that does much else beside adds to that.
+/// How long the ingress may be unavailable when Knarr is killed. Unoptimised builds start several times more slowly, and
+/// so do loaded hosts.
 const BACK: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 
-/// Pods that say their name, who asks them, and for whom; port 9000 echoes.
+/// Pods that return their name, the client's address and the host; port 9000 echoes.
 fn web(replicas: usize, more: &str) -> String {
-    let answer = r#"printf '#!/bin/sh\necho\necho $HOSTNAME $REMOTE_ADDR $HTTP_X_FORWARDED_FOR\n' > /www/cgi-bin/who"#;
+    let script = r#"printf '#!/bin/sh\necho\necho $HOSTNAME $REMOTE_ADDR $HTTP_X_FORWARDED_FOR\n' > /www/cgi-bin/who"#;
     format!(
         r#"
 apiVersion: apps/v1
@@ -35,7 +35,7 @@ spec:
         command: ["sh", "-c"]
         args: 
         - |
-          mkdir -p /www/cgi-bin; {answer}; busybox chmod 755 /www/cgi-bin/who
+          mkdir -p /www/cgi-bin; {script}; busybox chmod 755 /www/cgi-bin/who
           nc -ll -p 9000 -e cat &
           touch /tmp/ready
           exec httpd -f -p 8080 -h /www
@@ -81,41 +81,41 @@ fn cluster(nodes: usize) -> Cluster {
     Cluster::with(Options { nodes, server: vec!["--load-balancer-pool", "10.77.9.0/24"], ..Options::default() })
 }
 
-/// What a pod says to a request, if all goes well.
+/// The response of a pod.
 fn ask(address: SocketAddr, host: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, TRY)?;
     stream.set_read_timeout(Some(TRY * 2))?;
     write!(stream, "GET /cgi-bin/who HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let is_good = answer.split(' ').nth(1) == Some("200");
-    let said = answer.split("\r\n\r\n").nth(1).or_else(|| answer.split("\n\n").nth(1)).unwrap_or_default().trim();
-    if is_good && !said.is_empty() { Ok(said.to_owned()) } else { Err(std::io::Error::other(answer)) }
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    let is_good = response.split(' ').nth(1) == Some("200");
+    let said = response.split("\r\n\r\n").nth(1).or_else(|| response.split("\n\n").nth(1)).unwrap_or_default().trim();
+    if is_good && !said.is_empty() { Ok(said.to_owned()) } else { Err(std::io::Error::other(response)) }
 }
 
-/// Runs on a thread within a machine's network.
-fn on<T: Send>(machine: &Machine, work: impl FnOnce() -> T + Send) -> T {
-    let file = std::fs::File::open(machine.path()).expect("its namespace");
+/// Runs on a thread within a host's network.
+fn on<T: Send>(host: &TestHost, work: impl FnOnce() -> T + Send) -> T {
+    let file = std::fs::File::open(host.path()).expect("its namespace");
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             nix::sched::setns(&file, nix::sched::CloneFlags::CLONE_NEWNET).expect("its namespace");
             work()
         });
-        thread.join().expect("the work on that machine")
+        thread.join().expect("the work on that host")
     })
 }
 
-/// Questions asked one after another for as long as `work` takes.
+/// Requests sent one after another for as long as `work` takes.
 #[derive(Debug, Default)]
 struct Load {
     asked: usize,
     failed: Vec<String>,
-    /// The longest time without an answer.
+    /// The longest time without a response.
     gap: Duration,
 }
 
 fn under_load<T: Send>(
-    outside: &Machine,
+    outside: &TestHost,
     address: SocketAddr,
     host: &str,
     work: impl FnOnce() -> T + Send,
@@ -151,7 +151,7 @@ fn address(text: &str, port: u16) -> SocketAddr {
 }
 
 #[test]
-fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
+fn an_outsider_reaches_pods_and_is_seen_by_its_address_where_policy_says_so() {
     if !harness::is_possible() {
         return;
     }
@@ -159,7 +159,7 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
     let outside = cluster.outsider(50);
     cluster.apply(&web(1, "      nodeName: node-2"));
     cluster.wait_for("the pod to be ready", || cluster.ready_pods("app=web") == 1);
-    let [first, second] = [0, 1].map(|index: usize| cluster.nodes[index].machine.address.clone());
+    let [first, second] = [0, 1].map(|index: usize| cluster.nodes[index].host.address.clone());
     let balancer = |name: &str| {
         let path = "jsonpath={.status.loadBalancer.ingress[0].ip}";
         let mut found = String::new();
@@ -170,7 +170,7 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
         assert!(found.starts_with("10.77.9."), "{found} is of the pool");
         found
     };
-    // Where to ask, by which name, and whether the pod is to see the outsider's own address.
+    // The address, the name, and whether the pod sees the outsider's own address.
     for (to, is_seen) in [
         (address(&first, 30_080), false),
         (address(&second, 30_080), false),
@@ -179,7 +179,7 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
         (address(&balancer("balanced-near"), 80), true),
     ] {
         let mut said = String::new();
-        cluster.wait_for(&format!("an answer from {to}"), || {
+        cluster.wait_for(&format!("an response from {to}"), || {
             said = on(&outside, || ask(to, "any")).unwrap_or_default();
             !said.is_empty()
         });
@@ -191,12 +191,12 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
 
     for node in [&first, &second] {
         let mut said = String::new();
-        cluster.wait_for(&format!("an answer through the ingress of {node}"), || {
+        cluster.wait_for(&format!("an response through the ingress of {node}"), || {
             said = on(&outside, || ask(address(node, 80), "web.example")).unwrap_or_default();
             !said.is_empty()
         });
-        let told = plain(said.split(' ').nth(2).unwrap_or_default());
-        assert_eq!(told, outside.address, "the pod is told for whom: {said}");
+        let forwarded_for = plain(said.split(' ').nth(2).unwrap_or_default());
+        assert_eq!(forwarded_for, outside.address, "the forwarded client address: {said}");
     }
     cluster.wait_for("the ingress to name both nodes", || {
         let path = "jsonpath={.status.loadBalancer.ingress[*].ip}";
@@ -205,7 +205,7 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
 
     let path = "jsonpath={.spec.healthCheckNodePort}";
     let port = cluster.kubectl(&["get", "service", "balanced-near", "-o", path]);
-    // The health port follows the rules, by a moment.
+    // The health port is updated shortly after the rules.
     for (page, expected) in [
         (format!("http://{second}:{port}/"), "\"localEndpoints\":1"),
         (format!("http://{first}:10256/healthz"), "lastUpdated"),
@@ -223,7 +223,7 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
 }
 
 #[test]
-fn connections_outlive_knarr_and_new_ones_do_not_wait() {
+fn connections_outlive_knarr_and_new_ones_succeed() {
     if !harness::is_possible() {
         return;
     }
@@ -232,11 +232,11 @@ fn connections_outlive_knarr_and_new_ones_do_not_wait() {
     cluster.apply(&web(2, ""));
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
     for index in [1, 0] {
-        let node = cluster.nodes[index].machine.address.clone();
+        let node = cluster.nodes[index].host.address.clone();
         let to = address(&node, 30_080);
-        cluster.wait_for("the node port to answer", || on(&outside, || ask(to, "any")).is_ok());
+        cluster.wait_for("the node port to response", || on(&outside, || ask(to, "any")).is_ok());
         let mut kept = on(&outside, || TcpStream::connect(address(&node, 30_180))).expect("a connection");
-        kept.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        kept.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         echo(&mut kept, "before");
         let name = cluster.nodes[index].name.clone();
         let (load, _) = under_load(&outside, to, "any", || {
@@ -263,18 +263,18 @@ fn connections_outlive_knarr_and_new_ones_do_not_wait() {
 }
 
 #[test]
-fn every_node_serves_ingresses_with_certificates_and_is_soon_back() {
+fn every_node_serves_ingresses_with_certificates_and_restarts_quickly() {
     if !harness::is_possible() {
         return;
     }
     let mut cluster = cluster(2);
     let outside = cluster.outsider(50);
     cluster.apply(&web(2, ""));
-    let folder = tempfile::tempdir().expect("a folder");
-    let authority = folder.path().join("tls.crt").to_string_lossy().into_owned();
+    let directory = tempfile::tempdir().expect("a directory");
+    let authority = directory.path().join("tls.crt").to_string_lossy().into_owned();
     let secret = |verb: &str| {
         let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).expect("a certificate");
-        let key = folder.path().join("tls.key");
+        let key = directory.path().join("tls.key");
         std::fs::write(&authority, made.cert.pem()).expect("a file");
         std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
         let files = [format!("--cert={authority}"), format!("--key={}", key.display())];
@@ -294,27 +294,27 @@ fn every_node_serves_ingresses_with_certificates_and_is_soon_back() {
         r#"{"spec":{"tls":[{"hosts":["web.example"],"secretName":"web"}]}}"#,
     ]);
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
-    // Twice: a certificate that is replaced is served at once.
+    // Twice: a replaced certificate is served at once.
     for verb in ["create", "replace"] {
         secret(verb);
         for node in &cluster.nodes {
-            let to = format!("web.example:443:{}", node.machine.address);
+            let to = format!("web.example:443:{}", node.host.address);
             let words = ["curl", "-sf", "--cacert", &authority, "--resolve", &to, "https://web.example/cgi-bin/who"];
             cluster.wait_for(&format!("{verb}: the certificate on {}", node.name), || {
                 outside.output(&words).status.success()
             });
         }
     }
-    // Nodes may read what they serve with, and no other secret.
+    // Nodes can read the secrets that they serve, and no others.
     cluster.kubectl(&["create", "secret", "generic", "private"]);
-    for (secret, answer) in [("web", "yes"), ("private", "no")] {
+    for (secret, expected) in [("web", "yes"), ("private", "no")] {
         let name = format!("secret/{secret}");
-        let words = ["auth", "can-i", "get", &name, "--as=system:node:node-2", "--as-group=system:nodes"];
+        let words = ["auth", "can-i", "get", &name, "--as=knarr:node-network:node-2", "--as-group=knarr:node-network"];
         let said = cluster.try_kubectl(&words).unwrap_or_else(|_| "no".to_owned());
-        assert_eq!(said, answer, "{name}");
+        assert_eq!(said, expected, "{name}");
     }
     for index in [1, 0] {
-        let to = address(&cluster.nodes[index].machine.address, 80);
+        let to = address(&cluster.nodes[index].host.address, 80);
         let name = cluster.nodes[index].name.clone();
         let (load, _) = under_load(&outside, to, "web.example", || {
             cluster.nodes[index].kill();
@@ -333,9 +333,9 @@ fn every_node_serves_ingresses_with_certificates_and_is_soon_back() {
 
 fn echo(stream: &mut TcpStream, words: &str) {
     stream.write_all(words.as_bytes()).expect("the connection to live");
-    let mut answer = vec![0; words.len()];
-    stream.read_exact(&mut answer).expect("the connection to live");
-    assert_eq!(answer, words.as_bytes());
+    let mut response = vec![0; words.len()];
+    stream.read_exact(&mut response).expect("the connection to live");
+    assert_eq!(response, words.as_bytes());
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn no_request_fails_while_pods_are_replaced() {
     let outside = cluster.outsider(50);
     cluster.apply(&web(3, ""));
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 3);
-    let to = address(&cluster.nodes[0].machine.address, 80);
-    cluster.wait_for("the ingress to answer", || on(&outside, || ask(to, "web.example")).is_ok());
+    let to = address(&cluster.nodes[0].host.address, 80);
+    cluster.wait_for("the ingress to response", || on(&outside, || ask(to, "web.example")).is_ok());
     let (load, _) = under_load(&outside, to, "web.example", || {
         for round in ["1", "2"] {
             cluster.kubectl(&["set", "env", "deployment/web", &format!("ROUND={round}")]);
@@ -370,25 +370,25 @@ fn a_pod_that_fails_its_probe_gets_no_new_connection() {
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
     let pods = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"]);
     let failing = pods.split(' ').next().expect("a pod");
-    let to = address(&cluster.nodes[0].machine.address, 30_080);
-    cluster.wait_for("both pods to answer", || {
-        let answers: Vec<String> = on(&outside, || (0..10).flat_map(|_| ask(to, "any")).collect());
-        pods.split(' ').all(|pod| answers.iter().any(|answer| answer.starts_with(pod)))
+    let to = address(&cluster.nodes[0].host.address, 30_080);
+    cluster.wait_for("both pods to response", || {
+        let responses: Vec<String> = on(&outside, || (0..10).flat_map(|_| ask(to, "any")).collect());
+        pods.split(' ').all(|pod| responses.iter().any(|response| response.starts_with(pod)))
     });
     cluster.kubectl(&["exec", failing, "--", "busybox", "rm", "/tmp/ready"]);
     let failed = Instant::now();
     let mut last = Duration::ZERO;
     let mut unready = None;
     cluster.wait_for("the pod to be left alone", || {
-        let answers: Vec<String> = on(&outside, || (0..20).flat_map(|_| ask(to, "any")).collect());
+        let responses: Vec<String> = on(&outside, || (0..20).flat_map(|_| ask(to, "any")).collect());
         if unready.is_none() && cluster.ready_pods("app=web") == 1 {
             unready = Some(failed.elapsed());
         }
-        let is_asked = answers.iter().any(|answer| answer.starts_with(failing));
+        let is_asked = responses.iter().any(|response| response.starts_with(failing));
         if is_asked {
             last = failed.elapsed();
         }
-        !is_asked && answers.len() == 20
+        !is_asked && responses.len() == 20
     });
     println!(
         "a probe that fails each second: unready seen after {unready:?}, last new connection at most {last:?} after"

@@ -1,10 +1,10 @@
-//! Pods of several nodes reach each other: across subnets, in both families, and on a network that is not ours.
+//! Pods of several nodes reach each other: across subnets, in both families, and with another CNI plugin.
 
 use std::path::Path;
 
 use super::harness::{self, Cluster, IMAGE, Options, plain};
 
-/// A pod on each of two nodes that serves a page of its name and a file that needs many packets.
+/// A pod on each of two nodes that serves its name and a file of many packets.
 fn pods() -> String {
     let pod = |number: usize| {
         format!(
@@ -45,28 +45,28 @@ fn addresses(cluster: &Cluster, pod: &str) -> Vec<String> {
     found.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a pod gets from an address, or why it gets nothing.
+/// What a pod receives from an address, or the error.
 fn fetch(cluster: &Cluster, pod: &str, address: &str, port: u16, path: &str) -> Result<String, String> {
     let script = format!("printf 'GET /{path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
-    let answer = cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script])?;
-    let (head, body) = answer
+    let response = cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script])?;
+    let (head, body) = response
         .split_once("\r\n\r\n")
-        .or_else(|| answer.split_once("\n\n"))
-        .ok_or_else(|| format!("{} bytes without a body: {answer:.200}", answer.len()))?;
+        .or_else(|| response.split_once("\n\n"))
+        .ok_or_else(|| format!("{} bytes without a body: {response:.200}", response.len()))?;
     match head.lines().next() {
         Some(status) if status.contains(" 200 ") => Ok(body.to_owned()),
         _ => Err(head.to_owned()),
     }
 }
 
-/// Addresses of a service that a pod finds by its name.
+/// Whether a pod resolves a Service's name to these addresses.
 fn is_named(cluster: &Cluster, pod: &str, service: &str, addresses: &[&str]) -> bool {
     let name = format!("{service}.default.svc.cluster.local");
     let found = cluster.try_kubectl(&["exec", pod, "--", "nslookup", &name]).unwrap_or_default();
     addresses.iter().all(|address| found.contains(address))
 }
 
-/// Each pod reaches the other by address, as itself, with packets of all sizes, and by the name of its service.
+/// Each pod reaches the other by address, with its own address, with packets of all sizes, and by its Service's name.
 fn all_reach_each_other(cluster: &Cluster, families: usize) {
     cluster.apply(&pods());
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
@@ -78,9 +78,9 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
             cluster.wait_for(&format!("{asked} at {address}"), || {
                 fetch(cluster, &asking, address, 8080, "name").is_ok_and(|name| name == asked)
             });
-            let seen = fetch(cluster, &asking, address, 8080, "cgi-bin/who").expect("an answer");
+            let seen = fetch(cluster, &asking, address, 8080, "cgi-bin/who").expect("an response");
             assert_eq!(plain(&seen), own, "{asking} is seen as itself");
-            let large = fetch(cluster, &asking, address, 8080, "large").expect("an answer of many packets");
+            let large = fetch(cluster, &asking, address, 8080, "large").expect("an response of many packets");
             assert_eq!(large.len(), 1_000_000);
         }
         let service = format!("web-{}", to + 1);
@@ -98,7 +98,7 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
 }
 
 #[test]
-fn a_machine_without_any_network_runs_pods_and_reaches_their_services() {
+fn a_host_without_any_network_runs_pods_and_reaches_their_services() {
     if !harness::is_possible() {
         return;
     }
@@ -109,9 +109,8 @@ fn a_machine_without_any_network_runs_pods_and_reaches_their_services() {
     cluster.wait_for("the pod", || cluster.ready_pods("app=web") == 1);
     let service = cluster.kubectl(&["get", "service", "web-1", "-o", "jsonpath={.spec.clusterIP}"]);
     let page = format!("http://{service}/name");
-    cluster.wait_for("the machine to reach the service", || {
-        cluster.nodes[0].machine.fetch(&page).as_deref() == Some("pod-1")
-    });
+    cluster
+        .wait_for("the host to reach the service", || cluster.nodes[0].host.fetch(&page).as_deref() == Some("pod-1"));
     cluster.wait_for("the pod to find it by name", || is_named(&cluster, "pod-1", "web-1", &[&service]));
     assert_eq!(fetch(&cluster, "pod-1", &service, 80, "name").as_deref().map(str::trim), Ok("pod-1"));
     let own = cluster.kubectl(&[
@@ -135,7 +134,7 @@ fn pods_reach_each_other_across_subnets() {
     cluster.wait_for_nodes(2);
     all_reach_each_other(&cluster, 1);
     for node in &cluster.nodes {
-        let routes = node.machine.run(&["ip", "route", "show"]);
+        let routes = node.host.run(&["ip", "route", "show"]);
         assert!(routes.lines().any(|route| route.starts_with("10.244.") && route.contains("knarr-vx")), "{routes}");
     }
 }
@@ -168,8 +167,8 @@ fn a_node_without_a_network_waits_for_one() {
         eprintln!("nothing is tested here: Debian's containernetworking-plugins are not installed");
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let configuration: &'static str = folder.path().to_string_lossy().into_owned().leak();
+    let directory = tempfile::tempdir().expect("a directory");
+    let configuration: &'static str = directory.path().to_string_lossy().into_owned().leak();
     let flags = vec!["--network", "none", "--cni-bin-dir", PLUGINS, "--cni-conf-dir", configuration];
     let cluster = Cluster::unready(Options { nodes: 1, server: flags, ..Options::default() });
     let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")]}"#;
@@ -183,14 +182,14 @@ fn a_node_without_a_network_waits_for_one() {
         {"type": "bridge", "bridge": "other0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
             "ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.244.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
         {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
-    let network = network.replace("DATA", &folder.path().join("addresses").to_string_lossy());
-    std::fs::write(folder.path().join("10-other.conflist"), network).expect("a configuration");
+    let network = network.replace("DATA", &directory.path().join("addresses").to_string_lossy());
+    std::fs::write(directory.path().join("10-other.conflist"), network).expect("a configuration");
     cluster.wait_for_nodes(1);
     cluster.apply(&pods().replace("node-2", "node-1"));
     cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
-    let links = cluster.nodes[0].machine.run(&["ip", "-o", "link", "show"]);
+    let links = cluster.nodes[0].host.run(&["ip", "-o", "link", "show"]);
     assert!(links.contains("other0") && !links.contains("knarr0"), "{links}");
-    // Services and names work on whatever network there is.
+    // Services and DNS work with any CNI plugin.
     let service = cluster.kubectl(&["get", "service", "web-2", "-o", "jsonpath={.spec.clusterIP}"]);
     cluster.wait_for("the service by name", || is_named(&cluster, "pod-1", "web-2", &[&service]));
     cluster

@@ -1,11 +1,11 @@
-//! An image of a registry that wants to know who asks.
+//! An image of a registry that requires authentication.
 
 use super::harness::{Cluster, PASSWORD, Registry, USER};
 
-/// One pod has the right word in its secret, the other a wrong one.
+/// One pod has the right password in its secret, the other a wrong one.
 pub fn a_secret_opens_a_registry(cluster: &Cluster) {
     let node = &cluster.nodes[0];
-    let registry = Registry::serve(&node.machine, 5000);
+    let registry = Registry::serve(&node.host, 5000);
     let image = registry.image.as_str();
     for (name, password) in [("right", PASSWORD), ("wrong", "barley")] {
         cluster.kubectl(&[
@@ -44,20 +44,20 @@ spec:
     let begins =
         format!("Back-off pulling image \"{image}\": ErrImagePull: failed to pull and unpack image \"{image}\": ");
     assert!(message.starts_with(&begins) && message.contains("401 Unauthorized"), "{message}");
-    let told = |pod: &str, reason: &str| {
+    let event = |pod: &str, reason: &str| {
         let selector = format!("involvedObject.name={pod},reason={reason}");
         cluster
             .try_kubectl(&["get", "events", "--field-selector", &selector, "-o", "jsonpath={..message}"])
             .unwrap_or_default()
     };
-    // Events are written beside the work they tell of.
+    // Events are written asynchronously.
     for (pod, reason, expected) in [
         ("pulls-right", "Pulled", format!("Successfully pulled image \"{image}\" in ")),
         ("pulls-wrong", "Failed", format!("Failed to pull image \"{image}\": failed to pull and unpack image")),
         ("pulls-wrong", "Failed", "Error: ErrImagePull".to_owned()),
         ("pulls-wrong", "BackOff", format!("Back-off pulling image \"{image}\"")),
     ] {
-        cluster.wait_for(&format!("{pod}: {reason}: {expected}"), || told(pod, reason).contains(&expected));
+        cluster.wait_for(&format!("{pod}: {reason}: {expected}"), || event(pod, reason).contains(&expected));
     }
     cluster.kubectl(&["delete", "pod", "pulls-right", "pulls-wrong", "--wait=false"]);
 }

@@ -1,4 +1,4 @@
-//! Stopping leaves pods alone; draining moves them; removing leaves nothing.
+//! Stopping keeps pods; draining evicts them; uninstalling leaves nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ spec:
     )
 }
 
-/// What of a node can be found on the machine.
+/// What can be found of a node on the host.
 #[derive(Debug, Default, PartialEq)]
 struct Traces {
     processes: Vec<String>,
@@ -40,7 +40,7 @@ impl Traces {
     fn of(node: &Node) -> Self {
         let data = node.data.to_string_lossy().into_owned();
         let lines = |text: String| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let ip = |words: &[&str]| node.machine.run(&[&["ip", "-o"], words].concat());
+        let ip = |words: &[&str]| node.host.run(&[&["ip", "-o"], words].concat());
         Traces {
             processes: processes(&data, &node.cgroup_root),
             mounts: lines(std::fs::read_to_string("/proc/mounts").unwrap())
@@ -52,8 +52,8 @@ impl Traces {
                 .iter()
                 .filter_map(|l| Some(l.split_whitespace().nth(3)?.to_owned()))
                 .collect(),
-            tables: node.machine.run(&["nft", "list", "tables"]),
-            routes: node.machine.run(&["ip", "route"]),
+            tables: node.host.run(&["nft", "list", "tables"]),
+            routes: node.host.run(&["ip", "route"]),
             cgroups: cgroups(&node.cgroup_root),
             files: [node.data.clone()].into_iter().filter(|path| path.exists()).collect(),
         }
@@ -65,7 +65,7 @@ fn processes(data: &str, cgroup_root: &str) -> Vec<String> {
     let found = entries.filter_map(|path| {
         let command = String::from_utf8_lossy(&std::fs::read(path.join("cmdline")).ok()?).replace('\0', " ");
         let cgroups = std::fs::read_to_string(path.join("cgroup")).ok()?;
-        // What has ended and only waits for its parent has no command.
+        // A zombie has no command line.
         let is_ours = command.contains(data) || cgroups.contains(&format!("{cgroup_root}/"));
         (is_ours && !command.is_empty()).then_some(command)
     });
@@ -79,7 +79,7 @@ fn cgroups(root: &str) -> Vec<PathBuf> {
     places.filter(|path| path.exists()).collect()
 }
 
-/// The network namespaces of the node's pods, and what the runtime keeps of them elsewhere.
+/// The network namespaces of the node's pods, and the runtime's files elsewhere.
 fn outside(node: &Node) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(node.data.join("network/leases/knarr")).into_iter().flatten().flatten() {
@@ -99,11 +99,11 @@ fn stopping_keeps_pods_and_removing_leaves_nothing() {
     if !harness::is_possible() {
         return;
     }
-    let machine = harness::Switch::new();
-    let clean_machine = machine.plug(99);
+    let host = harness::Switch::new();
+    let clean_machine = host.plug(99);
     let clean_links = clean_machine.run(&["ip", "-o", "link"]).lines().count();
     drop(clean_machine);
-    drop(machine);
+    drop(host);
 
     let mut cluster = Cluster::start(1);
     cluster.apply(&manifest(3));
@@ -151,7 +151,7 @@ fn draining_moves_pods_to_another_node() {
     let mut cluster = Cluster::start(2);
     cluster.apply(&manifest(4));
     cluster.wait_for("four pods", || cluster.ready_pods("app=stay") == 4);
-    let server = format!("https://{}:6443", cluster.nodes[0].machine.address);
+    let server = format!("https://{}:6443", cluster.nodes[0].host.address);
     let data = cluster.nodes[1].data.to_string_lossy().into_owned();
     let words = ["drain-and-stop", "--data-dir", &data, "--node-name", "node-2", "--server", &server];
     let drained = cluster.nodes[1].knarr(&words).output().expect("knarr runs");

@@ -1,6 +1,5 @@
-//! What pods may use and do use, on both kinds of cgroups: limits in the kernel, changes in place, kills for want of
-//! memory, evictions for want of room, statistics, and CPUs of one's own. The same tests run in a virtual machine whose
-//! kernel has the unified hierarchy (`make test-cgroup2`).
+//! Limits and usage of pods, on both cgroup versions: limits in the kernel, in-place changes, OOM kills, evictions by disk
+//! usage, statistics, and exclusive CPUs. The same tests run in a virtual machine with cgroup v2 (`make test-cgroup2`).
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +24,7 @@ spec:
     )
 }
 
-/// A value of the container's cgroup, in whichever hierarchy the machine has.
+/// A value of the container's cgroup, in either version.
 struct Kernel {
     path: String,
 }
@@ -61,7 +60,7 @@ impl Kernel {
         self.read("memory", "memory.limit_in_bytes", "memory.max")
     }
 
-    /// Microseconds of every hundred thousand.
+    /// Microseconds per hundred thousand.
     fn cpu_quota(&self) -> String {
         self.read("cpu", "cpu.cfs_quota_us", "cpu.max").split_whitespace().next().unwrap_or_default().to_owned()
     }
@@ -72,17 +71,17 @@ fn status(cluster: &Cluster, pod: &str, path: &str) -> String {
 }
 
 #[test]
-fn resources_hold_and_are_told() {
+fn resources_are_enforced_and_reported() {
     if !harness::is_possible() {
         return;
     }
     let mut cluster = Cluster::with(Options { nodes: 1, server: vec!["--pod-max-pids", "64"], ..Options::default() });
     limits_reach_the_kernel_and_change_in_place(&cluster);
-    pods_as_a_whole_have_limits_that_change(&cluster);
-    what_needs_too_much_memory_is_killed(&cluster);
-    what_takes_too_much_room_is_evicted(&cluster);
-    what_is_used_is_told(&cluster);
-    pods_go_when_memory_stays_low(&mut cluster);
+    pod_level_limits_can_change(&cluster);
+    containers_over_their_memory_limit_are_killed(&cluster);
+    pods_over_their_storage_limit_are_evicted(&cluster);
+    usage_is_reported(&cluster);
+    pods_are_evicted_when_memory_stays_low(&mut cluster);
 }
 
 fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
@@ -93,7 +92,7 @@ fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
     assert_eq!((kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()), ("67108864", "20000"));
     assert_eq!(kernel.above().read("pids", "pids.max", "pids.max"), "64");
     if Kernel::is_unified() {
-        // All processes of a container go together, and weigh what it requests.
+        // All processes of a container are killed together, and weigh what it requests.
         assert_eq!(kernel.read("", "", "memory.oom.group"), "1");
         assert_eq!(kernel.above().read("", "", "cpu.weight"), "4");
     }
@@ -106,7 +105,7 @@ fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
     assert_eq!(status(cluster, "limited", "containerStatuses[0].restartCount"), "0");
 }
 
-fn pods_as_a_whole_have_limits_that_change(cluster: &Cluster) {
+fn pod_level_limits_can_change(cluster: &Cluster) {
     let whole = "  resources: {limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}";
     cluster.apply(&pod("whole", "sleep 1000", "{}", whole));
     cluster.wait_for("the pod to run", || cluster.ready_pods("app=whole") == 1);
@@ -121,8 +120,8 @@ fn pods_as_a_whole_have_limits_that_change(cluster: &Cluster) {
     assert_eq!(status(cluster, "whole", "containerStatuses[0].restartCount"), "0");
 }
 
-/// The node is started again with a limit that all machines are below, while its pods run.
-fn pods_go_when_memory_stays_low(cluster: &mut Cluster) {
+/// Restarts the node with a threshold that every host is below, while its pods run.
+fn pods_are_evicted_when_memory_stays_low(cluster: &mut Cluster) {
     let node = &mut cluster.nodes[0];
     node.stop();
     node.add_flags(&["--eviction-soft", "memory.available<99%", "--eviction-soft-grace-period", "memory.available=5s"]);
@@ -138,7 +137,7 @@ fn pods_go_when_memory_stays_low(cluster: &mut Cluster) {
     assert!(message.starts_with("The node was low on resource: memory. Threshold quantity: "), "{message}");
 }
 
-fn what_needs_too_much_memory_is_killed(cluster: &Cluster) {
+fn containers_over_their_memory_limit_are_killed(cluster: &Cluster) {
     let volume = "    volumeMounts: [{name: memory, mountPath: /memory}]\n  volumes: [{name: memory, emptyDir: {medium: Memory}}]";
     let resources = "{limits: {memory: 24Mi}}";
     cluster.apply(&pod("hungry", "exec cat /dev/zero > /memory/file", resources, volume));
@@ -148,7 +147,7 @@ fn what_needs_too_much_memory_is_killed(cluster: &Cluster) {
     assert_eq!(status(cluster, "hungry", "containerStatuses[0].state.terminated.exitCode"), "137");
 }
 
-fn what_takes_too_much_room_is_evicted(cluster: &Cluster) {
+fn pods_over_their_storage_limit_are_evicted(cluster: &Cluster) {
     let volume =
         "    volumeMounts: [{name: disk, mountPath: /disk}]\n  volumes: [{name: disk, emptyDir: {sizeLimit: 1Mi}}]";
     let fill = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); cat /bin/busybox >> /disk/file; done; sleep 1000";
@@ -157,7 +156,7 @@ fn what_takes_too_much_room_is_evicted(cluster: &Cluster) {
     assert_eq!(status(cluster, "full", "message"), "Usage of EmptyDir volume \"disk\" exceeds the limit \"1Mi\".");
 }
 
-fn what_is_used_is_told(cluster: &Cluster) {
+fn usage_is_reported(cluster: &Cluster) {
     let page = |path: &str| cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/node-1/proxy{path}")]);
     let summary: serde_json::Value = serde_json::from_str(&page("/stats/summary")).expect("JSON");
     let pods = summary["pods"].as_array().expect("pods");
@@ -208,11 +207,11 @@ fn what_is_used_is_told(cluster: &Cluster) {
     assert_eq!(service, "True");
 }
 
-/// The node is started again while a pod has a device.
-fn devices_are_given_and_watched(cluster: &mut Cluster) {
-    let folder = cluster.nodes[0].data.join("kubelet/device-plugins");
-    cluster.wait_for("the node to listen for plugins", || DevicePlugin::is_awaited(&folder));
-    let plugin = DevicePlugin::serve(&folder);
+/// Restarts the node while a pod has a device.
+fn devices_are_allocated_and_watched(cluster: &mut Cluster) {
+    let directory = cluster.nodes[0].data.join("kubelet/device-plugins");
+    cluster.wait_for("the node to listen for plugins", || DevicePlugin::is_awaited(&directory));
+    let plugin = DevicePlugin::serve(&directory);
     cluster.wait_for("the plugin to be known", || plugin.register());
     let allocatable = |cluster: &Cluster| {
         let path = format!("jsonpath={{.status.allocatable.{}}}", RESOURCE.replace('.', "\\."));
@@ -233,27 +232,27 @@ fn devices_are_given_and_watched(cluster: &mut Cluster) {
     cluster.nodes[0].kill();
     cluster.nodes[0].start();
     drop(plugin);
-    cluster.wait_for("the node to listen again", || DevicePlugin::is_awaited(&folder));
-    let plugin = DevicePlugin::serve(&folder);
+    cluster.wait_for("the node to listen again", || DevicePlugin::is_awaited(&directory));
+    let plugin = DevicePlugin::serve(&directory);
     cluster.wait_for("the plugin to be known again", || plugin.register());
     cluster.wait_for("all to be well", || allocatable(cluster) == "2" && is_well(cluster, "Healthy Healthy"));
     assert_eq!(status(cluster, "device", "containerStatuses[0].restartCount"), "0");
     cluster.apply(&pod("second", "true", &resources.replace(": 2", ": 1"), ""));
     let reason = "conditions[?(@.type==\"PodScheduled\")].message";
-    cluster.wait_for("the second to be told that none is free", || {
+    cluster.wait_for("the second pod to wait for a free device", || {
         status(cluster, "second", reason).contains(&format!("Insufficient {RESOURCE}"))
     });
 }
 
 #[test]
-fn whole_cpus_and_devices_are_given_to_those_who_ask() {
+fn whole_cpus_and_devices_are_allocated() {
     let several = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
     if !harness::is_possible() || !several {
         return;
     }
     let flags = vec!["--cpu-manager-policy", "static", "--system-reserved", "cpu=500m"];
     let mut cluster = Cluster::with(Options { nodes: 1, server: flags, ..Options::default() });
-    devices_are_given_and_watched(&mut cluster);
+    devices_are_allocated_and_watched(&mut cluster);
     cluster.apply(&pod("shared", "sleep 1000", "{}", ""));
     cluster.wait_for("the first pod to run", || cluster.ready_pods("app=shared") == 1);
     let cpus = |pod: &str| {

@@ -1,5 +1,5 @@
-//! What pods can ask of a node, on two of them and with the real kubectl: volumes, probes, init containers and sidecars,
-//! commands in containers, logs and forwarded ports, images of a registry with a secret.
+//! Features of pods, on two nodes and with the real kubectl: volumes, probes, init containers and sidecars, exec, logs and
+//! port forwarding, images of a registry with a secret.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
@@ -7,10 +7,10 @@ use std::process::{Child, Stdio};
 use super::harness::{self, Cluster, GrpcHealth, IMAGE, Options};
 use super::{log_rotation, pulling};
 
-/// A pod whose log, or whose event, shows that it got what it asked for.
+/// A pod whose log or event shows that its volume works.
 struct Row {
     name: &'static str,
-    /// More of the container, and more of the pod: the volume is called `v`.
+    /// Additions to the container and to the pod: the volume is called `v`.
     mount: &'static str,
     volume: &'static str,
     script: &'static str,
@@ -29,7 +29,7 @@ const fn row(
 
 const AT_V: &str = "volumeMounts: [{name: v, mountPath: /v}]";
 
-/// FOLDER is a folder on the nodes, SOCKET that of their containerd.
+/// FOLDER stands for a directory on the nodes, SOCKET for the socket of their containerd.
 #[rustfmt::skip]
 const VOLUMES: &[Row] = &[
     row("empty-disk", AT_V, "emptyDir: {}", "echo kept > /v/file; cat /v/file; busybox stat -c %a /v", "kept\n777"),
@@ -64,7 +64,7 @@ const VOLUMES: &[Row] = &[
     row("group", AT_V, "emptyDir: {}\n  securityContext: {fsGroup: 4242, runAsUser: 1000, runAsNonRoot: true}", "touch /v/x; busybox stat -c '%u %g' /v/x", "1000 4242"),
 ];
 
-fn claims(folder: &str) -> String {
+fn claims(directory: &str) -> String {
     let volume = |name: &str, source: &str, more: &str| {
         format!(
             r#"
@@ -87,15 +87,15 @@ spec: {{accessModes: [ReadWriteOnce], storageClassName: {name}, resources: {{req
     };
     let on_second = "nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node-2]}]}]}}";
     [
-        volume("on-host", &format!("hostPath: {{path: {folder}/claimed, type: DirectoryOrCreate}}"), ""),
-        volume("on-disk", &format!("local: {{path: {folder}/there}}"), on_second),
+        volume("on-host", &format!("hostPath: {{path: {directory}/claimed, type: DirectoryOrCreate}}"), ""),
+        volume("on-disk", &format!("local: {{path: {directory}/there}}"), on_second),
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: content}\ndata: {a: apple, b: plum}\n".to_owned(),
         "apiVersion: v1\nkind: Secret\nmetadata: {name: hidden}\nstringData: {word: sesame}\n".to_owned(),
     ]
     .join("\n---\n")
 }
 
-/// Pods are put on both nodes by turns, unless their volume says where they belong.
+/// Pods alternate between both nodes, unless their volume decides.
 fn pod(number: usize, row: &Row) -> String {
     let Row { name, mount, volume, script, .. } = row;
     let node = match volume.contains("on-disk") {
@@ -124,7 +124,7 @@ spec:
 }
 
 #[test]
-fn two_nodes_do_what_pods_ask_for() {
+fn two_nodes_support_the_features_of_pods() {
     if !harness::is_possible() {
         return;
     }
@@ -133,29 +133,29 @@ fn two_nodes_do_what_pods_ask_for() {
     volumes_hold_what_they_should(&cluster);
     let talker = log_rotation::Talker::start(&cluster);
     probes_decide(&cluster);
-    containers_start_and_end_in_order(&cluster);
+    containers_start_and_stop_in_order(&cluster);
     kubectl_reaches_into_pods(&cluster);
     pulling::a_secret_opens_a_registry(&cluster);
     talker.was_heard_over_a_rotation(&cluster);
 }
 
 fn volumes_hold_what_they_should(cluster: &Cluster) {
-    let folder = cluster.nodes[0].data.with_file_name("on-host");
-    std::fs::create_dir_all(folder.join("there")).expect("a folder");
-    std::fs::write(folder.join("there/file"), "here\n").expect("a file");
-    let folder = folder.to_string_lossy().into_owned();
+    let directory = cluster.nodes[0].data.with_file_name("on-host");
+    std::fs::create_dir_all(directory.join("there")).expect("a directory");
+    std::fs::write(directory.join("there/file"), "here\n").expect("a file");
+    let directory = directory.to_string_lossy().into_owned();
     let socket = cluster.nodes[0].data.join("containerd/containerd.sock").to_string_lossy().into_owned();
-    let placed = |text: &str| text.replace("FOLDER", &folder).replace("SOCKET", &socket);
-    cluster.apply(&claims(&folder));
+    let placed = |text: &str| text.replace("FOLDER", &directory).replace("SOCKET", &socket);
+    cluster.apply(&claims(&directory));
     let manifests: Vec<String> = VOLUMES.iter().enumerate().map(|(number, row)| placed(&pod(number, row))).collect();
     cluster.apply(&manifests.join("---"));
     let mut wrong = Vec::new();
     for row in VOLUMES {
         let expected = placed(row.expected);
-        if let Some(complaint) = expected.strip_prefix('!') {
-            cluster.wait_for(&format!("the complaint of {}", row.name), || {
+        if let Some(error) = expected.strip_prefix('!') {
+            cluster.wait_for(&format!("the error of {}", row.name), || {
                 let selector = format!("involvedObject.name={},reason=FailedMount", row.name);
-                let told = cluster.try_kubectl(&[
+                let event = cluster.try_kubectl(&[
                     "get",
                     "events",
                     "--field-selector",
@@ -163,7 +163,7 @@ fn volumes_hold_what_they_should(cluster: &Cluster) {
                     "-o",
                     "jsonpath={..message}",
                 ]);
-                told.unwrap_or_default().contains(complaint)
+                event.unwrap_or_default().contains(error)
             });
             continue;
         }
@@ -191,7 +191,7 @@ fn content_follows_its_source(cluster: &Cluster) {
     cluster.wait_for("the reader to see the change", || phase(cluster, "reader") == "Succeeded");
 }
 
-/// Handlers that succeed and that fail, in pods that answer on port 8080 and, by the test's own server, gRPC on 5005.
+/// Handlers that succeed and that fail, in pods that serve port 8080 and, by the test's own server, gRPC on 5005.
 const HANDLERS: [(&str, &str, &str); 4] = [
     ("exec", r#"exec: {command: ["true"]}"#, r#"exec: {command: ["false"]}"#),
     ("http", "httpGet: {port: 8080, path: /}", "httpGet: {port: 8080, path: /missing}"),
@@ -217,13 +217,13 @@ spec:
     command: ["sh", "-c", "mkdir -p /www; echo well > /www/index.html; exec httpd -f -p {} -h /www"]
 {probes}
 "#,
-        // On the node's own network each would want the same port.
+        // On the node's network each would need the same port.
         if host_network { "127.0.0.1:0" } else { "8080" },
     )
 }
 
 fn probes_decide(cluster: &Cluster) {
-    let _servers: Vec<GrpcHealth> = cluster.nodes.iter().map(|node| GrpcHealth::serve(&node.machine, 5005)).collect();
+    let _servers: Vec<GrpcHealth> = cluster.nodes.iter().map(|node| GrpcHealth::serve(&node.host, 5005)).collect();
     let probe = |kind: &str, handler: &str, threshold: u32| {
         format!("    {kind}Probe: {{{handler}, periodSeconds: 1, failureThreshold: {threshold}, timeoutSeconds: 5}}\n")
     };
@@ -240,7 +240,7 @@ fn probes_decide(cluster: &Cluster) {
     let field = |pod: &str, path: &str| {
         cluster.try_kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={{.status.{path}}}")]).unwrap_or_default()
     };
-    let told = |pod: &str, reason: &str| {
+    let event = |pod: &str, reason: &str| {
         let selector = format!("involvedObject.name={pod},reason={reason}");
         cluster
             .try_kubectl(&["get", "events", "--field-selector", &selector, "-o", "jsonpath={..message}"])
@@ -254,17 +254,17 @@ fn probes_decide(cluster: &Cluster) {
             cluster.wait_for(&format!("{pod} to be restarted"), || {
                 field(&pod, "containerStatuses[0].restartCount").parse::<u32>().is_ok_and(|count| count > 0)
             });
-            // Events are written beside the work they tell of.
+            // Events are written asynchronously.
             for (reason, expected) in [
                 ("Killing", format!("failed {kind} probe, will be restarted")),
                 ("Unhealthy", format!("{shown} probe failed")),
             ] {
-                cluster.wait_for(&format!("{pod}: {reason}: {expected}"), || told(&pod, reason).contains(&expected));
+                cluster.wait_for(&format!("{pod}: {reason}: {expected}"), || event(&pod, reason).contains(&expected));
             }
         }
         let pod = format!("{name}-readiness");
         cluster.wait_for(&format!("{pod} to be found unready"), || {
-            told(&pod, "Unhealthy").contains("Readiness probe failed")
+            event(&pod, "Unhealthy").contains("Readiness probe failed")
         });
         assert_eq!(field(&pod, "containerStatuses[0].ready"), "false", "{pod}");
         for pod in [pod, well] {
@@ -274,19 +274,19 @@ fn probes_decide(cluster: &Cluster) {
     cluster.kubectl(&["delete", "pods", "-l", "probed", "--wait=false"]);
 }
 
-fn containers_start_and_end_in_order(cluster: &Cluster) {
+fn containers_start_and_stop_in_order(cluster: &Cluster) {
     let say = |text: &str| format!("echo {text} >> /v/story");
     let container = |name: &str, more: &str, script: &str| {
         format!("  - name: {name}\n    image: {IMAGE}\n    command: [\"sh\", \"-c\", {script:?}]\n    {AT_V}\n{more}")
     };
-    // Each waits for its end, tells of it, and takes a moment.
+    // Each waits for its termination, records it, and takes a moment.
     let lasting = |name: &str| {
         let (begins, ends) = (say(&format!("{name} begins")), say(&format!("{name} ends")));
         format!("{begins}; trap '{ends}; exit 0' TERM; while true; do sleep 0.05; done")
     };
-    let folder = cluster.nodes[0].data.with_file_name("on-host").join("story");
+    let directory = cluster.nodes[0].data.with_file_name("on-host").join("story");
     let hook = format!("    lifecycle: {{preStop: {{exec: {{command: [\"sh\", \"-c\", \"{}\"]}}}}}}\n", say("hook"));
-    let begun = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/story"]}, periodSeconds: 1}
+    let started = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/story"]}, periodSeconds: 1}
     restartPolicy: Always
 "#;
     cluster.apply(&format!(
@@ -303,27 +303,27 @@ spec:
   volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]
 "#,
         container("first", "", &say("first")),
-        container("side", begun, &lasting("side")),
+        container("side", started, &lasting("side")),
         container("second", "", &say("second")),
         container("main", &hook, &lasting("main")),
-        folder.display(),
+        directory.display(),
     ));
     cluster.wait_for("the pod to be ready", || cluster.ready_pods("app=ordered") == 1);
     cluster.wait_for("the main container to begin", || {
-        std::fs::read_to_string(folder.join("story")).is_ok_and(|story| story.contains("main begins"))
+        std::fs::read_to_string(directory.join("story")).is_ok_and(|story| story.contains("main begins"))
     });
     cluster.kubectl(&["delete", "pod", "ordered"]);
-    let story = std::fs::read_to_string(folder.join("story")).expect("the story");
+    let story = std::fs::read_to_string(directory.join("story")).expect("the story");
     let lines: Vec<&str> = story.lines().collect();
     assert_eq!(lines, ["first", "side begins", "second", "main begins", "hook", "main ends", "side ends"]);
 }
 
-/// `kubectl port-forward` for as long as this lives.
+/// A running `kubectl port-forward`.
 struct Forwarded(Child);
 
 impl Drop for Forwarded {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -340,7 +340,7 @@ fn kubectl_reaches_into_pods(cluster: &Cluster) {
     let nodes = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     assert!(nodes.contains("node-1") && nodes.contains("node-2"), "{nodes}");
 
-    // Ready means no more than started here.
+    // Ready only means started here.
     let listens = ["exec", "shell", "--", "sh", "-c", "nc -w 1 127.0.0.1 8080 </dev/null"];
     cluster.wait_for("the pod to listen", || cluster.try_kubectl(&listens).is_ok());
     cluster.wait_for("all that it said", || cluster.kubectl(&["logs", "shell"]) == "said\nmore");
@@ -353,19 +353,19 @@ fn kubectl_reaches_into_pods(cluster: &Cluster) {
     let mut command = cluster.kubectl_command(&["port-forward", "pod/shell", ":8080"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl runs");
     let mut line = String::new();
-    // It tells of every connection, and ends when nobody listens.
+    // It logs every connection, and exits when nobody reads.
     let mut output = BufReader::new(child.stdout.take().expect("its output"));
     output.read_line(&mut line).expect("a line");
     let _forwarded = Forwarded(child);
     let port: u16 =
         line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).expect("a port");
-    let page = cluster.nodes[0].machine.within(|| {
+    let page = cluster.nodes[0].host.within(|| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the forwarded port");
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a request");
-        let mut answer = Vec::new();
-        // What came counts: kubectl may reset the connection once the pod has closed it.
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        // Received bytes count: kubectl may reset the connection once the pod has closed it.
+        let _ = stream.read_to_end(&mut response);
+        String::from_utf8_lossy(&response).into_owned()
     });
     assert!(page.ends_with("page\n"), "{page}");
 }

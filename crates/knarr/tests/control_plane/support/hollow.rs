@@ -1,4 +1,4 @@
-//! Nodes that only say they run pods: bound pods become ready, pods of jobs succeed, deleted pods go.
+//! Hollow nodes, which only pretend to run pods: bound pods become ready, pods of Jobs succeed, deleted pods are removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const REQUESTS_AT_ONCE: usize = 32;
 
-/// Nodes whose tasks end when this is dropped.
+/// Nodes whose tasks stop on drop.
 pub struct HollowNodes {
     _tasks: JoinSet<()>,
 }
@@ -35,7 +35,7 @@ impl HollowNodes {
     }
 }
 
-/// Makes a node that is ready and has the room, in a zone unless that is empty.
+/// Creates a ready node with these allocatable resources, in a zone unless that is empty.
 pub async fn register(client: &Client, name: &str, zone: &str, room: &Value) {
     let mut labels = json!({"kubernetes.io/hostname": name});
     if !zone.is_empty() {
@@ -43,7 +43,7 @@ pub async fn register(client: &Client, name: &str, zone: &str, room: &Value) {
     }
     let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).expect("a node");
     let nodes: Api<Node> = Api::all(client.clone());
-    nodes.create(&PostParams::default(), &node).await.expect("a node is made");
+    nodes.create(&PostParams::default(), &node).await.expect("a node is created");
     let now = knarr_client::time::now();
     let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [
         {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
@@ -55,14 +55,14 @@ pub async fn register(client: &Client, name: &str, zone: &str, room: &Value) {
     nodes.patch(name, &PatchParams::default(), &untainted).await.expect("the node is open to pods");
 }
 
-/// Tells in time that the nodes are alive.
+/// Renews the nodes' leases.
 async fn beat(client: Client, names: Vec<String>) {
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     loop {
         for name in &names {
             let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
                 "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": knarr_client::time::now_micro()}});
-            // One that fails is made good by the next.
+            // A failure is repaired by the next renewal.
             let _ = leases.patch(name, &PatchParams::apply("hollow").force(), &Patch::Apply(lease)).await;
         }
         tokio::time::sleep(HEARTBEAT).await;
@@ -96,8 +96,8 @@ async fn play(client: Client) {
 
 fn is_to_act(pod: &Pod) -> bool {
     let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    let begun = knarr_client::pod::phase(pod) != "Pending";
-    is_bound && (!begun || pod.metadata.deletion_timestamp.is_some())
+    let started = knarr_client::pod::phase(pod) != "Pending";
+    is_bound && (!started || pod.metadata.deletion_timestamp.is_some())
 }
 
 async fn act(client: Client, pod: &Pod) -> kube::Result<()> {

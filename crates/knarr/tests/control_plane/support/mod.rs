@@ -1,4 +1,4 @@
-//! A control plane that ends with the test, and what tests ask of it.
+//! A control plane that stops with the test, and helpers.
 
 pub mod hollow;
 
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use knarr_client::kube::Client;
 
-/// Long enough for a loaded machine; what is waited for usually comes within seconds.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Long enough for a loaded host; states are usually reached within seconds.
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Processes by a name of the test's choosing.
+/// Processes by name.
 pub struct ControlPlane {
     directory: tempfile::TempDir,
     processes: BTreeMap<String, Process>,
@@ -32,7 +32,7 @@ impl ControlPlane {
         plane
     }
 
-    /// The API server alone.
+    /// Only the API server.
     pub fn api_server() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut plane = ControlPlane { directory, processes: BTreeMap::new() };
@@ -55,7 +55,7 @@ impl ControlPlane {
         plane
     }
 
-    /// Starts a component under a name; `arguments` begin with its command.
+    /// Starts a component under a name; `arguments` start with its command.
     pub fn add(&mut self, name: &str, arguments: &[&str]) {
         let kubeconfig = self.kubeconfig().to_string_lossy().into_owned();
         let mut all: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
@@ -63,21 +63,21 @@ impl ControlPlane {
         self.run(name, &all);
     }
 
-    /// Ends a process as a failing machine would (SIGKILL).
+    /// Kills a process (SIGKILL).
     pub fn kill(&mut self, name: &str) {
         let process = self.processes.get_mut(name).expect("a running process");
         process.child.kill().expect("it can be killed");
         process.child.wait().expect("it has ended");
     }
 
-    /// Kills a process and starts it anew.
+    /// Kills a process and starts it again.
     pub fn restart(&mut self, name: &str) {
         self.kill(name);
         let arguments = self.processes[name].arguments.clone();
         self.run(name, &arguments);
     }
 
-    /// Starts anew those of the processes that have ended by themselves.
+    /// Restarts the processes that have exited by themselves.
     pub fn revive(&mut self, names: &[&str]) {
         for name in names {
             if self.ended(name).is_some() {
@@ -96,7 +96,7 @@ impl ControlPlane {
         self.processes[name].child.id()
     }
 
-    /// How the process ended, if it has.
+    /// The exit status of a process, if it has exited.
     pub fn ended(&mut self, name: &str) -> Option<ExitStatus> {
         self.processes.get_mut(name)?.child.try_wait().expect("its state is known")
     }
@@ -109,7 +109,7 @@ impl ControlPlane {
         knarr_client::connect(Some(&self.kubeconfig()), "test").await.expect("a client")
     }
 
-    /// What kubectl prints, or what it complains of.
+    /// The output of kubectl, or its error.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("kubectl")
             .arg("--kubeconfig")
@@ -135,9 +135,9 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // The API server comes first by name and goes last, so that nobody complains of its absence.
+        // The API server is first by name and stopped last, so that other components log no errors.
         for process in self.processes.values_mut().rev() {
-            // A process that has ended already needs no ending.
+            // The process may have exited already.
             let _ = process.child.kill();
             let _ = process.child.wait();
         }
@@ -145,26 +145,26 @@ impl Drop for ControlPlane {
 }
 
 pub fn wait_for(what: &str, mut come: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !come() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < TIMEOUT, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Waits until the answer satisfies, and returns it.
+/// Waits until the result satisfies a condition, and returns it.
 pub async fn until<T, F: Future<Output = T>>(
     what: &str,
     mut ask: impl FnMut() -> F,
     mut satisfies: impl FnMut(&T) -> bool,
 ) -> T {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        let answer = ask().await;
-        if satisfies(&answer) {
-            return answer;
+        let response = ask().await;
+        if satisfies(&response) {
+            return response;
         }
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < TIMEOUT, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

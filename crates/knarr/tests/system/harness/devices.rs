@@ -1,4 +1,4 @@
-//! A device plugin: two devices called `a` and `b`, of which `b` may fall ill.
+//! A device plugin with two devices, `a` and `b`, of which `b` may become unhealthy.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 
-/// Serves for as long as it lives.
+/// Serves until dropped.
 pub struct DevicePlugin {
     runtime: Option<tokio::runtime::Runtime>,
-    folder: PathBuf,
+    directory: PathBuf,
     is_well: watch::Sender<bool>,
 }
 
@@ -22,37 +22,37 @@ pub const RESOURCE: &str = "example.com/dongle";
 const SOCKET: &str = "dongle.sock";
 
 impl DevicePlugin {
-    /// `folder` is where the node looks for plugins.
-    pub fn serve(folder: &Path) -> Self {
+    /// `directory` is the node's plugin directory.
+    pub fn serve(directory: &Path) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let (is_well, news) = watch::channel(true);
-        let path = folder.join(SOCKET);
+        let path = directory.join(SOCKET);
         runtime.spawn(async move {
             let listener = tokio::net::UnixListener::bind(path).expect("a socket");
             while let Ok((stream, _)) = listener.accept().await {
                 let news = news.clone();
-                let service = hyper::service::service_fn(move |request| answer(request, news.clone()));
+                let service = hyper::service::service_fn(move |request| response(request, news.clone()));
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
             }
         });
-        DevicePlugin { runtime: Some(runtime), folder: folder.to_path_buf(), is_well }
+        DevicePlugin { runtime: Some(runtime), directory: directory.to_path_buf(), is_well }
     }
 
-    /// Whether the node listens for plugins. It clears the folder before it does.
-    pub fn is_awaited(folder: &Path) -> bool {
-        std::os::unix::net::UnixStream::connect(folder.join("kubelet.sock")).is_ok()
+    /// Whether the node listens for plugins. It clears the directory before it does.
+    pub fn is_awaited(directory: &Path) -> bool {
+        std::os::unix::net::UnixStream::connect(directory.join("kubelet.sock")).is_ok()
     }
 
-    /// Makes itself known to the node, as plugins do whenever it was started anew.
+    /// Registers with the node, as plugins do whenever the node was restarted.
     pub fn register(&self) -> bool {
         let request: Vec<u8> = [(1, "v1beta1"), (2, SOCKET), (3, RESOURCE)]
             .iter()
             .flat_map(|(tag, word)| field(*tag, word.as_bytes()))
             .collect();
         let call = async {
-            let stream = tokio::net::UnixStream::connect(self.folder.join("kubelet.sock")).await.ok()?;
+            let stream = tokio::net::UnixStream::connect(self.directory.join("kubelet.sock")).await.ok()?;
             let (mut sender, connection) =
                 hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.ok()?;
             tokio::spawn(connection);
@@ -61,15 +61,15 @@ impl DevicePlugin {
                 .header("te", "trailers")
                 .body(Full::new(framed(&request)))
                 .ok()?;
-            let answer = sender.send_request(request).await.ok()?;
-            let early = answer.headers().get("grpc-status").cloned();
-            let trailers = answer.into_body().collect().await.ok()?.trailers().cloned().unwrap_or_default();
+            let response = sender.send_request(request).await.ok()?;
+            let early = response.headers().get("grpc-status").cloned();
+            let trailers = response.into_body().collect().await.ok()?.trailers().cloned().unwrap_or_default();
             Some(early.as_ref().or(trailers.get("grpc-status"))? == "0")
         };
         self.runtime.as_ref().and_then(|runtime| runtime.block_on(call)).unwrap_or(false)
     }
 
-    /// Whether the second device is well from now on.
+    /// Sets the health of the second device.
     pub fn set_well(&self, is_well: bool) {
         self.is_well.send_replace(is_well);
     }
@@ -85,7 +85,7 @@ impl Drop for DevicePlugin {
 
 type Frames = futures::stream::BoxStream<'static, Result<Frame<Bytes>, Infallible>>;
 
-async fn answer(
+async fn response(
     request: Request<Incoming>,
     news: watch::Receiver<bool>,
 ) -> Result<Response<StreamBody<Frames>>, Infallible> {
@@ -107,7 +107,7 @@ async fn answer(
     Ok(response)
 }
 
-/// The state now, and each that follows.
+/// The current state, and each later one.
 fn states(news: watch::Receiver<bool>) -> impl futures::Stream<Item = bool> {
     futures::stream::unfold((news, true), |(mut news, is_first)| async move {
         if !is_first && news.changed().await.is_err() {
@@ -123,7 +123,7 @@ fn devices(is_well: bool) -> Vec<u8> {
     [device("a", "Healthy"), device("b", if is_well { "Healthy" } else { "Unhealthy" })].concat()
 }
 
-/// What a container gets is named in its environment; the ids are the only letters in the request.
+/// A container's devices are in its environment; their ids are the only letters in the request.
 fn allocation(asked: &[u8]) -> Vec<u8> {
     let ids: Vec<String> =
         asked.iter().filter(|byte| matches!(**byte, b'a' | b'b')).map(|byte| char::from(*byte).to_string()).collect();

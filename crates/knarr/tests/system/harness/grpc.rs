@@ -1,4 +1,4 @@
-//! A gRPC health service on a machine: all are well but the service called `sick`.
+//! A gRPC health service on a host: all services are healthy except `sick`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,29 +10,29 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 
-use super::machine::Machine;
+use super::host::TestHost;
 
-/// Serves for as long as it lives.
+/// Serves until dropped.
 pub struct GrpcHealth(Option<tokio::runtime::Runtime>);
 
-/// Messages have a byte for compression and four for their length; the first field says 1 for well and 2 for not.
+/// Messages have a compression byte and four length bytes; the first field is 1 for serving and 2 for not serving.
 const WELL: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 const SICK: &[u8] = &[0, 0, 0, 0, 2, 8, 2];
 
 impl GrpcHealth {
-    pub fn serve(machine: &Machine, port: u16) -> Self {
+    pub fn serve(host: &TestHost, port: u16) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        // A socket stays in the network it was made in, whoever uses it.
-        let socket = machine.within(|| std::net::TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))));
+        // A socket stays in the network namespace in which it was created.
+        let socket = host.within(|| std::net::TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))));
         let socket = socket.expect("a free port");
         socket.set_nonblocking(true).expect("a socket");
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(socket).expect("a listener");
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
-                    let service = TowerToHyperService::new(tower::service_fn(answer));
-                    // A peer that goes away is not our concern.
+                    let service = TowerToHyperService::new(tower::service_fn(response));
+                    // A closed connection is not an error.
                     let _ = Builder::new(TokioExecutor::new())
                         .http2_only()
                         .serve_connection(TokioIo::new(stream), service)
@@ -44,7 +44,7 @@ impl GrpcHealth {
     }
 }
 
-async fn answer<B>(
+async fn response<B>(
     request: Request<B>,
 ) -> Result<Response<impl http_body_util::BodyExt<Data = Bytes, Error = Infallible>>, Infallible>
 where

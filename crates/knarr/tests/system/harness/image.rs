@@ -1,12 +1,12 @@
-//! The image that test pods run: busybox, so that it can be made without a registry.
+//! The image of test pods: busybox, so that it can be built without a registry.
 
 use std::path::Path;
 
 use knarr_cri::containerd::ImageArchive;
 
-/// Has no entry point: a container says its whole command.
+/// Has no entry point: containers give a full command.
 pub const IMAGE: &str = "localhost/knarr/busybox:1";
-/// The names under which users know such images; the second serves HTTP on port 80.
+/// The usual names of such images; the second serves HTTP on port 80.
 const BUSYBOX: &str = "docker.io/library/busybox:1";
 const NGINX: &str = "docker.io/library/nginx:1";
 
@@ -15,16 +15,16 @@ const APPLETS: [&str; 20] = [
     "sleep", "test", "touch", "true", "false", "wget",
 ];
 
-/// Puts the images' archives into a folder from which a node loads images.
-pub fn write(folder: &Path) {
-    std::fs::create_dir_all(folder).expect("a folder for images");
+/// Writes the archives into a node's images directory.
+pub fn write(directory: &Path) {
+    std::fs::create_dir_all(directory).expect("a directory for images");
     let busybox = busybox(ImageArchive::new(IMAGE).also_named(BUSYBOX)).build();
-    std::fs::write(folder.join("busybox.tar"), busybox).expect("an archive");
+    std::fs::write(directory.join("busybox.tar"), busybox).expect("an archive");
     let web = busybox_with_page(ImageArchive::new(NGINX)).entrypoint(&["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);
-    std::fs::write(folder.join("nginx.tar"), web.build()).expect("an archive");
+    std::fs::write(directory.join("nginx.tar"), web.build()).expect("an archive");
 }
 
-/// An archive of an image that no node has from the beginning.
+/// An archive of an image that no node has initially.
 pub fn private(name: &str) -> Vec<u8> {
     busybox(ImageArchive::new(name)).file("etc/private", 0o644, name.as_bytes()).build()
 }

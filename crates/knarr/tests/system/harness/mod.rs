@@ -1,6 +1,6 @@
-//! Whole clusters for tests: real processes, each node in a network namespace of its own on one switch, with a data
-//! directory, a containerd and a cgroup of its own. Everything goes when the [`Cluster`] is dropped, by the very command
-//! that users remove a node with.
+//! Whole clusters for tests: real processes, each node in its own network namespace on one switch, with its own data
+//! directory, containerd and cgroup. Dropping the [`Cluster`] removes everything, by the same command with which users
+//! uninstall a node.
 //!
 //! A test reads like this:
 //! ```ignore
@@ -17,36 +17,35 @@
 mod cluster;
 mod devices;
 mod grpc;
+mod host;
 mod image;
-mod machine;
 mod node;
 mod registry;
 
 pub use cluster::{Cluster, Options, turn};
 pub use devices::{DevicePlugin, RESOURCE};
 pub use grpc::GrpcHealth;
+pub use host::{Switch, TestHost};
 pub use image::{IMAGE, write as write_images};
-pub use machine::{Machine, Switch};
 pub use node::Node;
 pub use registry::{PASSWORD, Registry, USER};
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Long enough for a loaded machine; what is waited for usually comes within a second.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Long enough for a loaded host; states are usually reached within a second.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a state is waited for. On a machine that is only emulated everything takes longer: `KNARR_TEST_PATIENCE` says
-/// how many seconds.
-pub fn patience() -> Duration {
-    let chosen = std::env::var("KNARR_TEST_PATIENCE").ok().and_then(|seconds| seconds.parse().ok());
-    chosen.map_or(PATIENCE, Duration::from_secs)
+/// How long to wait for a state. An emulated host is slower: `KNARR_TEST_TIMEOUT` sets the number of seconds.
+pub fn wait_timeout() -> Duration {
+    let chosen = std::env::var("KNARR_TEST_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
+    chosen.map_or(TIMEOUT, Duration::from_secs)
 }
 
-/// Whether this machine can run nodes: root, and the programs that a node needs.
+/// Whether this host can run nodes: root, and the programs that a node needs.
 pub fn is_possible() -> bool {
-    let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
-    let found = |name: &str| folders.iter().any(|folder| Path::new(folder).join(name).exists());
+    let directories = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
+    let found = |name: &str| directories.iter().any(|directory| Path::new(directory).join(name).exists());
     let missing: Vec<&str> = ["containerd", "runc", "nft", "ip", "nsenter"].into_iter().filter(|n| !found(n)).collect();
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root || !missing.is_empty() || !Path::new("/bin/busybox").exists() {
@@ -56,17 +55,17 @@ pub fn is_possible() -> bool {
     true
 }
 
-/// An address without the form that a listener for both families gives it.
+/// An IPv4-mapped address as IPv4.
 pub fn plain(address: &str) -> &str {
     let inner = address.trim_matches(['[', ']']);
     inner.strip_prefix("::ffff:").unwrap_or(inner)
 }
 
-/// Waits for a state; panics with what was waited for when it does not come.
+/// Waits for a state; panics on a timeout.
 pub fn wait_for(what: &str, mut come: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !come() {
-        assert!(begun.elapsed() < patience(), "waited in vain for {what}");
+        assert!(started.elapsed() < wait_timeout(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,15 +1,15 @@
-//! One node: a machine, its files, and the Knarr that runs on it.
+//! One node: a host, its files, and the Knarr process on it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::machine::Machine;
+use super::host::TestHost;
 use super::{image, wait_for};
 
 pub struct Node {
     pub name: String,
-    pub machine: Machine,
+    pub host: TestHost,
     pub data: PathBuf,
     pub cgroup_root: String,
     arguments: Vec<String>,
@@ -17,33 +17,33 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that has not been started. `arguments` come after those that every node has.
-    pub fn new(machine: Machine, name: &str, role: &str, folder: &Path, arguments: Vec<String>) -> Self {
-        let data = folder.join(name);
+    /// A node that is not started. `arguments` are added to those of every node.
+    pub fn new(host: TestHost, name: &str, role: &str, directory: &Path, arguments: Vec<String>) -> Self {
+        let data = directory.join(name);
         image::write(&data.join("images"));
-        let cgroup_root = format!("/{}", machine.name);
+        let cgroup_root = format!("/{}", host.name);
         let mut all = vec![role.to_owned()];
         for (flag, value) in [
             ("--data-dir", data.to_string_lossy().into_owned()),
             ("--node-name", name.to_owned()),
             ("--cgroup-root", cgroup_root.clone()),
-            // How full the tester's disk is must not matter.
+            // Disk usage of the tester's host must not matter.
             ("--eviction-hard", "memory.available<1Mi".to_owned()),
-            // A disk that others have filled must not cost the test its images.
+            // A disk filled by others must not cost the test its images.
             ("--image-gc-high-threshold", "100".to_owned()),
         ] {
             all.extend([flag.to_owned(), value]);
         }
-        if !machine.address.is_empty() {
-            all.extend(["--node-ip".to_owned(), machine.address.clone()]);
+        if !host.address.is_empty() {
+            all.extend(["--node-ip".to_owned(), host.address.clone()]);
         }
         all.extend(arguments);
-        Node { name: name.to_owned(), machine, data, cgroup_root, arguments: all, process: None }
+        Node { name: name.to_owned(), host, data, cgroup_root, arguments: all, process: None }
     }
 
-    /// A command of Knarr's on this node's machine.
+    /// A Knarr command on this node's host.
     pub fn knarr(&self, arguments: &[&str]) -> Command {
-        let mut command = self.machine.command(env!("CARGO_BIN_EXE_knarr"));
+        let mut command = self.host.command(env!("CARGO_BIN_EXE_knarr"));
         command.args(arguments).env("KNARR_LOG", std::env::var("KNARR_LOG").unwrap_or_else(|_| "info".into()));
         command
     }
@@ -57,21 +57,21 @@ impl Node {
         self.process = Some(child.expect("knarr starts"));
     }
 
-    /// More flags for the next start.
+    /// Additional flags for the next start.
     pub fn add_flags(&mut self, flags: &[&str]) {
         self.arguments.extend(flags.iter().map(ToString::to_string));
     }
 
-    /// Ends Knarr at once, as a crash would. Its containerd and pods go on.
+    /// Kills Knarr, as a crash would. Its containerd and pods keep running.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.process.take() {
-            // It may have ended by itself.
+            // It may have exited by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Asks Knarr to stop and waits until it has. Its containerd and pods go on.
+    /// Stops Knarr and waits for its exit. Its containerd and pods keep running.
     pub fn stop(&mut self) {
         let Some(mut child) = self.process.take() else { return };
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
@@ -92,7 +92,7 @@ impl Node {
         self.data.with_extension("log")
     }
 
-    /// All that Knarr has logged on this node.
+    /// The log of Knarr on this node.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }

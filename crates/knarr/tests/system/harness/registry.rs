@@ -1,4 +1,4 @@
-//! A registry on a machine that shows its one image to those who know the word.
+//! A registry on a host that serves its only image to authenticated clients.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,16 +14,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 
+use super::host::TestHost;
 use super::image;
-use super::machine::Machine;
 
 pub const USER: &str = "reader";
 pub const PASSWORD: &str = "sesame";
 
-/// Serves for as long as it lives.
+/// Serves until dropped.
 pub struct Registry {
     runtime: Option<tokio::runtime::Runtime>,
-    /// The image it has, as a pod of its machine names it.
+    /// The image's name for pods on its host.
     pub image: String,
 }
 
@@ -37,12 +37,12 @@ struct Shelf {
 }
 
 impl Registry {
-    pub fn serve(machine: &Machine, port: u16) -> Self {
+    pub fn serve(host: &TestHost, port: u16) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        // A socket stays in the network it was made in, whoever uses it. On its own loopback a machine's containerd asks
+        // A socket stays in the network namespace in which it was created. containerd connects to loopback registries
         // without TLS.
-        let socket = machine.within(|| std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))));
+        let socket = host.within(|| std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))));
         let socket = socket.expect("a free port");
         socket.set_nonblocking(true).expect("a socket");
         let image = format!("127.0.0.1:{port}/{REPOSITORY}:1");
@@ -52,12 +52,12 @@ impl Registry {
             while let Ok((stream, _)) = listener.accept().await {
                 let shelf = shelf.clone();
                 let service = tower::service_fn(move |request| {
-                    let answer = shelf.answer(&request);
-                    async move { Ok::<_, Infallible>(answer) }
+                    let response = shelf.response(&request);
+                    async move { Ok::<_, Infallible>(response) }
                 });
                 tokio::spawn(async move {
                     let service = TowerToHyperService::new(service);
-                    // A peer that goes away is not our concern.
+                    // A closed connection is not an error.
                     let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -78,7 +78,7 @@ impl Shelf {
         Shelf { authorization: format!("Basic {word}"), manifest, blobs: blobs.collect() }
     }
 
-    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    fn response<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let told = |status: StatusCode| {
             let mut response = Response::new(Full::default());
             *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! Machines as far as the network goes: namespaces on a common switch. None has a way out.
+//! Simulated hosts: network namespaces on a common switch, without access to the outside.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,12 +7,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// No server on these machines takes longer to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Servers on these hosts respond faster.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs a command, which must succeed, and returns what it prints.
+/// Runs a command, which must succeed, and returns its output.
 pub fn run(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -20,20 +20,20 @@ pub fn run(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A name that no other test on this machine uses, short enough for an interface.
+/// A name that no other test on this host uses, short enough for an interface.
 fn unique(prefix: &str) -> String {
     format!("{prefix}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A bridge in a namespace of its own, which machines are plugged into.
+/// A bridge in its own namespace, to which hosts are connected.
 pub struct Switch {
     namespace: String,
 }
 
-/// A network namespace plugged into a switch.
-pub struct Machine {
+/// A network namespace connected to a switch.
+pub struct TestHost {
     pub name: String,
-    /// None where the machine has none.
+    /// Empty if the host has no network.
     pub address: String,
 }
 
@@ -45,7 +45,7 @@ impl Switch {
         switch.ip("link set lo up");
         switch.ip("link add br0 type bridge");
         switch.ip("link set br0 up");
-        // Machines have a default route that leads here, and nowhere further.
+        // Hosts have a default route that leads here, and no further.
         switch.ip("address add 10.77.0.1/16 dev br0");
         switch.ip("-6 address add fd77::1/64 dev br0 nodad");
         switch
@@ -55,55 +55,55 @@ impl Switch {
         run(&format!("ip -n {} {arguments}", self.namespace));
     }
 
-    /// A new machine on a subnet of its own, 10.78.`number`.0/24 and fd78:`number`::/64: to all others it is behind a router,
-    /// which the switch is.
-    pub fn plug_far(&self, number: u8) -> Machine {
-        let machine = self.machine(format!("10.78.{number}.2"));
+    /// A new host on its own subnet, 10.78.`number`.0/24 and fd78:`number`::/64: to all others it is behind a router, which is
+    /// the switch.
+    pub fn plug_far(&self, number: u8) -> TestHost {
+        let host = self.host(format!("10.78.{number}.2"));
         let port = format!("f{number}");
-        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", machine.name));
+        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", host.name));
         self.ip(&format!("address add 10.78.{number}.1/24 dev {port}"));
         self.ip(&format!("-6 address add fd78:{number}::1/64 dev {port} nodad"));
         self.ip(&format!("link set {port} up"));
         for setting in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
             run(&format!("nsenter --net=/run/netns/{} sysctl -qw net.{setting}=1", self.namespace));
         }
-        machine.ip(&format!("address add {}/24 dev eth0", machine.address));
-        machine.ip(&format!("-6 address add fd78:{number}::2/64 dev eth0 nodad"));
-        machine.ip("link set eth0 up");
-        machine.ip(&format!("route add default via 10.78.{number}.1"));
-        machine.ip(&format!("-6 route add default via fd78:{number}::1"));
-        machine
+        host.ip(&format!("address add {}/24 dev eth0", host.address));
+        host.ip(&format!("-6 address add fd78:{number}::2/64 dev eth0 nodad"));
+        host.ip("link set eth0 up");
+        host.ip(&format!("route add default via 10.78.{number}.1"));
+        host.ip(&format!("-6 route add default via fd78:{number}::1"));
+        host
     }
 
-    fn machine(&self, address: String) -> Machine {
+    fn host(&self, address: String) -> TestHost {
         let name = unique("knm");
         run(&format!("ip netns add {name}"));
-        let machine = Machine { name, address };
-        machine.ip("link set lo up");
-        machine
+        let host = TestHost { name, address };
+        host.ip("link set lo up");
+        host
     }
 
-    /// A new machine with nothing but its loopback.
-    pub fn leave_unplugged(&self) -> Machine {
-        self.machine(String::new())
+    /// A new host with only loopback.
+    pub fn leave_unplugged(&self) -> TestHost {
+        self.host(String::new())
     }
 
-    /// A new machine with the addresses 10.77.0.`number` and fd77::`number`.
-    pub fn plug(&self, number: u8) -> Machine {
-        let machine = self.machine(format!("10.77.0.{number}"));
+    /// A new host with the addresses 10.77.0.`number` and fd77::`number`.
+    pub fn plug(&self, number: u8) -> TestHost {
+        let host = self.host(format!("10.77.0.{number}"));
         let port = format!("p{number}");
-        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", machine.name));
+        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", host.name));
         self.ip(&format!("link set {port} master br0 up"));
-        machine.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
-        machine.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
-        machine.ip("link set eth0 up");
-        machine.ip("route add default via 10.77.0.1");
-        machine.ip("-6 route add default via fd77::1");
-        machine
+        host.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
+        host.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
+        host.ip("link set eth0 up");
+        host.ip("route add default via 10.77.0.1");
+        host.ip("-6 route add default via fd77::1");
+        host
     }
 }
 
-impl Machine {
+impl TestHost {
     fn ip(&self, arguments: &str) {
         run(&format!("ip -n {} {arguments}", self.name));
     }
@@ -112,7 +112,7 @@ impl Machine {
         PathBuf::from("/run/netns").join(&self.name)
     }
 
-    /// A command that is to run on this machine. The mounts stay the test's: cgroups must be seen.
+    /// A command that runs on this host. Mounts are shared with the test: cgroups must be visible.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg(program).stdin(Stdio::null());
@@ -123,14 +123,14 @@ impl Machine {
         self.command(words[0]).args(&words[1..]).output().expect("nsenter runs")
     }
 
-    /// What a command on this machine prints; it must succeed.
+    /// The output of a command on this host, which must succeed.
     pub fn run(&self, words: &[&str]) -> String {
         let output = self.output(words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Works on a thread that sits at this machine.
+    /// Runs `work` on a thread in this host's network.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = std::fs::File::open(self.path()).expect("a namespace");
         std::thread::scope(|scope| {
@@ -142,24 +142,24 @@ impl Machine {
         })
     }
 
-    /// What an HTTP server at an address answers to this machine, if it answers with success: `http://10.0.0.1:80/path`.
+    /// The successful response of an HTTP server to this host: `http://10.0.0.1:80/path`.
     pub fn fetch(&self, url: &str) -> Option<String> {
         let (host, path) = url.trim_start_matches("http://").split_once('/')?;
         let address = host.parse().or_else(|_| format!("{host}:80").parse::<SocketAddr>()).ok()?;
-        let answer = self.within(|| get(address, path)).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let response = self.within(|| get(address, path)).ok()?;
+        let (head, body) = response.split_once("\r\n\r\n")?;
         head.lines().next()?.contains(" 200 ").then(|| body.trim().to_owned())
     }
 }
 
-/// A whole answer, head and body.
+/// A whole response, head and body.
 fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET /{path} HTTP/1.0\r\nhost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }
 
 impl Drop for Switch {
@@ -168,7 +168,7 @@ impl Drop for Switch {
     }
 }
 
-impl Drop for Machine {
+impl Drop for TestHost {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }

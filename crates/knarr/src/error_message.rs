@@ -1,24 +1,24 @@
-//! What failed, then why, in one line: without what libraries print for their own authors.
+//! Renders an error for the command line: what failed, then why, in one line, without internals of libraries.
 
 use knarr_client::kube;
 
-/// An error for whoever typed the command.
-pub fn complaint(error: &anyhow::Error) -> String {
+/// The message for an error.
+pub fn error_message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        let words = words(cause);
-        // Many errors print their cause themselves.
-        if words.is_empty() && as_api(cause).is_some() {
+        let message = message(cause);
+        // Many errors include their source in their message.
+        if message.is_empty() && as_api(cause).is_some() {
             break;
         }
-        if words.is_empty() || text.contains(&words) {
+        if message.is_empty() || text.contains(&message) {
             continue;
         }
         if !text.is_empty() {
             text.push_str(": ");
         }
-        text.push_str(&words);
-        // What comes after is the same once more, for programs.
+        text.push_str(&message);
+        // The rest repeats the same for programs.
         if matches!(as_api(cause), Some(kube::Error::Api(_))) {
             break;
         }
@@ -27,7 +27,7 @@ pub fn complaint(error: &anyhow::Error) -> String {
         cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
     };
     if error.chain().any(is_full) {
-        text.push_str("; make room on that disk");
+        text.push_str("; free space on that disk");
     }
     text
 }
@@ -36,16 +36,16 @@ fn as_api<'e>(cause: &'e (dyn std::error::Error + 'static)) -> Option<&'e kube::
     cause.downcast_ref::<kube::Error>().or_else(|| Some(cause.downcast_ref::<Box<kube::Error>>()?.as_ref()))
 }
 
-fn words(cause: &(dyn std::error::Error + 'static)) -> String {
+fn message(cause: &(dyn std::error::Error + 'static)) -> String {
     match as_api(cause) {
         Some(kube::Error::Api(status)) if status.code == 401 => {
-            "the API server does not know who asks: the token or certificate is wrong or has expired".to_owned()
+            "the API server rejected the credentials: the token or certificate is invalid or has expired".to_owned()
         }
         Some(kube::Error::Api(status)) => status.message.clone(),
-        // Whoever asked for a kind says which.
+        // The caller's context names the kind.
         Some(kube::Error::Discovery(_)) => String::new(),
         Some(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
-            "the API server cannot be reached: does it run (`knarr server`), and is the address right?".to_owned()
+            "cannot reach the API server: is it running (`knarr server`), and is the address right?".to_owned()
         }
         _ => cause.to_string(),
     }
@@ -58,23 +58,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_said_is_told_as_it_said_it() {
+    fn the_server_s_message_is_printed_unchanged() {
         let status = kube::core::Status { message: "pods \"x\" not found".to_owned(), code: 404, ..Default::default() };
         let error = Err::<(), _>(kube::Error::Api(Box::new(status))).context("cannot read pods/a/x").unwrap_err();
-        assert_eq!(complaint(&error), "cannot read pods/a/x: pods \"x\" not found");
+        assert_eq!(error_message(&error), "cannot read pods/a/x: pods \"x\" not found");
     }
 
     #[test]
-    fn a_full_disk_wants_room() {
+    fn a_full_disk_has_a_hint() {
         let inner = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let error = anyhow::Error::new(inner).context("cannot write a");
-        assert_eq!(complaint(&error), "cannot write a: no storage space; make room on that disk");
+        assert_eq!(error_message(&error), "cannot write a: no storage space; make room on that disk");
     }
 
     #[test]
-    fn nothing_is_said_twice() {
+    fn nothing_is_repeated() {
         let inner = std::io::Error::other("disk full");
         let error = anyhow::Error::new(inner).context("cannot write a: disk full").context("no snapshot");
-        assert_eq!(complaint(&error), "no snapshot: cannot write a: disk full");
+        assert_eq!(error_message(&error), "no snapshot: cannot write a: disk full");
     }
 }

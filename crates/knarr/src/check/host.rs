@@ -1,11 +1,11 @@
-//! The machine: rights, cgroups, ports, name, address, memory.
+//! The host: permissions, cgroups, ports, name, address, memory.
 
 use std::net::{IpAddr, TcpListener};
 
 use knarr_network::cidr::Cidr;
 
 use super::{Finding, Listen};
-use crate::address::{LONELY, own_address};
+use crate::address::{FALLBACK_ADDRESS, own_address};
 
 /// Controllers that pods' limits need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
@@ -16,18 +16,18 @@ pub fn root() -> Finding {
     }
     Finding::missing(
         "root",
-        "no: a node mounts, makes networks and runs containers",
-        "run it as root, such as with sudo",
+        "no: a node mounts file systems, creates networks and runs containers",
+        "run as root, for example with sudo",
     )
 }
 
 pub fn cgroups() -> Finding {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let unified = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    judge_cgroups(&mounts, &unified)
+    check_cgroups(&mounts, &unified)
 }
 
-fn judge_cgroups(mounts: &str, unified: &str) -> Finding {
+fn check_cgroups(mounts: &str, unified: &str) -> Finding {
     let kinds: Vec<(&str, &str)> = mounts
         .lines()
         .filter_map(|line| {
@@ -38,8 +38,8 @@ fn judge_cgroups(mounts: &str, unified: &str) -> Finding {
         .collect();
     let (version, present): (&str, Vec<&str>) = match kinds.iter().find(|(_, kind)| *kind == "cgroup") {
         Some(_) => {
-            let folders = kinds.iter().filter(|(_, kind)| *kind == "cgroup");
-            let names = folders.flat_map(|(point, _)| point.rsplit('/').next().unwrap_or_default().split(','));
+            let directories = kinds.iter().filter(|(_, kind)| *kind == "cgroup");
+            let names = directories.flat_map(|(point, _)| point.rsplit('/').next().unwrap_or_default().split(','));
             ("version 1", names.collect())
         }
         None if !kinds.is_empty() => ("version 2", unified.split_whitespace().collect()),
@@ -56,26 +56,26 @@ fn judge_cgroups(mounts: &str, unified: &str) -> Finding {
     Finding::missing("cgroups", format!("{version} without {}", lacking.join(", ")), remedy)
 }
 
-/// Whether an address can be listened on.
+/// Whether an address is free to listen on.
 pub fn port(listen: &Listen) -> Finding {
     let name = format!("port {}", listen.address.port());
     match TcpListener::bind(listen.address) {
         Ok(_) => Finding::good(name, format!("free for {}", listen.what)),
         Err(error) => Finding::missing(
             name,
-            format!("{} cannot be listened on for {} ({error})", listen.address, listen.what),
-            format!("end what listens there or choose another with {}", listen.flag),
+            format!("cannot listen on {} for {} ({error})", listen.address, listen.what),
+            format!("stop the program that listens there, or choose another address with {}", listen.flag),
         ),
     }
 }
 
-/// A node's name is that of an object.
+/// Whether the host's name is a valid name of a Node object.
 pub fn name() -> Finding {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
     if is_name(&name) {
         return Finding::good("name", name);
     }
-    Finding::missing("name", format!("{name:?} can be no node's name"), "choose one with --node-name")
+    Finding::missing("name", format!("{name:?} is not a valid node name"), "choose one with --node-name")
 }
 
 fn is_name(name: &str) -> bool {
@@ -91,23 +91,23 @@ fn is_name(name: &str) -> bool {
 
 pub fn address() -> Finding {
     match own_address() {
-        address if address.is_loopback() || address == LONELY => Finding::poor(
+        address if address.is_loopback() || address == FALLBACK_ADDRESS => Finding::poor(
             "address",
-            "none but loopback: no other machine can join",
-            "connect it to a network, or let it run alone",
+            "only loopback: other nodes cannot join",
+            "connect the host to a network, or use it as a single node",
         ),
         address => Finding::good("address", address.to_string()),
     }
 }
 
-/// Whether the networks of pods and services are free. One that another program left an interface in would get their packets.
+/// Whether the networks of pods and Services are unused. An interface of another program there would get their packets.
 pub fn networks(networks: &[Cidr], interfaces: &[(String, IpAddr)]) -> Finding {
     let is_ours = |name: &str| name == "lo" || name.starts_with("knarr");
-    let taken = interfaces.iter().find_map(|(name, address)| {
+    let overlap = interfaces.iter().find_map(|(name, address)| {
         let network = networks.iter().find(|network| network.contains(*address))?;
         (!is_ours(name)).then_some((name, address, network))
     });
-    match taken {
+    match overlap {
         None => Finding::good("networks", join(networks)),
         Some((name, address, network)) => Finding::poor(
             "networks",
@@ -139,7 +139,7 @@ pub fn swap() -> Finding {
     }
 }
 
-/// Kibibytes.
+/// In kibibytes.
 fn meminfo(key: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroups_of_both_versions_are_judged() {
+    fn cgroups_of_both_versions_are_checked() {
         let line = |point: &str, kind: &str| format!("30 1 0:26 / {point} rw - {kind} none rw\n");
         let old =
             ["cpu,cpuacct", "memory", "pids"].map(|name| line(&format!("/sys/fs/cgroup/{name}"), "cgroup")).concat();
@@ -163,13 +163,13 @@ mod tests {
             (new.as_str(), "cpuset cpu io pids", Verdict::Missing, "version 2 without memory"),
             ("", "", Verdict::Missing, "no hierarchy is mounted"),
         ] {
-            let finding = judge_cgroups(mounts, unified);
+            let finding = check_cgroups(mounts, unified);
             assert_eq!((finding.verdict, finding.found.as_str()), (verdict, found));
         }
     }
 
     #[test]
-    fn networks_of_pods_and_services_are_nobody_elses() {
+    fn networks_of_pods_and_services_must_be_unused() {
         let ours: Vec<Cidr> = ["10.244.0.0/16", "10.96.0.0/12"].map(|text| text.parse().unwrap()).into();
         for (interface, address, verdict) in [
             ("eth0", "192.0.2.7", Verdict::Good),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_objects() {
+    fn node_names_are_object_names() {
         for (name, expected) in
             [("node-1", true), ("a.example", true), ("", false), ("a_b", false), ("-a", false), ("a.", false)]
         {

@@ -1,4 +1,4 @@
-//! Who runs on a data directory. One process at a time does, and others can find it to stop it.
+//! The lock of a data directory. One process at a time uses it, and other commands can find that process to stop it.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -12,40 +12,40 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const LOOK: Duration = Duration::from_millis(10);
-const PARTING: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// The sign that this process runs on a data directory; gone with it, however it ends.
-pub struct Running {
+/// The lock held by this process; released when the process exits, however it exits.
+pub struct DataDirectoryLock {
     _lock: Flock<File>,
 }
 
-impl Running {
-    /// Holds on until the process has really ended, which is after everything it does.
+impl DataDirectoryLock {
+    /// Holds the lock until the process has exited.
     pub fn until_exit(self) {
         std::mem::forget(self);
     }
 }
 
-/// Takes a data directory for this process.
-pub fn take(data: &Path) -> anyhow::Result<Running> {
-    std::fs::create_dir_all(data).with_context(|| format!("cannot make {}", data.display()))?;
+/// Locks a data directory for this process.
+pub fn acquire(data: &Path) -> anyhow::Result<DataDirectoryLock> {
+    std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     let path = lock_path(data);
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut file = file;
     let mut lock = loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
-            // One that was killed holds on until the last of its threads has ended.
-            Err((taken, Errno::EWOULDBLOCK)) if begun.elapsed() < PARTING => {
-                file = taken;
-                std::thread::sleep(LOOK);
+            // A killed process holds the lock until its last thread has exited.
+            Err((unlocked, Errno::EWOULDBLOCK)) if started.elapsed() < EXIT_GRACE => {
+                file = unlocked;
+                std::thread::sleep(POLL_INTERVAL);
             }
             Err((file, Errno::EWOULDBLOCK)) => bail!(
-                "Knarr runs on {} already (process {}): `knarr stop` ends it, --data-dir names another directory",
+                "Knarr is already running on {} (process {}): stop it with `knarr stop`, or choose another --data-dir",
                 data.display(),
                 read_pid(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
             ),
@@ -58,15 +58,15 @@ pub fn take(data: &Path) -> anyhow::Result<Running> {
         writeln!(lock, "{}", std::process::id())
     };
     sign(&mut lock).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(Running { _lock: lock })
+    Ok(DataDirectoryLock { _lock: lock })
 }
 
-/// Whether a process has ever run on a data directory.
+/// Whether a process has ever used a data directory.
 pub fn was_here(data: &Path) -> bool {
     lock_path(data).exists()
 }
 
-/// The process that runs on a data directory, if one does.
+/// The process that uses a data directory, if any.
 pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
     let path = lock_path(data);
     let file = match File::open(&path) {
@@ -77,22 +77,22 @@ pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
         Ok(_) => Ok(None),
         Err((file, Errno::EWOULDBLOCK)) => match read_pid(file) {
             Some(pid) => Ok(Some(pid)),
-            None => bail!("a process holds {} but has not said which it is", path.display()),
+            None => bail!("a process holds {} but has not written its id", path.display()),
         },
-        Err((_, error)) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot check {}", path.display())),
     }
 }
 
-/// Asks the process on a data directory to stop and waits until it has. Tells whether there was one.
-pub fn stop(data: &Path, patience: Duration) -> anyhow::Result<bool> {
+/// Stops the process that uses a data directory and waits for its exit. Returns whether there was one.
+pub fn stop(data: &Path, timeout: Duration) -> anyhow::Result<bool> {
     let Some(pid) = find(data)? else { return Ok(false) };
-    kill(pid, Signal::SIGTERM).with_context(|| format!("process {pid} cannot be stopped: are you root?"))?;
-    let begun = Instant::now();
+    kill(pid, Signal::SIGTERM).with_context(|| format!("cannot stop process {pid}: are you root?"))?;
+    let started = Instant::now();
     while find(data)?.is_some() {
-        if begun.elapsed() > patience {
-            bail!("process {pid} has not stopped within {} s; its log says why", patience.as_secs());
+        if started.elapsed() > timeout {
+            bail!("process {pid} did not stop within {} s; see its log", timeout.as_secs());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(true)
 }
@@ -112,17 +112,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_process_at_a_time_has_a_directory() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(find(folder.path()).unwrap(), None);
-        assert!(!was_here(folder.path()));
-        let running = take(folder.path()).unwrap();
-        assert_eq!(find(folder.path()).unwrap(), Some(Pid::this()));
-        let refused = take(folder.path()).err().unwrap().to_string();
+    fn one_process_at_a_time_locks_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(find(directory.path()).unwrap(), None);
+        assert!(!was_here(directory.path()));
+        let running = acquire(directory.path()).unwrap();
+        assert_eq!(find(directory.path()).unwrap(), Some(Pid::this()));
+        let refused = acquire(directory.path()).err().unwrap().to_string();
         assert!(refused.contains(&std::process::id().to_string()), "{refused}");
         drop(running);
-        assert_eq!(find(folder.path()).unwrap(), None);
-        assert!(take(folder.path()).is_ok());
-        assert!(was_here(folder.path()));
+        assert_eq!(find(directory.path()).unwrap(), None);
+        assert!(acquire(directory.path()).is_ok());
+        assert!(was_here(directory.path()));
     }
 }

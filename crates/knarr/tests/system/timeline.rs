@@ -1,5 +1,4 @@
-//! What happens on all nodes of a cluster is told as one story, what is wrong is explained, and a node says little while its
-//! server is away.
+//! Timelines across all nodes of a cluster, diagnoses, and few log lines while the server is away.
 
 use std::collections::BTreeSet;
 
@@ -51,8 +50,8 @@ fn knarr(cluster: &Cluster, words: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// The moments of a chapter of the story, as `node part: what`.
-fn told(cluster: &Cluster, object: &str, chapter: usize) -> BTreeSet<String> {
+/// The steps of a section of the timeline, as `node component: message`.
+fn steps(cluster: &Cluster, object: &str, chapter: usize) -> BTreeSet<String> {
     let story = knarr(cluster, &["journey", object, "-o", "json"]).unwrap_or_default();
     let story: Value = serde_json::from_str(&story).unwrap_or_default();
     let moments = story["chapters"][chapter]["moments"].as_array().cloned().unwrap_or_default();
@@ -63,7 +62,7 @@ fn told(cluster: &Cluster, object: &str, chapter: usize) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_story_of_two_nodes_is_told_in_one_place() {
+fn the_timeline_covers_both_nodes() {
     if !harness::is_possible() {
         return;
     }
@@ -88,39 +87,39 @@ fn the_story_of_two_nodes_is_told_in_one_place() {
         ];
         let mut missing = Vec::new();
         cluster.wait_for(&format!("the story of {node}"), || {
-            let told = told(&cluster, "daemonset/web", 0);
-            missing = expected.iter().filter(|line| !told.contains(*line)).cloned().collect();
+            let steps = steps(&cluster, "daemonset/web", 0);
+            missing = expected.iter().filter(|line| !steps.contains(*line)).cloned().collect();
             if !missing.is_empty() {
-                eprintln!("not told yet: {missing:#?}");
+                eprintln!("not recorded yet: {missing:#?}");
             }
             missing.is_empty()
         });
     }
-    let told_now = told(&cluster, "ds/web", 0);
-    let looked = told_now.iter().find(|line| line.contains("checked 2 nodes: 1 fit"));
-    let looked = looked.unwrap_or_else(|| panic!("why others did not fit is missing: {told_now:#?}"));
+    let now = steps(&cluster, "ds/web", 0);
+    let looked = now.iter().find(|line| line.contains("checked 2 nodes: 1 fit"));
+    let looked = looked.unwrap_or_else(|| panic!("why others did not fit is missing: {now:#?}"));
     assert!(looked.contains("others: 1 "), "{looked}");
 
     let page = knarr(&cluster, &["journey", "daemonset", "web", "-o", "html"]).expect("a page");
     assert!(page.contains("where the time"), "{page}");
-    assert_eq!(knarr(&cluster, &["why", "service/web"]).expect("an answer"), "service/web: nothing wrong was found\n");
+    assert_eq!(knarr(&cluster, &["why", "service/web"]).expect("a diagnosis"), "service/web: no problem found\n");
     let unknown = knarr(&cluster, &["why", "servcie/web"]).expect_err("no such kind");
     assert!(unknown.contains("did you mean \"service\"?"), "{unknown}");
 
     cluster.kubectl(&["delete", "daemonset", "web"]);
     cluster.wait_for("the pods to go", || cluster.kubectl(&["get", "pods", "-o", "name"]).is_empty());
-    cluster.wait_for("the story of the end", || {
-        let told = told(&cluster, "daemonset/web", 1);
+    cluster.wait_for("the timeline of the deletion", || {
+        let steps = steps(&cluster, "daemonset/web", 1);
         ["node-1 kubelet: preStop hook of web run", "node-2 kubelet: container web exited with 0 (Completed)"]
             .iter()
-            .all(|line| told.iter().any(|own| own.starts_with(line)))
+            .all(|line| steps.iter().any(|own| own.starts_with(line)))
     });
 
-    goes_and_returns(&mut cluster);
+    server_goes_away_and_returns(&mut cluster);
 }
 
-/// One line when the server goes, one when it is back.
-fn goes_and_returns(cluster: &mut Cluster) {
+/// One line when the server goes away, one when it is back.
+fn server_goes_away_and_returns(cluster: &mut Cluster) {
     let before = cluster.nodes[1].log().len();
     let since = |cluster: &Cluster| cluster.nodes[1].log()[before..].to_owned();
     cluster.nodes[0].stop();
@@ -129,8 +128,8 @@ fn goes_and_returns(cluster: &mut Cluster) {
     harness::wait_for("the node to find its server", || since(cluster).contains("the API server responds again"));
     cluster.wait_for_nodes(2);
     let log = since(cluster);
-    // The client's library is silent unless somebody asks for its log, as these tests do.
-    let is_told = |line: &&str| (line.contains("WARN") || line.contains("ERROR")) && !line.contains(" kube_");
-    let warnings: Vec<&str> = log.lines().filter(is_told).collect();
+    // The client library is silent unless its log is enabled, as in these tests.
+    let is_warning = |line: &&str| (line.contains("WARN") || line.contains("ERROR")) && !line.contains(" kube_");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
     assert_eq!(warnings.len(), 1, "{}", warnings.join("\n"));
 }
