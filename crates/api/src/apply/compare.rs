@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_apart() {
+    fn changes_are_classified() {
         let old = json!({"metadata": {"labels": {"a": "1", "b": "2"}, "managedFields": [1]},
             "spec": {"containers": [{"name": "c", "image": "x"}, {"name": "d"}], "priority": 1}});
         let new = json!({"metadata": {"labels": {"a": "9", "c": "3"}},

@@ -22,7 +22,7 @@ pub(super) fn conflicts_of(sets: BTreeMap<ManagerId, Set>) -> Vec<Conflict> {
     for (manager, set) in sets {
         for path in set.paths() {
             let field = path.iter().map(ToString::to_string).collect();
-            let message = format!("conflict with {}", shown(&manager));
+            let message = format!("conflict with {}", format_manager(&manager));
             conflicts.push(Conflict { message, field, path, manager: manager.clone() });
         }
     }
@@ -36,13 +36,13 @@ pub fn conflict_message(conflicts: &[Conflict]) -> String {
     }
     let mut lines = Vec::new();
     for same in conflicts.chunk_by(|a, b| a.manager == b.manager) {
-        lines.push(format!("conflicts with {}:", shown(&same[0].manager)));
+        lines.push(format!("conflicts with {}:", format_manager(&same[0].manager)));
         lines.extend(same.iter().map(|conflict| format!("- {}", conflict.field)));
     }
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-fn shown(manager: &ManagerId) -> String {
+fn format_manager(manager: &ManagerId) -> String {
     let mut text = quoted(&manager.manager);
     if !manager.subresource.is_empty() {
         text = format!("{text} with subresource {}", quoted(&manager.subresource));

@@ -170,21 +170,21 @@ impl Display for PathElement {
             PathElement::Key(fields) => {
                 out.write_str("[")?;
                 for (at, (name, value)) in fields.iter().enumerate() {
-                    write!(out, "{}{name}={}", if at > 0 { "," } else { "" }, shown(value))?;
+                    write!(out, "{}{name}={}", if at > 0 { "," } else { "" }, format_value(value))?;
                 }
                 out.write_str("]")
             }
-            PathElement::Value(value) => write!(out, "[={}]", shown(value)),
+            PathElement::Value(value) => write!(out, "[={}]", format_value(value)),
             PathElement::Index(at) => write!(out, "[{at}]"),
         }
     }
 }
 
-fn shown(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
-        Value::Object(fields) => fields.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect(),
+        Value::Array(items) => format!("[{}]", items.iter().map(format_value).collect::<Vec<_>>().join(",")),
+        Value::Object(fields) => fields.iter().map(|(name, value)| format!("{name}={}", format_value(value))).collect(),
         other => other.to_string(),
     }
 }

@@ -58,12 +58,12 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
     };
     // Elements of both sides in the configuration's order; live elements keep their relative order.
     let mut shared = given.order.iter().filter(|element| live.by_element.contains_key(*element)).peekable();
-    let mut taken: BTreeMap<&PathElement, ()> = BTreeMap::new();
+    let mut used: BTreeMap<&PathElement, ()> = BTreeMap::new();
     let (mut live_at, mut given_at) = (0, 0);
     while live_at < live.order.len() || given_at < given.order.len() {
         if let (Some(from_live), Some(from_given)) = (live.order.get(live_at), given.order.get(given_at)) {
             if from_live == from_given {
-                taken.insert(from_given, ());
+                used.insert(from_given, ());
                 take(live.single(from_given), given.single(from_given))?;
                 live_at += 1;
                 given_at += 1;
@@ -82,12 +82,12 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
                 live_at += 1;
                 continue;
             }
-            if taken.contains_key(from_live) {
+            if used.contains_key(from_live) {
                 live_at += 1;
             }
         }
         if let Some(from_given) = given.order.get(given_at) {
-            taken.insert(from_given, ());
+            used.insert(from_given, ());
             take(live.single(from_given), given.single(from_given))?;
             given_at += 1;
             if shared.peek() == Some(&from_given) {

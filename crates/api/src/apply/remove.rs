@@ -47,7 +47,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_are_taken_out() {
+    fn paths_are_removed() {
         let node = builtin().kind("", "v1", "Pod").expect("pod");
         let paths = json!({"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:priority": {},
             "f:containers": {"k:{\"name\":\"c\"}": {}, "k:{\"name\":\"d\"}": {"f:image": {}}}}});

@@ -2,7 +2,7 @@
 
 use super::element::PathElement;
 use super::typing::{Atom, ListAtom, Scalar, Type, element_of};
-use crate::patch::shown;
+use crate::patch::go_format;
 use serde_json::Value;
 
 /// Checks a configuration and returns all errors with their paths as one text.
@@ -22,7 +22,7 @@ fn check(value: &Value, kind: Type<'_>, path: &mut String, problems: &mut Vec<St
         Atom::List(list) => match value {
             Value::Null => {}
             Value::Array(items) => check_items(items, list, path, problems),
-            _ => report(path, &format!("expected list, got &{{{}}}", shown(value)), problems),
+            _ => report(path, &format!("expected list, got &{{{}}}", go_format(value)), problems),
         },
         Atom::Map(map) => match value {
             Value::Null => {}
@@ -38,7 +38,7 @@ fn check(value: &Value, kind: Type<'_>, path: &mut String, problems: &mut Vec<St
                     }
                 }
             }
-            _ => report(path, &format!("expected map, got &{{{}}}", shown(value)), problems),
+            _ => report(path, &format!("expected map, got &{{{}}}", go_format(value)), problems),
         },
     }
 }
@@ -68,8 +68,8 @@ fn check_scalar(value: &Value, scalar: Scalar, path: &str, problems: &mut Vec<St
         (Scalar::Untyped, Value::Bool(_) | Value::Number(_) | Value::String(_)) => return,
         (Scalar::Numeric, _) => format!("expected numeric (int or float), got {}", go_type(value)),
         (Scalar::String, _) => format!("expected string, got &value.valueUnstructured{{Value:{}}}", go_literal(value)),
-        (Scalar::Boolean, _) => format!("expected boolean, got &{{{}}}", shown(value)),
-        (Scalar::Untyped, _) => format!("expected any scalar, got &{{{}}}", shown(value)),
+        (Scalar::Boolean, _) => format!("expected boolean, got &{{{}}}", go_format(value)),
+        (Scalar::Untyped, _) => format!("expected any scalar, got &{{{}}}", go_format(value)),
     };
     report(path, &problem, problems);
 }

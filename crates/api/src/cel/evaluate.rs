@@ -349,7 +349,7 @@ fn insert<'a>(
         return Err(EvaluateError::new(format!("unsupported key type: {}", key.type_name())));
     }
     if entries.iter().any(|(other, _)| other.equals(&key)) {
-        return Err(EvaluateError::new(format!("Failed with repeated key: {}", functions::shown(&key))));
+        return Err(EvaluateError::new(format!("Failed with repeated key: {}", functions::format_value(&key))));
     }
     entries.push((key, value));
     Ok(())

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 
 use super::error::EvaluateError;
-use super::functions::shown;
+use super::functions::format_value;
 use super::value::Value;
 
 /// An object that an expression built field by field.
@@ -73,7 +73,7 @@ impl Value<'_> {
             | Value::Ip(_)
             | Value::Cidr(..)
             | Value::Quantity(_)
-            | Value::Url(_) => shown(self).into(),
+            | Value::Url(_) => format_value(self).into(),
             Value::JsonList(items, _) => Json::Array(items.to_vec()),
             Value::JsonMap(fields, _) => Json::Object((*fields).clone()),
             Value::List(items) => Json::Array(items.iter().map(Value::to_json).collect::<Result<_, _>>()?),
@@ -81,7 +81,8 @@ impl Value<'_> {
                 let mut object = Map::new();
                 for (key, value) in entries.iter() {
                     let Value::String(key) = key else {
-                        let message = format!("map key {:?} is of type {}, not string", shown(key), key.type_name());
+                        let message =
+                            format!("map key {:?} is of type {}, not string", format_value(key), key.type_name());
                         return Err(EvaluateError::new(message));
                     };
                     object.insert(key.to_string(), value.to_json()?);

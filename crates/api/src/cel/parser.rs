@@ -56,14 +56,14 @@ impl Parser {
         matches!(self.peek(), Token::Sign(other) if *other == sign)
     }
 
-    fn take(&mut self, sign: &str) -> bool {
+    fn accept(&mut self, sign: &str) -> bool {
         let found = self.is(sign);
         self.next += usize::from(found);
         found
     }
 
     fn expect(&mut self, sign: &str) -> Result<()> {
-        if self.take(sign) { Ok(()) } else { Err(self.unexpected(&format!("'{sign}'"))) }
+        if self.accept(sign) { Ok(()) } else { Err(self.unexpected(&format!("'{sign}'"))) }
     }
 
     fn unexpected(&self, expected: &str) -> Problem {
@@ -84,7 +84,7 @@ impl Parser {
     }
 
     /// Whether the next token directly follows a call's opening parenthesis.
-    fn begins_arguments(&self) -> bool {
+    fn at_first_argument(&self) -> bool {
         let before = |distance: usize| self.next.checked_sub(distance).map(|at| &self.tokens[at].0);
         matches!((before(2), before(1)), (Some(Token::Name(_)), Some(Token::Sign("("))))
     }
@@ -100,7 +100,7 @@ impl Parser {
         }
         let condition = self.binary(0)?;
         let at = self.at();
-        let node = if self.take("?") {
+        let node = if self.accept("?") {
             let then = self.binary(0)?;
             self.expect(":")?;
             let otherwise = self.expression()?;
@@ -167,7 +167,7 @@ impl Parser {
         for (sign, function) in [("!", "!_"), ("-", "-_")] {
             if self.is(sign) {
                 let mut count = 0;
-                while self.take(sign) {
+                while self.accept(sign) {
                     count += 1;
                 }
                 if sign == "-" && count % 2 == 1 {
@@ -210,21 +210,21 @@ impl Parser {
     fn suffixes(&mut self, mut node: Node) -> Result<Node> {
         loop {
             let at = self.at();
-            if self.take(".") {
-                let optional = self.take("?");
+            if self.accept(".") {
+                let optional = self.accept("?");
                 let Token::Name(field) = self.advance() else {
                     self.next -= 1;
                     return Err(self.unexpected("IDENTIFIER"));
                 };
                 let call_at = self.at();
-                if !optional && self.take("(") {
+                if !optional && self.accept("(") {
                     let arguments = self.arguments(")")?;
                     node = member_call(node, field, arguments, call_at)?;
                 } else {
                     node = Node::new(at, Kind::Select { operand: Box::new(node), field, optional });
                 }
-            } else if self.take("[") {
-                let function = if self.take("?") { "_[?_]" } else { "_[_]" };
+            } else if self.accept("[") {
+                let function = if self.accept("?") { "_[?_]" } else { "_[_]" };
                 let index = self.expression()?;
                 self.expect("]")?;
                 node = Node::call(at, function, vec![node, index]);
@@ -242,9 +242,9 @@ impl Parser {
 
     fn arguments(&mut self, end: &str) -> Result<Vec<Node>> {
         let mut arguments = Vec::new();
-        while !self.take(end) {
+        while !self.accept(end) {
             arguments.push(self.expression()?);
-            if !self.take(",") {
+            if !self.accept(",") {
                 self.expect(end)?;
                 break;
             }
@@ -290,7 +290,7 @@ impl Parser {
             _ => {
                 self.next -= 1;
                 // A call may have no arguments.
-                let end = if self.begins_arguments() { "')', " } else { "" };
+                let end = if self.at_first_argument() { "')', " } else { "" };
                 return Err(self.unexpected(&format!(
                     "{{'[', '{{', '(', {end}'.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
                      BYTES, IDENTIFIER}}"
@@ -302,7 +302,7 @@ impl Parser {
 
     fn name(&mut self, name: String, at: usize) -> Result<Node> {
         let call_at = self.at();
-        if !self.take("(") {
+        if !self.accept("(") {
             return Ok(Node::new(at, Kind::Name(name)));
         }
         let mut arguments = self.arguments(")")?;
@@ -319,10 +319,10 @@ impl Parser {
 
     fn elements(&mut self) -> Result<Vec<(Node, bool)>> {
         let mut elements = Vec::new();
-        while !self.take("]") {
-            let optional = self.take("?");
+        while !self.accept("]") {
+            let optional = self.accept("?");
             elements.push((self.expression()?, optional));
-            if !self.take(",") {
+            if !self.accept(",") {
                 self.expect("]")?;
                 break;
             }
@@ -332,15 +332,15 @@ impl Parser {
 
     fn fields(&mut self) -> Result<Vec<(String, Node, bool)>> {
         let mut fields = Vec::new();
-        while !self.take("}") {
-            let optional = self.take("?");
+        while !self.accept("}") {
+            let optional = self.accept("?");
             let Token::Name(name) = self.advance() else {
                 self.next -= 1;
                 return Err(self.unexpected("IDENTIFIER"));
             };
             self.expect(":")?;
             fields.push((name, self.expression()?, optional));
-            if !self.take(",") {
+            if !self.accept(",") {
                 self.expect("}")?;
                 break;
             }
@@ -350,12 +350,12 @@ impl Parser {
 
     fn entries(&mut self) -> Result<Vec<(Node, Node, bool)>> {
         let mut entries = Vec::new();
-        while !self.take("}") {
-            let optional = self.take("?");
+        while !self.accept("}") {
+            let optional = self.accept("?");
             let key = self.expression()?;
             self.expect(":")?;
             entries.push((key, self.expression()?, optional));
-            if !self.take(",") {
+            if !self.accept(",") {
                 self.expect("}")?;
                 break;
             }

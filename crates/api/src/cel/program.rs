@@ -87,7 +87,7 @@ mod tests {
             Err(error) => return error.to_string().lines().next().unwrap_or_default().to_owned(),
         };
         let (outcome, _) = program.evaluate(Vec::new(), 1_000_000);
-        outcome.map_or_else(|error| format!("error: {error}"), |value| super::super::functions::shown(&value))
+        outcome.map_or_else(|error| format!("error: {error}"), |value| super::super::functions::format_value(&value))
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
             let program = Program::compile(source, &variables).expect(source);
             let authorizer = Value::Authorizer(std::sync::Arc::new(crate::cel::AuthorizerValue::new(&OnlyPods)));
             let (outcome, _) = program.evaluate(vec![("authorizer", authorizer)], 1_000_000);
-            assert_eq!(super::super::functions::shown(&outcome.expect(source)), expected, "{source}");
+            assert_eq!(super::super::functions::format_value(&outcome.expect(source)), expected, "{source}");
         }
     }
 

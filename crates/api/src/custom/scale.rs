@@ -66,7 +66,7 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
                 let passed = names[..=depth].join(".");
                 return Err(format!(
                     ".{passed} accessor error: {} is of the type {}, expected map[string]interface{{}}",
-                    crate::patch::shown(other),
+                    crate::patch::go_format(other),
                     go_type(other)
                 ));
             }
@@ -79,7 +79,7 @@ fn accessor_error(path: &str, found: &Value, expected: &str) -> String {
     let path = path.trim_start_matches('.');
     format!(
         ".{path} accessor error: {} is of the type {}, expected {expected}",
-        crate::patch::shown(found),
+        crate::patch::go_format(found),
         go_type(found)
     )
 }

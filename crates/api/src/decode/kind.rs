@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn bodies_that_are_not_objects_are_refused() {
         for (body, expected) in [
             ("{not json", "invalid character 'n' looking for beginning of object key string"),
             (r#"{"kind":1}"#, "json: cannot unmarshal number into Go struct field .kind of type string"),

@@ -49,7 +49,7 @@ impl Form {
         fields.retain(|name, value| {
             let Some(field) = object.field(name) else { return true };
             self.bring(value, node.at(field.node));
-            let keep = self.settle(field, value, node);
+            let keep = self.normalize_field(field, value, node);
             printed += usize::from(keep && matches!(field.presence, Presence::Always | Presence::Nullable));
             keep
         });
@@ -59,7 +59,7 @@ impl Form {
     }
 
     /// Whether the field stays; a list or map that is always printed becomes null when it is empty.
-    fn settle(self, field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
+    fn normalize_field(self, field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
         match field.presence {
             Presence::NonZero => !is_zero(value) || starts_over(field, value),
             Presence::Optional => !value.is_null(),

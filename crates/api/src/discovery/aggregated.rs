@@ -48,15 +48,15 @@ fn resource(kind: &Kind) -> Value {
         resource.insert("categories".into(), kind.categories.clone().into());
     }
     if !kind.subresources.is_empty() {
-        let parts = kind.subresources.iter().map(|part| subresource(kind, part));
-        resource.insert("subresources".into(), parts.collect());
+        let subresources = kind.subresources.iter().map(|subresource| subresource_value(kind, subresource));
+        resource.insert("subresources".into(), subresources.collect());
     }
     Value::Object(resource)
 }
 
-fn subresource(parent: &Kind, part: &Subresource) -> Value {
-    let verbs: Vec<&str> = part.verbs.iter().map(Verb::name).collect();
-    json!({"subresource": part.name, "responseKind": response_kind(parent, &part.kind), "verbs": verbs})
+fn subresource_value(parent: &Kind, subresource: &Subresource) -> Value {
+    let verbs: Vec<&str> = subresource.verbs.iter().map(Verb::name).collect();
+    json!({"subresource": subresource.name, "responseKind": response_kind(parent, &subresource.kind), "verbs": verbs})
 }
 
 /// Built-in kinds omit the group and version of their parent; custom ones do not.

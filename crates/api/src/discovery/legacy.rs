@@ -37,7 +37,7 @@ pub fn resource_list(catalogue: &Catalogue, group: &str, version: &str) -> Optio
     let mut resources = Vec::new();
     for kind in kinds {
         resources.push(resource(kind));
-        resources.extend(kind.subresources.iter().map(|part| subresource(kind, part)));
+        resources.extend(kind.subresources.iter().map(|subresource| subresource_value(kind, subresource)));
     }
     let group_version = group_version(group, version);
     let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
@@ -76,18 +76,18 @@ fn resource(kind: &Kind) -> Value {
     Value::Object(resource)
 }
 
-fn subresource(parent: &Kind, part: &Subresource) -> Value {
-    let verbs: Vec<&str> = part.verbs.iter().map(Verb::name).collect();
+fn subresource_value(parent: &Kind, subresource: &Subresource) -> Value {
+    let verbs: Vec<&str> = subresource.verbs.iter().map(Verb::name).collect();
     let mut resource = json!({
-        "name": format!("{}/{}", parent.plural, part.name),
+        "name": format!("{}/{}", parent.plural, subresource.name),
         "singularName": "",
         "namespaced": parent.namespaced,
-        "kind": part.kind.kind,
+        "kind": subresource.kind.kind,
         "verbs": verbs,
     });
-    if (&part.kind.group, &part.kind.version) != (&parent.group, &parent.version) {
-        resource["group"] = part.kind.group.as_str().into();
-        resource["version"] = part.kind.version.as_str().into();
+    if (&subresource.kind.group, &subresource.kind.version) != (&parent.group, &parent.version) {
+        resource["group"] = subresource.kind.group.as_str().into();
+        resource["version"] = subresource.kind.version.as_str().into();
     }
     resource
 }

@@ -45,7 +45,7 @@ pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
         "security": [{"BearerToken": []}],
         "securityDefinitions": security_definitions(),
     });
-    write_part(&mut writer, &tail);
+    write_fields(&mut writer, &tail);
     let before = writer.len();
     for name in definition_names(source).collect::<Vec<_>>().into_iter().rev() {
         gnostic::write_named(&mut writer, 1, name, &definition(source, name), SCHEMA_FORM);
@@ -56,13 +56,13 @@ pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
         gnostic::write_named(&mut writer, 2, &item.path, &path_value(item), Form::Message(&PATH_ITEM));
     }
     writer.close(8, before);
-    write_part(&mut writer, &head);
+    write_fields(&mut writer, &head);
     writer.finish()
 }
 
-fn write_part(writer: &mut Writer, part: &Value) {
-    if let Value::Object(part) = part {
-        gnostic::write_message(writer, &DOCUMENT, part);
+fn write_fields(writer: &mut Writer, fields: &Value) {
+    if let Value::Object(fields) = fields {
+        gnostic::write_message(writer, &DOCUMENT, fields);
     }
 }
 
@@ -122,8 +122,8 @@ fn operation_value(operation: &Operation) -> Value {
         out.insert("parameters".into(), parameters.into());
     }
     let mut responses = Map::new();
-    for (code, answer) in &operation.responses {
-        let schema = match answer {
+    for (code, response) in &operation.responses {
+        let schema = match response {
             ResponseBody::Type(name) => Style::V2.reference(name),
             ResponseBody::Text => json!({"type": "string"}),
         };

@@ -114,7 +114,7 @@ impl Document {
         let mut wanted = Vec::new();
         for operation in paths.iter().flat_map(|item| &item.operations) {
             wanted.extend(operation.body.iter().map(|body| body.type_name.clone()));
-            wanted.extend(operation.responses.iter().filter_map(|(_, answer)| match answer {
+            wanted.extend(operation.responses.iter().filter_map(|(_, response)| match response {
                 ResponseBody::Type(name) => Some(name.clone()),
                 ResponseBody::Text => None,
             }));
@@ -203,8 +203,8 @@ fn operation_value(operation: &Operation) -> Value {
         out.insert("requestBody".into(), request);
     }
     let mut responses = Map::new();
-    for (code, answer) in &operation.responses {
-        let schema = match answer {
+    for (code, response) in &operation.responses {
+        let schema = match response {
             ResponseBody::Type(name) => Style::V3.reference(name),
             ResponseBody::Text => json!({"type": "string"}),
         };

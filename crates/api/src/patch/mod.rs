@@ -4,17 +4,17 @@
 //! [`crate::decode::value`] to validate its types. Server-side apply is in [`crate::apply`].
 
 mod element_order;
+mod go_format;
 mod json;
 mod merge;
 mod restore;
-mod shown;
 mod strategic;
 mod text;
 
+pub use go_format::go_format;
 pub use json::{JsonPatch, MAX_OPERATIONS};
 pub use merge::{json_type, merge, read_merge_patch};
 pub use restore::cannot_restore;
-pub use shown::shown;
 pub use strategic::strategic_merge;
 pub use text::{TouchedFields, text};
 

@@ -105,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_not_touched_keeps_its_order() {
+    fn untouched_fields_keep_their_order() {
         let node = builtin().kind("", "v1", "Pod").expect("kind");
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"b": "<", "a": "1"}, "name": "x"},
             "spec": {"containers": [{"image": "i", "name": "c"}], "volumes": []}});

@@ -79,7 +79,7 @@ pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
     writer.finish()
 }
 
-fn prefix(api_version: &str, kind: &str, message: usize, follows: usize) -> Vec<u8> {
+fn prefix(api_version: &str, kind: &str, message: usize, capacity: usize) -> Vec<u8> {
     let mut writer = Writer::new(api_version.len() + kind.len() + 32);
     writer.varint(message as u64);
     writer.tag(2, BYTES);
@@ -89,7 +89,7 @@ fn prefix(api_version: &str, kind: &str, message: usize, follows: usize) -> Vec<
     writer.close(1, before);
     writer.bytes(&MAGIC);
     let mut out = writer.finish();
-    out.reserve_exact(follows);
+    out.reserve_exact(capacity);
     out
 }
 

@@ -162,9 +162,9 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], ProtobufError> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(ProtobufError::Truncated)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(ProtobufError::Truncated)?;
         self.rest = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     /// Groups are deprecated, but a reader must be able to skip them.

@@ -233,7 +233,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn unknown_fields_are_refused_in_the_words_of_each_kind() {
+    fn unknown_fields_are_refused_with_the_message_of_each_kind() {
         let catalogue = Catalogue::built_in();
         for (group, plural, message) in [
             ("", "pods", "field label not supported: spec.nothing"),

@@ -179,7 +179,7 @@ impl Patch {
     fn refused(&self, expected: &Expected<'_>, current: &Value, changed: &Value, why: &str) -> Status {
         let node = expected.custom.is_none().then_some(expected.node);
         let text = match &self.change {
-            Change::Strategic(patch) => patch::shown(patch).to_string(),
+            Change::Strategic(patch) => patch::go_format(patch).to_string(),
             Change::Merge(patch) => patch::text(changed, node, &TouchedFields::by_merge(current, patch)),
             Change::Json(patch) => patch::text(changed, node, &TouchedFields::by_pointers(patch.pointers())),
         };

@@ -245,7 +245,7 @@ impl Tracker<'_> {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text(configuration.get("apiVersion")), text(configuration.get("kind")));
         if api_version != self.api_version || kind != self.kind {
-            return Err(ApplyError::BadRequest(format!("invalid object type: {}", shown_kind(&api_version, &kind))));
+            return Err(ApplyError::BadRequest(format!("invalid object type: {}", format_kind(&api_version, &kind))));
         }
         let metadata = configuration.get("metadata");
         if metadata.and_then(|metadata| metadata.get("managedFields")).is_some_and(|fields| !fields.is_null()) {
@@ -257,7 +257,7 @@ impl Tracker<'_> {
                 "failed to create typed patch object ({}/{}; {}): {error}",
                 named("namespace"),
                 named("name"),
-                shown_kind(&api_version, &kind)
+                format_kind(&api_version, &kind)
             ))
         })
     }
@@ -296,7 +296,7 @@ impl Tracker<'_> {
 }
 
 /// `apps/v1, Kind=Deployment`; the core group is empty.
-fn shown_kind(api_version: &str, kind: &str) -> String {
+fn format_kind(api_version: &str, kind: &str) -> String {
     if api_version.matches('/').count() > 1 {
         return "/, Kind=".to_owned();
     }

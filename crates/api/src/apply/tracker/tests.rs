@@ -138,7 +138,7 @@ fn a_first_apply_puts_everything_before_down_to_one_owner() {
 }
 
 #[test]
-fn ignored_fields_are_nobodys() {
+fn ignored_fields_have_no_owner() {
     let status = Set::of_fields(&[&["status"]]);
     let tracker = Tracker { ignored: Some(&status), ..tracker("2026-01-01T00:00:00Z") };
     let mut new = json!({"metadata": {"name": "d"}, "spec": {"replicas": 1}, "status": {"replicas": 5}});

@@ -56,7 +56,7 @@ fn at<'a>(container: &Value<'a>, index: &Value<'a>) -> Outcome<'a> {
         }
         Value::Map(_) | Value::JsonMap(..) => container
             .get(index)
-            .ok_or_else(|| EvaluateError::new(format!("no such key: {}", conversions::shown(index)))),
+            .ok_or_else(|| EvaluateError::new(format!("no such key: {}", conversions::format_value(index)))),
         _ => Err(EvaluateError::no_such_overload()),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::error::EvaluateError;
 use super::super::value::Value;
-use super::times::{parse_duration, parse_timestamp, shown_duration, shown_timestamp};
+use super::times::{format_duration, format_timestamp, parse_duration, parse_timestamp};
 use super::{Outcome, count, failed, flag};
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
@@ -88,10 +88,10 @@ fn text(value: &Value<'_>) -> Option<String> {
         Value::Bool(flag) => flag.to_string(),
         Value::Int(number) => number.to_string(),
         Value::Uint(number) => number.to_string(),
-        Value::Double(number) => shown_double(*number),
+        Value::Double(number) => format_double(*number),
         Value::Bytes(bytes) => String::from_utf8(bytes.to_vec()).ok()?,
-        Value::Timestamp(time) => shown_timestamp(*time),
-        Value::Duration(duration) => shown_duration(*duration),
+        Value::Timestamp(time) => format_timestamp(*time),
+        Value::Duration(duration) => format_duration(*duration),
         Value::Ip(address) => address.to_string(),
         Value::Cidr(address, length) => format!("{address}/{length}"),
         Value::Type(name) => name.to_string(),
@@ -100,16 +100,17 @@ fn text(value: &Value<'_>) -> Option<String> {
 }
 
 /// The form of a value in messages.
-pub(in super::super) fn shown(value: &Value<'_>) -> String {
+pub(in super::super) fn format_value(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Quantity(quantity) => quantity.to_string(),
         Value::Url(url) => url.to_string(),
         other => match (text(other), other.elements(), other.entries()) {
             (Some(text), ..) => text,
-            (_, Some(items), _) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+            (_, Some(items), _) => format!("[{}]", items.iter().map(format_value).collect::<Vec<_>>().join(", ")),
             (_, _, Some(entries)) => {
-                let entries = entries.iter().map(|(key, value)| format!("{}: {}", shown(key), shown(value)));
+                let entries =
+                    entries.iter().map(|(key, value)| format!("{}: {}", format_value(key), format_value(value)));
                 format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
             }
             _ => other.type_name().to_owned(),
@@ -117,7 +118,7 @@ pub(in super::super) fn shown(value: &Value<'_>) -> String {
     }
 }
 
-pub(super) fn shown_double(number: f64) -> String {
+pub(super) fn format_double(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }

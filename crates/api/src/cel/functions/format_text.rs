@@ -2,7 +2,7 @@
 
 use super::super::error::EvaluateError;
 use super::super::value::Value;
-use super::conversions::shown;
+use super::conversions::format_value;
 use super::{Outcome, failed};
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
@@ -62,7 +62,7 @@ fn clause_text(clause: char, precision: Option<usize>, value: &Value<'_>) -> Res
         ))
     };
     Ok(match (clause, value) {
-        ('s', value) => shown(value),
+        ('s', value) => format_value(value),
         ('d', Value::Int(number)) => number.to_string(),
         ('d', Value::Uint(number)) => number.to_string(),
         ('d', Value::Double(number)) => format!("{number}"),

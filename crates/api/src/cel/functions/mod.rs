@@ -11,7 +11,7 @@ mod optionals;
 mod texts;
 mod times;
 
-pub(super) use conversions::shown;
+pub(super) use conversions::format_value;
 pub(super) use times::parse_duration;
 
 use super::error::EvaluateError;

@@ -62,7 +62,7 @@ pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-pub(super) fn shown_timestamp(time: Timestamp) -> String {
+pub(super) fn format_timestamp(time: Timestamp) -> String {
     time.to_string()
 }
 
@@ -105,7 +105,7 @@ pub(in super::super) fn parse_duration(text: &str) -> Option<SignedDuration> {
 }
 
 /// Formats seconds with their fraction: `5400s`, `0.1s`.
-pub(super) fn shown_duration(duration: SignedDuration) -> String {
+pub(super) fn format_duration(duration: SignedDuration) -> String {
     let nanos = duration.as_nanos();
     let (seconds, fraction) = (nanos / 1_000_000_000, (nanos % 1_000_000_000).unsigned_abs());
     let sign = if nanos < 0 && seconds == 0 { "-" } else { "" };

@@ -220,7 +220,7 @@ impl Validator {
         let same = |allowed: &Value| !value.is_null() && crate::apply::same_value(allowed, value);
         if !self.values.is_empty() && !self.values.iter().any(same) {
             let message =
-                format!("{path} in body should be one of {}", crate::patch::shown(&self.values.clone().into()));
+                format!("{path} in body should be one of {}", crate::patch::go_format(&self.values.clone().into()));
             outcome.add(Violation::new(path, message, ViolationKind::NotOneOf(value.clone(), self.values.clone())));
         }
     }

@@ -132,7 +132,7 @@ fn json_schemas_decode_by_their_own_rules() {
 }
 
 #[test]
-fn no_struct_has_more_fields_than_can_be_told_apart() {
+fn no_struct_has_more_fields_than_the_mask_has_bits() {
     for info in builtin().types() {
         let count = builtin().node(info.node).object().map_or(0, |object| object.fields().len());
         assert!(count <= 128, "{}", info.name);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_yaml_is_refused_with_known_words() {
+    fn invalid_yaml_gets_the_messages_of_kubernetes() {
         for (text, expected) in [
             ("a: b: c", "yaml: mapping values are not allowed in this context"),
             ("a: 1\nb: c: d", "yaml: line 2: mapping values are not allowed in this context"),

@@ -252,7 +252,7 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
         }
         Operation::Test(path, expected) => {
             let found = find_mut(document, path).map_or(&Value::Null, |value| value);
-            if found == expected { Ok(()) } else { Err(format!("testing value {} failed", shown_path(path))) }
+            if found == expected { Ok(()) } else { Err(format!("testing value {} failed", format_path(path))) }
         }
         Operation::Unknown(name) => Err(format!("Unexpected kind: {name}")),
         Operation::Incomplete(what) => Err((*what).to_owned()),
@@ -324,9 +324,9 @@ fn place(text: &str, places: usize) -> Option<usize> {
 }
 
 fn missing(operation: &str, path: &[String]) -> String {
-    format!("{operation} operation does not apply: doc is missing path: {}: missing value", shown_path(path))
+    format!("{operation} operation does not apply: doc is missing path: {}: missing value", format_path(path))
 }
 
-fn shown_path(path: &[String]) -> String {
+fn format_path(path: &[String]) -> String {
     path.iter().flat_map(|part| ["/", part]).collect()
 }

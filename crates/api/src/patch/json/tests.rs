@@ -44,7 +44,7 @@ fn what_cannot_be_done_is_unprocessable() {
 }
 
 #[test]
-fn what_is_no_patch_is_malformed() {
+fn invalid_patches_are_malformed() {
     let problem = |text: &str| JsonPatch::read(text.as_bytes()).expect_err("no patch").to_string();
     assert_eq!(problem("{}"), "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp");
     assert_eq!(

@@ -7,7 +7,7 @@
 mod tests;
 
 use super::element_order::{Identity, Places, arrange};
-use super::{PatchError, shown};
+use super::{PatchError, go_format};
 use crate::schema::{Field, NodeRef, Shape};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -166,8 +166,8 @@ fn check_order(patched: &[Value], order: &[Value], key: Option<&str>) -> Result<
         if !order_left.any(|other| identity.of(other) == identity.of(element)) {
             let message = format!(
                 "The order in patch list:\n{}\n doesn't match {ORDER_PREFIX} list:\n{}\n",
-                shown(&patched.into()),
-                shown(&order.into())
+                go_format(&patched.into()),
+                go_format(&order.into())
             );
             return Err(PatchError::Internal(message.into()));
         }
@@ -270,7 +270,9 @@ fn check_same_type(original: &[Value], patch: &[Value]) -> Result<bool> {
         }
         if std::mem::discriminant(*first.get_or_insert(value)) != std::mem::discriminant(value) {
             let both = Value::Array(vec![original.into(), patch.into()]);
-            return Err(PatchError::Internal(format!("list element types are not identical: {}", shown(&both)).into()));
+            return Err(PatchError::Internal(
+                format!("list element types are not identical: {}", go_format(&both)).into(),
+            ));
         }
     }
     Ok(first.is_some_and(Value::is_object))
@@ -330,16 +332,16 @@ fn malformed(message: &str) -> PatchError {
 }
 
 fn no_merge_key(element: &Value, key: &str) -> PatchError {
-    PatchError::Internal(format!("map: {} does not contain declared merge key: {key}", shown(element)).into())
+    PatchError::Internal(format!("map: {} does not contain declared merge key: {key}", go_format(element)).into())
 }
 
 fn unknown_directive(directive: &Value, within: &Value) -> PatchError {
     let directive = match directive {
         Value::String(text) => text.clone(),
         Value::Null => "%!s(<nil>)".to_owned(),
-        other => format!("%!s({}={})", go_type(other), shown(other)),
+        other => format!("%!s({}={})", go_type(other), go_format(other)),
     };
-    PatchError::Internal(format!("unknown patch type: {directive} in map: {}", shown(within)).into())
+    PatchError::Internal(format!("unknown patch type: {directive} in map: {}", go_format(within)).into())
 }
 
 fn wrong_type(expected: &str, found: &Value) -> PatchError {

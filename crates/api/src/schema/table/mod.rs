@@ -11,7 +11,7 @@
 //! and `{}x` for a map. Marks: `#3` protobuf's number, `?` kept with every value, `!` printed always, `~` left out when
 //! zero although a struct, `list=map:key`, `map=atomic`, `patch=merge` with `key=name`, `enum=a,b`, `default=json`,
 //! `each=json` for the default of an element, `go=` when the type's name in errors is not what the type suggests,
-//! `wrapped` for lists that protobuf wraps in a message. The field `...` takes in the fields of another struct.
+//! `wrapped` for lists that protobuf wraps in a message. The field `...` inlines the fields of another struct.
 
 mod marks;
 

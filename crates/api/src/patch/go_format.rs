@@ -4,13 +4,13 @@ use serde_json::Value;
 use std::fmt::{self, Display};
 
 /// Formats a value.
-pub fn shown(value: &Value) -> impl Display + '_ {
-    Shown(value)
+pub fn go_format(value: &Value) -> impl Display + '_ {
+    GoFormat(value)
 }
 
-struct Shown<'a>(&'a Value);
+struct GoFormat<'a>(&'a Value);
 
-impl Display for Shown<'_> {
+impl Display for GoFormat<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::Null => out.write_str("<nil>"),
@@ -20,14 +20,14 @@ impl Display for Shown<'_> {
             Value::Array(items) => {
                 out.write_str("[")?;
                 for (at, item) in items.iter().enumerate() {
-                    write!(out, "{}{}", if at > 0 { " " } else { "" }, Shown(item))?;
+                    write!(out, "{}{}", if at > 0 { " " } else { "" }, GoFormat(item))?;
                 }
                 out.write_str("]")
             }
             Value::Object(fields) => {
                 out.write_str("map[")?;
                 for (at, (name, value)) in fields.iter().enumerate() {
-                    write!(out, "{}{name}:{}", if at > 0 { " " } else { "" }, Shown(value))?;
+                    write!(out, "{}{name}:{}", if at > 0 { " " } else { "" }, GoFormat(value))?;
                 }
                 out.write_str("]")
             }
@@ -41,8 +41,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn values_are_shown() {
+    fn values_are_formatted_as_in_go() {
         let value = json!({"b": [1, "x", null], "a": {"c": true}});
-        assert_eq!(shown(&value).to_string(), "map[a:map[c:true] b:[1 x <nil>]]");
+        assert_eq!(go_format(&value).to_string(), "map[a:map[c:true] b:[1 x <nil>]]");
     }
 }
