@@ -61,9 +61,9 @@ mod tests {
     async fn starts_wait_for_each_other_as_long_as_some_end() {
         let queue = StartQueue::new(1);
         let (started, second) = (Instant::now(), Duration::from_secs(1));
-        let start = async |takes: Duration| {
+        let start = async |duration: Duration| {
             let turn = queue.turn().await;
-            tokio::time::sleep(takes).await;
+            tokio::time::sleep(duration).await;
             turn.is_some()
         };
         let twenty = futures::future::join_all((0..20).map(|_| start(second))).await;

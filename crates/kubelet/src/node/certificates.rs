@@ -331,7 +331,7 @@ mod tests {
                 std::fs::write(directory.path().join(format!("kubelet-client.{extension}.new")), "new")
                     .expect("written");
             }
-            finish_replacement(directory.path(), &Purpose::Client).expect("settled");
+            finish_replacement(directory.path(), &Purpose::Client).expect("finished");
             let text = |path: &Path| std::fs::read_to_string(path).expect("read");
             let found = (text(&files.key), text(&files.certificate));
             assert_eq!((found.0.as_str(), found.1.as_str()), expected, "{left_beside:?}");

@@ -107,8 +107,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_hangs_times_out() {
-        let answered = with_timeout(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
-        assert!(answered.is_err_and(|error| is_unreachable(&error)));
+        let outcome = with_timeout(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
+        assert!(outcome.is_err_and(|error| is_unreachable(&error)));
         assert!(with_timeout(TIMEOUT, async { Ok(1) }).await.is_ok_and(|value| value == 1));
     }
 }

@@ -114,10 +114,12 @@ mod tests {
     /// A pod with these delays until its containers terminate, until its sandbox is stopped, and until the API knows
     /// it. Returns when it was asked to terminate and with which grace period.
     async fn ends(
-        (handle, mut told): (Handle, UnboundedReceiver<Message>),
+        (handle, mut received): (Handle, UnboundedReceiver<Message>),
         [containers, sandbox, known_after]: [u64; 3],
     ) -> (Instant, i64) {
-        let Some(Message::Stop(termination)) = told.recv().await else { panic!("the pod is not told to end") };
+        let Some(Message::Stop(termination)) = received.recv().await else {
+            panic!("the pod is not asked to terminate")
+        };
         let Termination::Stopped { grace: Some(grace), .. } = *termination else { panic!("the pod has no grace") };
         let told_at = Instant::now();
         tokio::spawn(async move {
@@ -148,14 +150,14 @@ mod tests {
         ] {
             let one = running(pod(0, is_static));
             let handle = one.0.clone();
-            let begun = Instant::now();
+            let started = Instant::now();
             let pod = tokio::spawn(ends(one, pace));
             let grace = Duration::from_secs(20);
             let critical = if is_static { grace } else { Duration::ZERO };
             terminate_in_order(|| vec![handle.clone()], grace, critical).await;
-            let passed = begun.elapsed().as_millis() as u64;
+            let passed = started.elapsed().as_millis() as u64;
             assert!((expected..expected + 200).contains(&passed), "{pace:?}: {passed}");
-            let (_, grace) = pod.await.expect("the pod was told");
+            let (_, grace) = pod.await.expect("the pod was asked");
             assert_eq!(grace, 20);
         }
     }
@@ -165,16 +167,16 @@ mod tests {
         let ordinary = running(pod(0, false));
         let critical = running(pod(2_000_001_000, false));
         let handles = [ordinary.0.clone(), critical.0.clone()];
-        let begun = Instant::now();
+        let started = Instant::now();
         let ordinary = tokio::spawn(ends(ordinary, [2_000, 1_000, 1_000]));
         let critical = tokio::spawn(ends(critical, [1_000, 0, 100]));
         terminate_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
-        let whole = begun.elapsed().as_millis();
+        let whole = started.elapsed().as_millis();
         assert!((5_100..5_400).contains(&whole), "{whole}");
-        let (told, grace) = ordinary.await.expect("told");
-        assert_eq!((told, grace), (begun, 20));
-        let (told, grace) = critical.await.expect("told");
+        let (received, grace) = ordinary.await.expect("a request");
+        assert_eq!((received, grace), (started, 20));
+        let (received, grace) = critical.await.expect("a request");
         assert_eq!(grace, 10);
-        assert!(told - begun >= Duration::from_secs(4));
+        assert!(received - started >= Duration::from_secs(4));
     }
 }

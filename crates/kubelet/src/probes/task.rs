@@ -250,7 +250,7 @@ impl Prober for Task {
     fn report(&self, id: &str, success: bool) -> bool {
         let why = if success { String::new() } else { std::mem::take(&mut *self.failure.lock()) };
         journey_events::probe(&self.pod(), &self.container, self.kind.as_str(), success, &why);
-        let message = Message::Probe { id: id.to_string(), kind: self.kind, success: success };
+        let message = Message::Probe { id: id.to_string(), kind: self.kind, success };
         self.worker.send(message).is_ok()
     }
 }

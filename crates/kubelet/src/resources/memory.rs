@@ -115,8 +115,8 @@ mod tests {
         ] {
             let book = MemoryPool { layout: &layout, reserved: &reserved, grants: grants.iter().collect() };
             let near = near.map(|text| NumberSet::parse(text).expect("a set"));
-            let taken = book.allocate(&Bytes::from([("memory".to_string(), bytes)]), near.as_ref());
-            assert_eq!(taken.map(|share| share.nodes.to_string()).as_deref(), expected, "{bytes} beside {grants:?}");
+            let share = book.allocate(&Bytes::from([("memory".to_string(), bytes)]), near.as_ref());
+            assert_eq!(share.map(|share| share.nodes.to_string()).as_deref(), expected, "{bytes} beside {grants:?}");
         }
     }
 }

@@ -114,9 +114,9 @@ fn a_rejected_pod_reports_only_the_rejection() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let termination = Termination::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
     let state = WorkerState { termination: Some(termination), first_seen: Some(at(90)), ..Default::default() };
-    let told = status(&pod, &RuntimePod::default(), &state, &Plan { terminated: true, ..Default::default() });
+    let rejected = status(&pod, &RuntimePod::default(), &state, &Plan { terminated: true, ..Default::default() });
     assert_eq!(
-        serde_json::to_value(told).expect("JSON"),
+        serde_json::to_value(rejected).expect("JSON"),
         json!({ "phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected: no match",
             "qosClass": "BestEffort", "startTime": "1970-01-01T00:01:30Z", "observedGeneration": 1 })
     );
@@ -157,7 +157,7 @@ fn a_container_that_failed_to_start_has_a_start_time() {
     let status = status(&pod, &runtime(vec![failed]), &WorkerState::default(), &Plan::default());
     let value = serde_json::to_value(&status).expect("JSON");
     assert_eq!(value["containerStatuses"][0]["state"]["terminated"]["startedAt"], "1970-01-01T00:00:00Z");
-    assert_eq!(value["conditions"][2]["reason"], "PodFailed", "known before the phase is told");
+    assert_eq!(value["conditions"][2]["reason"], "PodFailed", "known before the phase is reported");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn all_containers_restart_in_place() {
             now: at(100),
         })
     };
-    let told = |status: &PodStatus| {
+    let summary = |status: &PodStatus| {
         let containers = status.container_statuses.iter().flatten().map(|container| {
             let state = container.state.clone().unwrap_or_default();
             let what = match (state.running, state.terminated, state.waiting) {
@@ -194,18 +194,21 @@ fn all_containers_restart_in_place() {
         format!("{} [{restarting}] {all}", status.phase.as_deref().unwrap_or_default())
     };
     let both = step(&PodStatus::default(), vec![view("a", State::Running, 0), view("b", State::Running, 0)]);
-    assert_eq!(told(&both), "Running [False] a 0 running, b 0 running");
-    let asked = step(&both, vec![view("a", State::Exited, 42), view("b", State::Running, 0)]);
+    assert_eq!(summary(&both), "Running [False] a 0 running, b 0 running");
+    let triggered = step(&both, vec![view("a", State::Exited, 42), view("b", State::Running, 0)]);
     let restarting = "True container exited with restart policy rule";
-    assert_eq!(told(&asked), format!("Running [{restarting}] a 0 ended 42, b 0 running"));
-    let half = step(&asked, vec![view("a", State::Exited, 42)]);
+    assert_eq!(summary(&triggered), format!("Running [{restarting}] a 0 ended 42, b 0 running"));
+    let half = step(&triggered, vec![view("a", State::Exited, 42)]);
     let lost = "RestartingAllContainers RestartingAllContainers";
-    assert_eq!(told(&half), format!("Running [{restarting}] a 0 ended 42, b 1 {lost}"));
+    assert_eq!(summary(&half), format!("Running [{restarting}] a 0 ended 42, b 1 {lost}"));
     let none = step(&half, vec![]);
-    assert_eq!(told(&none), format!("Running [False] a 1 {lost}, b 1 {lost}"));
-    assert_eq!(told(&step(&none, vec![])), told(&none), "said once and not again");
+    assert_eq!(summary(&none), format!("Running [False] a 1 {lost}, b 1 {lost}"));
+    assert_eq!(summary(&step(&none, vec![])), summary(&none), "said once and not again");
     let again =
         |name: &str| ContainerView { restart_count: 1, id: format!("new-{name}"), ..view(name, State::Running, 0) };
-    let anew = step(&none, vec![again("a"), again("b")]);
-    assert_eq!(told(&anew), "Running [False] a 1 running RestartingAllContainers, b 1 running RestartingAllContainers");
+    let restarted = step(&none, vec![again("a"), again("b")]);
+    assert_eq!(
+        summary(&restarted),
+        "Running [False] a 1 running RestartingAllContainers, b 1 running RestartingAllContainers"
+    );
 }

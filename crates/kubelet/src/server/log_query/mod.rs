@@ -171,7 +171,7 @@ async fn send_text(to: &Chunks, message: String) {
 mod tests {
     use super::*;
 
-    async fn answered(root: &Path, path: &[&str], query: &str) -> (u16, String) {
+    async fn status_and_body(root: &Path, path: &[&str], query: &str) -> (u16, String) {
         let request = http::Request::get(format!("/logs/{query}")).body(()).expect("a request");
         let response = respond(root, path, &Query::of(&request)).await;
         let status = response.status().as_u16();
@@ -209,11 +209,11 @@ mod tests {
             ),
         ];
         for (query, status, body) in cases {
-            assert_eq!(answered(&root, &[], query).await, (status, body.to_owned()), "{query}");
+            assert_eq!(status_and_body(&root, &[], query).await, (status, body.to_owned()), "{query}");
         }
-        let (status, body) = answered(&root, &["x"], "?query=a").await;
+        let (status, body) = status_and_body(&root, &["x"], "?query=a").await;
         assert_eq!((status, body.as_str()), (406, "path not allowed in query mode\n"));
-        assert_eq!(answered(&root, &["knarr-plain"], "").await, (200, "plain".to_owned()));
+        assert_eq!(status_and_body(&root, &["knarr-plain"], "").await, (200, "plain".to_owned()));
     }
 
     #[test]

@@ -253,17 +253,17 @@ mod tests {
     /// Whether the runtime accepts the client's data before it disconnects.
     #[tokio::test]
     async fn a_client_gets_an_error_if_the_runtime_disconnects_early() {
-        for takes in [true, false] {
+        for accepts in [true, false] {
             let (client, ours) = duplex(1 << 16);
             let (mut runtime, theirs) = duplex(1 << 16);
             let requested = CommandStreams { stdin: true, stdout: true, stderr: false, tty: false };
-            if takes {
+            if accepts {
                 // A byte of output on the third stream, and not a word more.
                 runtime.write_all(&[0, 0, 0, 5, 0, 0, 0, 1, b'x']).await.expect("it is accepted");
             }
             let (mut client_read, mut client_write) = split(client);
             client_write.write_all(&message(&[STDIN, b'a'])).await.expect("it is accepted");
-            let hold = takes.then_some(runtime);
+            let hold = accepts.then_some(runtime);
             let joined = tokio::spawn(async move { translate(ours, theirs, requested).await });
             let mut received = Vec::new();
             let mut byte = [0];
