@@ -68,7 +68,7 @@ mod tests {
     fn a_full_disk_has_a_hint() {
         let inner = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let error = anyhow::Error::new(inner).context("cannot write a");
-        assert_eq!(error_message(&error), "cannot write a: no storage space; make room on that disk");
+        assert_eq!(error_message(&error), "cannot write a: no storage space; free space on that disk");
     }
 
     #[test]

@@ -129,6 +129,6 @@ mod tests {
     fn findings_as_text() {
         let finding = Finding { cause: "c".into(), evidence: vec!["e".into()], fix: "f".into() };
         assert_eq!(text("pod/web", &[finding], false), "pod/web: c\n    seen: e\n    do:   f\n");
-        assert_eq!(text("pod/web", &[], false), "pod/web: nothing wrong was found\n");
+        assert_eq!(text("pod/web", &[], false), "pod/web: no problem found\n");
     }
 }
