@@ -4,6 +4,8 @@
 
 #![cfg(test)]
 
+mod dependencies;
+mod documents;
 mod paths;
 
 use std::fs;

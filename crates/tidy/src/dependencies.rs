@@ -1,0 +1,48 @@
+//! Each dependency that a crate declares is used by it.
+
+use super::{file_name, folders, none, read, root, sources};
+
+/// Used by their features or by macros, without being named.
+const NEVER_NAMED: &[(&str, &str)] = &[];
+
+#[test]
+fn dependencies_are_used() {
+    let mut wrong = Vec::new();
+    let mut crates = folders(&root().join("crates"));
+    crates.push(root().join("xtask"));
+    for folder in crates {
+        let mut text = String::new();
+        for file in sources(&folder) {
+            text += &read(&file);
+        }
+        for dependency in declared(&read(&folder.join("Cargo.toml"))) {
+            let name = dependency.replace('-', "_");
+            let is_excused = NEVER_NAMED.contains(&(file_name(&folder).as_str(), dependency.as_str()));
+            if !text.contains(&name) && !is_excused {
+                wrong.push(format!("{} declares {dependency} and never uses it", folder.display()));
+            }
+        }
+    }
+    none(wrong);
+}
+
+/// The names in all tables of dependencies of a manifest.
+fn declared(manifest: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_dependencies = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_dependencies = line.ends_with("dependencies]");
+        } else if is_dependencies && let Some(name) = line.split(['.', ' ', '=']).next().filter(|name| !name.is_empty()) {
+            names.push(name.to_owned());
+        }
+    }
+    names.retain(|name| !name.starts_with('#'));
+    names
+}
+
+#[test]
+fn all_tables_of_dependencies_are_read() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\na.workspace = true\nb-c = \"1\"\n\n[build-dependencies]\nd = { path = \"d\" }\n[lints]\nworkspace = true\n";
+    assert_eq!(declared(manifest), ["a", "b-c", "d"]);
+}

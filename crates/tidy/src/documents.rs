@@ -1,0 +1,51 @@
+//! Documents name tests as evidence; the tests must exist.
+
+use super::{none, read, root, sources};
+
+/// Pages whose sentences are checked by tests.
+const PAGES: &[&str] = &["docs/threat-model.md", "docs/security-history.md"];
+
+#[test]
+fn tests_that_documents_name_exist() {
+    let functions = function_names();
+    let mut wrong = Vec::new();
+    for page in PAGES {
+        for name in test_names(&read(&root().join(page))) {
+            let exists = match name.strip_suffix('…') {
+                Some(start) => functions.iter().any(|function| function.starts_with(start)),
+                None => functions.contains(&name),
+            };
+            if !exists {
+                wrong.push(format!("{page}: there is no test {name}"));
+            }
+        }
+    }
+    none(wrong);
+}
+
+/// Words in backticks that look like the name of a test.
+fn test_names(page: &str) -> Vec<String> {
+    let words = page.split('`').skip(1).step_by(2);
+    let is_name = |word: &&str| {
+        word.matches('_').count() >= 2 && word.chars().all(|letter| letter.is_alphanumeric() || "_…".contains(letter))
+    };
+    words.filter(is_name).map(str::to_owned).collect()
+}
+
+fn function_names() -> Vec<String> {
+    let mut names = Vec::new();
+    for file in sources(&root().join("crates")) {
+        for line in read(&file).lines() {
+            if let Some((_, rest)) = line.split_once("fn ") {
+                names.push(rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect());
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn only_names_of_tests_are_read_from_a_page() {
+    let page = "A `kubeconfig.yaml` and (`a_b_c`, `x_y`, `one_two_…`).";
+    assert_eq!(test_names(page), ["a_b_c", "one_two_…"]);
+}
