@@ -1,7 +1,5 @@
 //! Discovery of the cluster by a host with a bootstrap token and no other credentials.
 
-use std::process::Command;
-
 use super::support::{ControlPlane, wait_for};
 
 const TOKEN: &str = r#"
@@ -14,18 +12,23 @@ stringData: {token-id: abcdef, token-secret: 0123456789abcdef, usage-bootstrap-s
 const PATH: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
 const BINDING: [&str; 4] = ["-n", "kube-public", "rolebinding", "kubeadm:bootstrap-signer-clusterinfo"];
 
-/// Reads a path of the API without credentials.
+/// Reads a path of the API without credentials, which kubectl would prompt for.
 fn read_anonymously(plane: &ControlPlane, path: &str) -> Result<serde_json::Value, String> {
     let server = plane.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]).unwrap();
-    let output = Command::new("kubectl")
-        .env("HOME", plane.kubeconfig().parent().expect("a directory"))
-        .args(["--kubeconfig", "/dev/null", "--server", &server, "--insecure-skip-tls-verify", "get", "--raw", path])
-        .output()
-        .expect("kubectl is installed");
-    match output.status.success() {
-        true => Ok(serde_json::from_slice(&output.stdout).expect("JSON")),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
+    let authority = plane.kubeconfig().with_file_name("pki").join("ca.crt");
+    let kubeconfig = plane.kubeconfig().with_file_name("anonymous.yaml");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: x, user: x}}}}]\n\
+         clusters: [{{name: x, cluster: {{server: \"{server}\", certificate-authority: {}}}}}]\n\
+         users: [{{name: x, user: {{}}}}]\n",
+        authority.display()
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let client = knarr_client::connect(Some(&kubeconfig), "test").await.expect("a client");
+        client.request(request).await.map_err(|error| error.to_string())
+    })
 }
 
 #[test]
