@@ -100,6 +100,7 @@ impl Worker {
                 let objects = self.objects.clone();
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let downward = context.downward_context(&pod, addresses);
+                self.state.volumes.start_mount();
                 self.launch(Operation::Volumes, async move {
                     Outcome::Volumes(mount_volumes(&context, &pod, &downward, &objects).await)
                 });
@@ -197,9 +198,7 @@ impl Worker {
             }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
-                self.state.volumes.ready = true;
-                self.state.volumes.failures = 0;
-                self.state.volumes.retry_at = None;
+                self.state.volumes.finish_mount();
             }
             (_, Outcome::Volumes(Err(_))) => {
                 // Complete volumes stay in use while an update fails.

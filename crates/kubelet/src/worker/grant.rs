@@ -21,7 +21,7 @@ impl Worker {
         let fields_changed = pod.metadata.labels != self.pod.metadata.labels
             || pod.metadata.annotations != self.pod.metadata.annotations;
         if fields_changed {
-            self.state.volumes.ready = false;
+            self.state.volumes.invalidate();
         }
         if fields_changed || pod.spec != self.pod.spec {
             // What failed with the old spec may work with the new one.

@@ -281,7 +281,7 @@ impl Worker {
                 self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], started.elapsed());
             }
             Message::ObjectsChanged => {
-                self.state.volumes.ready = false;
+                self.state.volumes.invalidate();
                 self.state.volumes.retry_at = None;
                 self.state.starts.retry_at.retain(|name, _| {
                     self.state.starts.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")

@@ -46,9 +46,29 @@ pub struct WorkerState {
 #[derive(Clone, Debug, Default)]
 pub struct VolumeState {
     pub ready: bool,
+    /// Something that the volumes contain changed since the mount in progress was started.
+    pub changed: bool,
     /// The earliest retry of mounting the volumes.
     pub retry_at: Option<Instant>,
     pub failures: u32,
+}
+
+impl VolumeState {
+    /// What the volumes contain changed: they are mounted again, also if they are being mounted right now.
+    pub fn invalidate(&mut self) {
+        self.ready = false;
+        self.changed = true;
+    }
+
+    pub fn start_mount(&mut self) {
+        self.changed = false;
+    }
+
+    pub fn finish_mount(&mut self) {
+        self.ready = !self.changed;
+        self.failures = 0;
+        self.retry_at = None;
+    }
 }
 
 /// The starts of containers, by name unless stated otherwise.
@@ -174,5 +194,22 @@ impl WorkerState {
 
     pub fn is_starting(&self) -> bool {
         self.operations.iter().any(|operation| matches!(operation, Operation::Start(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_during_a_mount_is_not_lost() {
+        let mut volumes = VolumeState::default();
+        volumes.start_mount();
+        volumes.invalidate();
+        volumes.finish_mount();
+        assert!(!volumes.ready, "the mount may have read the state before the change");
+        volumes.start_mount();
+        volumes.finish_mount();
+        assert!(volumes.ready);
     }
 }
