@@ -33,7 +33,8 @@ fn declared(manifest: &str) -> Vec<String> {
     for line in manifest.lines() {
         if line.starts_with('[') {
             is_dependencies = line.ends_with("dependencies]");
-        } else if is_dependencies && let Some(name) = line.split(['.', ' ', '=']).next().filter(|name| !name.is_empty()) {
+        } else if is_dependencies && let Some(name) = line.split(['.', ' ', '=']).next().filter(|name| !name.is_empty())
+        {
             names.push(name.to_owned());
         }
     }

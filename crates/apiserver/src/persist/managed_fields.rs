@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use knarr_api::apply::{self, ApplyError, SingleVersion, Set, Tracker, VersionConverter};
+use knarr_api::apply::{self, ApplyError, Set, SingleVersion, Tracker, VersionConverter};
 use knarr_api::decode::{self, StrictProblem};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Status;

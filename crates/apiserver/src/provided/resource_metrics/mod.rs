@@ -188,7 +188,8 @@ impl Provider for PodMetrics {
     }
 
     async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status> {
-        let missing = || Status::not_found(GroupResource { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
+        let missing =
+            || Status::not_found(GroupResource { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
         let pod = server.objects.get("", "pods", namespace, name).ok_or_else(missing)?;
         self.0.refresh(server).await;
         self.metrics(&pod).ok_or_else(missing)
