@@ -287,16 +287,18 @@ async fn one_client_cannot_hold_all_connections() {
     let refused = tokio::task::spawn_blocking(move || {
         let held: Vec<TcpStream> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();
         let is_closed = |stream: &TcpStream| {
-            stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            stream.set_nonblocking(true).unwrap();
             let read = (&*stream).read(&mut [0]);
             !matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
         };
         let deadline = std::time::Instant::now() + TIMEOUT;
         loop {
-            let closed = held.iter().rev().take(60).filter(|stream| is_closed(stream)).count();
+            // Several threads accept, so any of the connections may be the ones beyond the limit.
+            let closed = held.iter().filter(|stream| is_closed(stream)).count();
             if closed >= 50 || std::time::Instant::now() > deadline {
                 return closed;
             }
+            std::thread::yield_now();
         }
     });
     assert!(refused.await.unwrap() >= 50, "connections beyond the limit are closed");
