@@ -19,7 +19,8 @@ impl Talker {
     /// It starts with more than a log may hold and keeps counting, slower, until it is stopped.
     pub fn start(cluster: &Cluster) -> Self {
         let script = "i=0; count() { n=$((i+$1)); while [ $i -lt $n ]; do i=$((i+1)); echo line $i; done; }; \
-                      count 6000; until test -e /stop; do count 5; sleep 0.05; done; echo end $i";
+                      count 1; until test -e /go; do sleep 0.05; done; \
+                      count 5999; until test -e /stop; do count 5; sleep 0.05; done; echo end $i";
         cluster.apply(&format!(
             r#"
 apiVersion: v1
@@ -38,7 +39,11 @@ spec:
         let mut command = cluster.kubectl_command(&["logs", "-f", "talker"]);
         let output = heard.reopen().expect("the file");
         let listener = command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().expect("kubectl runs");
-        Talker { listener, heard }
+        let talker = Talker { listener, heard };
+        // Only what is written while somebody listens can be expected in full: an earlier rotation would hide it.
+        cluster.wait_for("the first line", || !talker.text().is_empty());
+        cluster.kubectl(&["exec", "talker", "--", "touch", "/go"]);
+        talker
     }
 
     /// Called after a while, as logs are checked every ten seconds.

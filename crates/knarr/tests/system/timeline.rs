@@ -131,5 +131,7 @@ fn server_goes_away_and_returns(cluster: &mut Cluster) {
     // The client library is silent unless its log is enabled, as in these tests.
     let is_warning = |line: &&str| (line.contains("WARN") || line.contains("ERROR")) && !line.contains(" kube_");
     let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
-    assert_eq!(warnings.len(), 1, "{}", warnings.join("\n"));
+    // The kubelet and the network components have connections of their own; one may still be served when the other is closed.
+    assert!((1..=2).contains(&warnings.len()), "{}", warnings.join("\n"));
+    assert!(warnings.iter().all(|line| line.contains("the API server cannot be reached")), "{}", warnings.join("\n"));
 }
