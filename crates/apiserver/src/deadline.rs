@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use knarr_api::go_duration;
 use knarr_api::status::Status;
 
 use crate::request::Target;
@@ -20,8 +21,12 @@ pub fn timeout(target: &Target, query: &Query) -> Result<Option<Duration>, Statu
     }
     match query.text("timeout") {
         "" => Ok(Some(MAX_TIMEOUT)),
-        text => match parse_duration(text) {
-            Ok(requested) => Ok(Some(requested.filter(|requested| *requested < MAX_TIMEOUT).unwrap_or(MAX_TIMEOUT))),
+        text => match go_duration::parse(text) {
+            // As in Kubernetes, a duration that is not positive means the default.
+            Ok(nanoseconds) => match u64::try_from(nanoseconds) {
+                Ok(positive) if positive > 0 => Ok(Some(Duration::from_nanos(positive).min(MAX_TIMEOUT))),
+                _ => Ok(Some(MAX_TIMEOUT)),
+            },
             Err(why) => Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))),
         },
     }
@@ -36,47 +41,6 @@ pub fn is_long_running(target: &Target) -> bool {
 /// The response to a request that exceeded its timeout.
 pub fn exceeded() -> Status {
     Status::timeout("Timeout: request did not complete within the allotted timeout").with_empty_details()
-}
-
-/// Reads a duration such as `1h30m` or `1.5s`; none when it is zero or negative.
-fn parse_duration(text: &str) -> Result<Option<Duration>, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Ok(None);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut nanoseconds = 0f64;
-    while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let unit = rest[number..].find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len() - number);
-        let (value, unit) = (&rest[..number], &rest[number..number + unit]);
-        let value: f64 = match value.matches('.').count() {
-            0 | 1 if value.bytes().any(|byte| byte.is_ascii_digit()) => value.parse().map_err(|_| invalid())?,
-            _ => return Err(invalid()),
-        };
-        nanoseconds += value
-            * match unit {
-                "ns" => 1.0,
-                "us" | "µs" | "μs" => 1e3,
-                "ms" => 1e6,
-                "s" => 1e9,
-                "m" => 60e9,
-                "h" => 3600e9,
-                "" => return Err(format!("time: missing unit in duration {text:?}")),
-                unit => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
-            };
-        if nanoseconds > i64::MAX as f64 {
-            return Err(invalid());
-        }
-        rest = &rest[number + unit.len()..];
-    }
-    Ok((!negative && nanoseconds >= 1.0).then(|| Duration::from_nanos(nanoseconds as u64)))
 }
 
 #[cfg(test)]
@@ -120,7 +84,7 @@ mod tests {
             ("10x", "time: unknown unit \"x\" in duration \"10x\""),
             ("s", "time: invalid duration \"s\""),
             (".s", "time: invalid duration \".s\""),
-            ("1..5s", "time: invalid duration \"1..5s\""),
+            ("1..5s", "time: missing unit in duration \"1..5s\""),
             ("-", "time: invalid duration \"-\""),
             ("99999999999h", "time: invalid duration \"99999999999h\""),
         ] {
