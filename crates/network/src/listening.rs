@@ -30,7 +30,10 @@ pub fn ports(addresses: &BTreeSet<IpAddr>) -> Ports {
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| {
-        tracing::debug!(path, %error, "cannot read a table of sockets");
+        // Without IPv6 the kernel has no such tables.
+        if error.kind() != std::io::ErrorKind::NotFound {
+            tracing::warn!(path, %error, "cannot read a table of sockets; only the ports of every node are protected");
+        }
         String::new()
     })
 }

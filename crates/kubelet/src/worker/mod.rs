@@ -344,7 +344,10 @@ impl Worker {
         }
         let resize_retry_at = self.desired.as_ref().map(|_| now + RESIZE_RETRY_INTERVAL);
         let renew = self.volumes.renew_at.filter(|_| self.state.termination.is_none());
-        if renew.is_some_and(|at| at <= wall) && self.state.volumes.ready {
+        // An update that failed is retried while the containers keep using the volumes as they were.
+        let remount = self.state.volumes.retry_at.filter(|_| self.state.termination.is_none());
+        let is_due = renew.is_some_and(|at| at <= wall) || remount.is_some_and(|at| at <= now);
+        if is_due && self.state.volumes.ready {
             self.state.volumes.ready = false;
             return Some(now);
         }
@@ -353,6 +356,7 @@ impl Worker {
             self.status_retry_at.filter(|at| *at > now),
             self.retry_at.filter(|at| *at > now),
             renew.map(|at| now + until(wall, at)),
+            remount.filter(|at| *at > now),
             resize_retry_at,
         ]
         .into_iter()
