@@ -1,0 +1,155 @@
+// Requests to the API server as the signed-in user.
+
+const KEY = 'knarr-session';
+
+export class ApiError extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+export const session = {
+  get token() { return sessionStorage.getItem(KEY); },
+  set token(value) { value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY); },
+};
+
+let onSignedOut = () => {};
+let onReachable = () => {};
+
+export function connectionHandlers(signedOut, reachable) {
+  onSignedOut = signedOut;
+  onReachable = reachable;
+}
+
+// Sends a request; throws an ApiError with the server's own words when it fails.
+export async function send(path, { method = 'GET', body, type = 'application/json', accept = 'application/json', signal } = {}) {
+  const headers = { Accept: accept };
+  if (session.token) headers.Authorization = `Bearer ${session.token}`;
+  if (body !== undefined) headers['Content-Type'] = type;
+  let response;
+  try {
+    response = await fetch(path, {
+      method, headers, signal, credentials: 'omit', redirect: 'error',
+      body: body === undefined || typeof body === 'string' ? body : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name !== 'AbortError') onReachable(false);
+    throw error;
+  }
+  onReachable(true);
+  if (response.ok) return response;
+  const text = await response.text();
+  if (response.status === 401) onSignedOut();
+  throw new ApiError(response.status, messageOf(text) || `${response.status} ${response.statusText}`);
+}
+
+function messageOf(text) {
+  try {
+    return JSON.parse(text).message;
+  } catch {
+    return text.slice(0, 500);
+  }
+}
+
+export const get = async (path, options) => (await send(path, options)).json();
+export const text = async (path, options) => (await send(path, options)).text();
+export const remove = (path, body) => send(path, { method: 'DELETE', body });
+export const patch = (path, body, type = 'application/merge-patch+json') => send(path, { method: 'PATCH', body, type });
+
+// Lines of a response as they arrive.
+export async function* lines(path, options) {
+  const response = await send(path, options);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    const parts = (rest + value).split('\n');
+    rest = parts.pop();
+    yield* parts;
+  }
+  if (rest) yield rest;
+}
+
+const TABLE = 'application/json;as=Table;v=v1;g=meta.k8s.io,application/json';
+const PAGE = 1000;
+
+// Keeps a table of a kind up to date: `onChange({columns, rows, complete})`, where rows is a Map by UID.
+// It lists in pages, watches, and lists again when the watch is too old, until the signal aborts.
+export async function follow(path, selector, signal, onChange) {
+  const state = { columns: [], rows: new Map(), complete: false };
+  let wait = 500;
+  while (!signal.aborted) {
+    try {
+      const version = await listAll(path, selector, signal, state, onChange);
+      wait = 500;
+      await watchFrom(path, selector, version, signal, state, onChange);
+    } catch (error) {
+      if (signal.aborted || error.status === 401) return;
+      if (error.status === 403 || error.status === 404 || error.status === 405) throw error;
+      await pause(wait, signal);
+      wait = Math.min(wait * 2, 15000);
+    }
+  }
+}
+
+async function listAll(path, selector, signal, state, onChange) {
+  const rows = new Map();
+  let next = '';
+  let version = '';
+  do {
+    const query = new URLSearchParams({ limit: PAGE, includeObject: 'Metadata', ...selector });
+    if (next) query.set('continue', next);
+    const table = await get(`${path}?${query}`, { accept: TABLE, signal });
+    if (table.columnDefinitions) state.columns = table.columnDefinitions;
+    for (const row of table.rows ?? []) rows.set(row.object.metadata.uid, row);
+    next = table.metadata.continue ?? '';
+    version = table.metadata.resourceVersion;
+    // The first page is shown at once; later ones replace what the last list had.
+    if (!state.complete) { state.rows = rows; onChange(state); }
+  } while (next);
+  state.rows = rows;
+  state.complete = true;
+  onChange(state);
+  return version;
+}
+
+async function watchFrom(path, selector, version, signal, state, onChange) {
+  for (;;) {
+    const query = new URLSearchParams({
+      watch: 'true', allowWatchBookmarks: 'true', includeObject: 'Metadata', resourceVersion: version, ...selector,
+    });
+    for await (const line of lines(`${path}?${query}`, { accept: TABLE, signal })) {
+      const { type, object } = JSON.parse(line);
+      if (type === 'ERROR') throw new ApiError(object.code, object.message);
+      if (type === 'BOOKMARK') {
+        version = object.metadata?.resourceVersion ?? object.rows?.[0]?.object?.metadata?.resourceVersion ?? version;
+        continue;
+      }
+      for (const row of object.rows ?? []) {
+        version = row.object.metadata.resourceVersion;
+        if (type === 'DELETED') state.rows.delete(row.object.metadata.uid);
+        else state.rows.set(row.object.metadata.uid, row);
+      }
+      onChange(state);
+    }
+  }
+}
+
+export function pause(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}
+
+// A WebSocket with the session's token, which browsers can only send as a subprotocol.
+export function socket(path, protocol) {
+  const token = btoa(session.token).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
+  const url = new URL(path, location.href);
+  url.protocol = url.protocol.replace('http', 'ws');
+  const opened = new WebSocket(url, [protocol, `base64url.bearer.authorization.k8s.io.${token}`]);
+  opened.binaryType = 'arraybuffer';
+  return opened;
+}

@@ -1,0 +1,59 @@
+// The journey of an object through all components, as it happens.
+
+import { get, lines } from './api.js';
+import { h, replace, svg } from './dom.js';
+import { duration } from './format.js';
+
+const DELAY = 150;
+
+export async function show({ body, subject, signal }) {
+  const path = [subject.kind.plural, subject.namespace, subject.name].filter(Boolean).join('/');
+  const note = h('p', { class: 'empty', role: 'status' }, 'Waiting for the first step');
+  const chart = h('div', {});
+  replace(body, note, chart);
+  let waiting = false;
+  const draw = async () => {
+    waiting = false;
+    const timeline = await get(`/journey?${new URLSearchParams({ object: path })}`, { signal }).catch(absent);
+    if (timeline) { note.hidden = true; replace(chart, timeline.chapters.map(section)); }
+  };
+  await draw();
+  // Each step that is recorded anywhere may belong to this object.
+  for await (const line of lines('/journey?follow=true', { accept: 'application/x-ndjson', signal })) {
+    if (line && !waiting) { waiting = true; setTimeout(() => draw().catch(() => {}), DELAY); }
+  }
+}
+
+function absent(error) {
+  if (error.status === 404) return undefined;
+  throw error;
+}
+
+const part = (name) => (['api', 'controllers', 'scheduler', 'kubelet', 'network', 'dns'].includes(name) ? name : 'other');
+
+function section(chapter) {
+  const total = Math.max(1, chapter.took);
+  return h('section', { class: 'card' },
+    h('h2', {}, `${chapter.title[0].toUpperCase()}${chapter.title.slice(1)}${chapter.outcome ? `: ${chapter.outcome}` : ''}`),
+    phases(chapter.phases ?? []),
+    h('div', { class: 'timeline' }, chapter.moments.map((moment) => [
+      h('span', { class: 'when' }, `+${duration(moment.after)}`),
+      h('span', { title: moment.object }, moment.object.split('/').slice(-1)[0], ' ', h('span', { class: 'dim' }, moment.part)),
+      h('div', {}, svg('svg', { class: 'chart', viewBox: '0 0 1000 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${duration(moment.took)} at ${duration(moment.after)}` },
+        svg('rect', { class: `fill-${part(moment.part)}`, x: (moment.after / total) * 1000, width: Math.max(3, (moment.took / total) * 1000), height: 10 })),
+      h('div', {}, moment.what, moment.took > 0 && h('span', { class: 'dim' }, ` ${duration(moment.took)}`), moment.detail && h('span', { class: 'dim' }, ` ${moment.detail}`), moment.repeated && h('span', { class: 'dim' }, ` ×${moment.repeated + 1}`))),
+    ])));
+}
+
+function phases(all) {
+  if (all.length === 0) return undefined;
+  const total = all.reduce((sum, phase) => sum + phase.took, 0) || 1;
+  let at = 0;
+  const bars = all.map((phase) => {
+    const bar = svg('rect', { class: `fill-${part(phase.part)}`, x: (at / total) * 1000, width: (phase.took / total) * 1000, height: 10 }, svg('title', {}, `${phase.name}: ${duration(phase.took)}`));
+    at += phase.took;
+    return bar;
+  });
+  return [svg('svg', { class: 'phases', viewBox: '0 0 1000 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': 'Phases' }, bars),
+    h('p', { class: 'row' }, all.map((phase) => h('span', {}, `${phase.name} `, h('b', {}, duration(phase.took)))))];
+}

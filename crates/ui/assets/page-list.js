@@ -1,0 +1,70 @@
+// All objects of a kind, with the columns that the API server gives for it.
+
+import { follow } from './api.js';
+import { h, replace } from './dom.js';
+import { plain } from './format.js';
+import { Grid } from './grid.js';
+import { find, keyOf, listLink, listPath, objectLink } from './kinds.js';
+
+// Kinds that people look at together.
+const FAMILIES = [
+  ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps', 'replicasets.apps', 'jobs.batch', 'cronjobs.batch', 'horizontalpodautoscalers.autoscaling'],
+  ['services', 'endpointslices.discovery.k8s.io', 'ingresses.networking.k8s.io', 'networkpolicies.networking.k8s.io'],
+  ['persistentvolumeclaims', 'persistentvolumes', 'storageclasses.storage.k8s.io', 'volumeattachments.storage.k8s.io', 'volumesnapshots.snapshot.storage.k8s.io', 'csidrivers.storage.k8s.io'],
+];
+
+export async function show({ main, parts, namespace, signal }) {
+  const kind = find(parts[0] ?? 'pods');
+  if (!kind) return replace(main, h('p', { class: 'empty' }, `The server has no kind ${parts[0]}.`));
+  const grid = new Grid(kind.kind);
+  const count = h('span', { class: 'dim', role: 'status' });
+  const search = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter rows', oninput: () => { grid.search(search.value); counted(); } });
+  const counted = () => replace(count, `${grid.shown.length} of ${grid.rows.length}`);
+  replace(main, h('h1', {}, kind.kind), family(kind), h('p', { class: 'row' }, search, count), grid.element);
+  const within = kind.namespaced && !namespace;
+  let scheduled = false;
+  // Rows that did not change since they were drawn last: most of them.
+  let known = new WeakMap();
+  let knownFor = '';
+  const rowOf = (row, shown) => {
+    if (!known.has(row)) known.set(row, toRow(kind, row, shown, within));
+    return known.get(row);
+  };
+  const draw = (state) => {
+    scheduled = false;
+    if (signal.aborted) return;
+    const shown = state.columns.map((column, index) => ({ column, index })).filter(({ column }) => column.priority === 0);
+    const columns = shown.map(({ column }) => ({ name: column.name, description: column.description, width: column.name === 'Name' ? 'minmax(240px, 3fr)' : undefined }));
+    grid.setColumns(within ? [{ name: 'Namespace' }, ...columns] : columns);
+    const names = JSON.stringify(columns);
+    if (names !== knownFor) { known = new WeakMap(); knownFor = names; }
+    grid.update(Array.from(state.rows.values(), (row) => rowOf(row, shown)));
+    counted();
+  };
+  try {
+    await follow(listPath(kind, namespace), {}, signal, (state) => {
+      // Changes of one moment are drawn together.
+      if (!scheduled) { scheduled = true; setTimeout(() => draw(state), grid.rows.length ? 100 : 0); }
+    });
+  } catch (error) {
+    replace(main, h('h1', {}, kind.kind), h('p', { class: 'card bad' }, error.message));
+  }
+}
+
+function toRow(kind, row, shown, within) {
+  const { name, namespace, creationTimestamp } = row.object.metadata;
+  const cells = shown.map(({ index }) => plain(String(row.cells[index] ?? '')));
+  const sort = shown.map(({ column, index }) => (column.name === 'Age' ? -Date.parse(creationTimestamp) : row.cells[index]));
+  return {
+    cells: within ? [namespace, ...cells] : cells,
+    sort: within ? [namespace, ...sort] : sort,
+    link: objectLink(kind, namespace, name),
+  };
+}
+
+function family(kind) {
+  const members = FAMILIES.find((one) => one.includes(keyOf(kind)));
+  return members && h('div', { class: 'tabs' }, members.map(find).filter(Boolean).map((one) => h('a', {
+    href: listLink(one), 'aria-current': one === kind ? 'page' : undefined,
+  }, one.kind)));
+}
