@@ -4,6 +4,7 @@
 //! numbers of its protobuf messages. What is published nowhere in that form is kept by hand in `xtask/facts`.
 
 mod facts;
+mod flags;
 mod kinds;
 mod policy;
 mod types;
@@ -23,6 +24,11 @@ const TABLES: &[Table] = &[
     Table { path: "crates/api/src/catalogue/kinds.txt", generate: kinds::generate },
     Table { path: "crates/api/src/schema/types.txt", generate: types::generate },
     Table { path: "crates/apiserver/src/bootstrap/policy.txt", generate: policy::generate },
+    Table { path: "crates/component-flags/src/flags.txt", generate: flags::generate },
+    Table { path: "crates/component-flags/src/gates.txt", generate: flags::gates },
+    Table { path: "crates/component-flags/src/fields.txt", generate: flags::fields },
+    // Of the tables that were compiled in: a second run shows what the first one wrote.
+    Table { path: "docs/flags.md", generate: |_| Ok(knarr_component_flags::document()) },
 ];
 
 /// Where facts come from: the published ones and those kept by hand.

@@ -1,0 +1,25 @@
+//! The command lines of Kubernetes' own components: their flags and feature gates, parsed as the Go programs parse them.
+//!
+//! `flags.txt`, `gates.txt` and `fields.txt` are generated from what Kubernetes publishes; `status.txt`, `gate_status.txt` and
+//! `field_status.txt` are written by hand and say what each flag, gate and field of a configuration file does in Knarr. The binary translates what `parse` returns into its own settings.
+
+mod component;
+mod configuration;
+mod document;
+mod gates;
+mod go;
+mod help;
+mod parse;
+mod status;
+mod table;
+mod value;
+
+pub use component::Component;
+pub use configuration::{ConfigurationError, Field, Target, configuration_kind, configure, fields, merge};
+pub use document::render as document;
+pub use gates::{Gate, GateError, Gates, gates};
+pub use go::parse_duration_nanoseconds;
+pub use help::help;
+pub use parse::{CommandLine, Given, ParseError, parse};
+pub use status::{Status, gate_effect, status};
+pub use table::{Flag, flag, flags};
