@@ -70,6 +70,42 @@ pub struct Range<'a> {
     pub limit: usize,
     /// The revision to read at; `None` means the newest.
     pub at: Option<Revision>,
+    /// Only entries of this topic are needed (see [`TopicIndex`]); others may be returned, too.
+    pub topic: Option<&'a str>,
+}
+
+/// How entries of one group of keys are indexed by a topic, so that those of one topic are found without reading the
+/// others, and a change wakes only the watches of its topic: for example, pods by their node.
+#[derive(Clone, Copy, Debug)]
+pub struct TopicIndex {
+    /// The prefix of the group's keys, as in `/registry/pods/`.
+    pub group: &'static str,
+    /// The topic of a value; `None` if it is unknown, and then the entry belongs to all topics.
+    pub topic_of: fn(&[u8]) -> Option<String>,
+}
+
+/// Which changes a watch delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// Those of all keys with this prefix.
+    Prefix(&'a str),
+    /// Those of this key; those of longer keys may be delivered, too.
+    Key(&'a str),
+    /// Those of keys with this prefix that have or had this topic (see [`TopicIndex`]); others may be delivered, too.
+    Topic { prefix: &'a str, topic: &'a str },
+    /// Those of keys with this prefix that change its topic, creations and deletions included; others may be delivered, too.
+    Distinct(&'a str),
+}
+
+impl<'a> Scope<'a> {
+    /// What all keys that it delivers start with.
+    pub fn prefix(&self) -> &'a str {
+        match self {
+            Scope::Prefix(prefix) | Scope::Key(prefix) | Scope::Topic { prefix, .. } | Scope::Distinct(prefix) => {
+                prefix
+            }
+        }
+    }
 }
 
 /// The result of a range read.
@@ -136,12 +172,28 @@ pub enum Error {
     /// The disk or the remote store failed. The write may or may not have happened.
     #[error("the store cannot write: {0}")]
     Unavailable(String),
+    /// The store has no space for more data; deletions are still accepted.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    SpaceExceeded,
     /// The stored data is inconsistent.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
     /// The store cannot be opened: another process uses its directory, or its files cannot be read.
     #[error("the store cannot be opened: {0}")]
     Open(String),
+}
+
+/// Whether a store works, and how full it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// Why it cannot make writes durable now.
+    pub failure: Option<String>,
+    /// Why it refuses writes that need more space, though it works.
+    pub alarm: Option<String>,
+    /// The size of the current data, if this process knows it.
+    pub bytes: Option<u64>,
+    /// The size up to which it accepts more data.
+    pub quota: Option<u64>,
 }
 
 /// A revisioned key-value store. Writes are durable when they return; reads see every write that has returned.
@@ -158,6 +210,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// How many keys in this process's index have the prefix.
     fn count(&self, prefix: &str) -> usize;
+
+    /// The bytes of the newest values in a range, counted up to `max_bytes`: what a list of it costs. Reads only as much of
+    /// this process's index as that takes.
+    fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        let entries = self.peek_range(range).map(|page| page.entries).unwrap_or_default();
+        entries.iter().map(|entry| entry.value.len()).sum::<usize>().min(max_bytes)
+    }
 
     /// Waits until this process's index holds every write acknowledged anywhere before this call. Returns the index's
     /// revision. Immediate for an embedded store.
@@ -185,12 +244,26 @@ pub trait Store: Send + Sync + 'static {
     /// process's index (see `reach`).
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error>;
 
+    /// Watches a scope, like `watch`. Each change wakes only the watches whose scope it is in.
+    fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        self.watch(scope.prefix(), after)
+    }
+
+    /// Indexes the entries of a group by topic from now on. Without it, topics select nothing. There is one index per group.
+    fn index_topics(&self, _index: TopicIndex) {}
+
     /// Drops the history before `revision`; the newest version of each key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
 
     /// The oldest revision since which the history uses at most `bytes` of memory: the revision to compact to when
     /// memory is short.
     fn history_within(&self, bytes: usize) -> Revision;
+
+    /// Whether the store works, and how full it is.
+    fn status(&self) -> StoreStatus;
+
+    /// Waits until the store has failed for good, so that the process must end, and returns why.
+    async fn failed(&self) -> String;
 
     /// Writes all current entries as one consistent, checksummed image, from which `restore` creates a new store.
     async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error>;

@@ -17,9 +17,11 @@ mod index;
 mod retention;
 
 pub use clock::{Clock, SystemClock};
-pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
+pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
 #[doc(hidden)]
 pub use embedded::fuzzing;
-pub use embedded::{Embedded, Options, export, restore};
-pub use etcd::{Etcd, EtcdOptions, Tls};
+pub use embedded::{CheckReport, Embedded, Options, UnsyncedDisk, check, compact, export, repair, restore};
+pub use etcd::{
+    Decode, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, Tls, import as import_into_etcd,
+};
 pub use retention::Retention;

@@ -60,7 +60,7 @@ pub(super) fn save_image(
     })
 }
 
-fn remove_replaced(disk: &Arc<dyn Disk>, directory: &Path, revision: Revision) -> Result<(), String> {
+pub(super) fn remove_replaced(disk: &Arc<dyn Disk>, directory: &Path, revision: Revision) -> Result<(), String> {
     let names = disk.list(directory).map_err(|error| describe("listing", directory, &error))?;
     let mut logs: Vec<Revision> = names.iter().filter_map(|name| named_revision(name, "log")).collect();
     logs.sort_unstable();

@@ -413,3 +413,46 @@ async fn lost_power_loses_nothing_that_was_acknowledged() {
         }
     }
 }
+
+fn open_with_reserve(disk: &FakeDisk) -> Embedded {
+    let options = Options { disk: Arc::new(disk.clone()), reserve_bytes: 1000, ..Options::default() };
+    Embedded::open(directory(), options).unwrap()
+}
+
+#[tokio::test]
+async fn a_full_disk_releases_the_reserve_and_accepts_deletions() {
+    let disk = FakeDisk::default();
+    let store = open_with_reserve(&disk);
+    let first = store.create("/r/pods/a", Bytes::from("1"), None).await.unwrap();
+    assert!(disk.list(directory()).unwrap().contains(&"reserve".to_owned()));
+    disk.plan(Fault { operation: Operation::Append, nth: 0, code: ENOSPC, written: 10 });
+    // There is no space to allocate the reserve again.
+    (0..100).for_each(|nth| disk.plan(Fault { operation: Operation::Create, nth, code: ENOSPC, written: 0 }));
+    // The write that found the disk full uses the reserve.
+    assert_eq!(store.create("/r/pods/b", Bytes::from("1"), None).await.unwrap().revision, 3);
+    assert!(!disk.list(directory()).unwrap().contains(&"reserve".to_owned()));
+    assert!(matches!(store.create("/r/pods/c", Bytes::from("1"), None).await, Err(Error::SpaceExceeded)));
+    let status = store.status();
+    assert!(status.failure.unwrap().contains("No space left") && status.alarm.is_some());
+    store.delete("/r/pods/a", first.revision).await.unwrap();
+    // With nothing left, the store has failed.
+    disk.plan(Fault { operation: Operation::Append, nth: 0, code: ENOSPC, written: 0 });
+    assert!(matches!(store.delete("/r/pods/b", 3).await, Err(Error::Unavailable(_))));
+    assert!(store.failed().await.contains("No space left"));
+}
+
+#[tokio::test]
+async fn a_disk_with_space_again_accepts_all_writes() {
+    let disk = FakeDisk::default();
+    let store = open_with_reserve(&disk);
+    disk.plan(Fault { operation: Operation::Append, nth: 0, code: ENOSPC, written: 10 });
+    store.create("/r/pods/a", Bytes::from("1"), None).await.unwrap();
+    assert!(matches!(store.create("/r/pods/b", Bytes::from("1"), None).await, Err(Error::SpaceExceeded)));
+    // The reserve is allocated again after a while.
+    while store.status().alarm.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    store.create("/r/pods/b", Bytes::from("1"), None).await.unwrap();
+    assert!(disk.list(directory()).unwrap().contains(&"reserve".to_owned()));
+    assert_eq!(store.status().failure, None);
+}

@@ -19,6 +19,8 @@ pub trait Disk: Send + Sync + 'static {
     fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file, replacing an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Allocates space for a file of this size for this user only; it may exist already.
+    fn allocate(&self, path: &Path, bytes: u64) -> io::Result<()>;
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the creations, renames and removals in a directory durable.
@@ -77,6 +79,13 @@ impl Disk for RealDisk {
         fs::rename(from, to)
     }
 
+    fn allocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let size = bytes.try_into().map_err(io::Error::other)?;
+        nix::fcntl::posix_fallocate(&file, 0, size)?;
+        file.sync_all()
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
@@ -109,8 +118,13 @@ impl DiskFile for RealFile {
     }
 }
 
+/// Whether an error means that there is no space left, for this user or for all.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// An I/O error with the step that failed and its file.
 pub(super) fn describe(step: &str, path: &Path, error: &io::Error) -> String {
-    let remedy = if error.kind() == io::ErrorKind::StorageFull { "; free space on that disk" } else { "" };
+    let remedy = if is_full(error) { "; free space on that disk" } else { "" };
     format!("{step} {}: {error}{remedy}", path.display())
 }

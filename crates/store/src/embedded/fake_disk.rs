@@ -228,6 +228,10 @@ impl Disk for FakeDisk {
         Ok(())
     }
 
+    fn allocate(&self, path: &Path, _bytes: u64) -> io::Result<()> {
+        self.create(path).map(drop)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut inner = self.0.lock();
         inner.pass(Operation::Remove)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Disk, DiskFile, describe};
+use super::disk::{Disk, DiskFile, describe, is_full};
 use super::frame::Framer;
 use super::record::{Opening, encode_change};
 use crate::contract::Revision;
@@ -41,6 +41,8 @@ pub(super) struct WriteFailure {
     pub message: String,
     /// Whether the file has been restored to its previous state, so that further writes can be tried.
     pub undone: bool,
+    /// Whether the disk is full.
+    pub full: bool,
 }
 
 /// The segment that is being written.
@@ -72,6 +74,7 @@ impl LogWriter {
         };
         let file = create().map_err(|error| WriteFailure {
             message: describe("creating", &path, &error),
+            full: is_full(&error),
             undone: disk.remove(&path).and_then(|()| disk.sync_directory(directory)).is_ok(),
         })?;
         Ok(Self { length: buffer.len() as u64, path, file, framer, buffer })
@@ -86,13 +89,13 @@ impl LogWriter {
         self.framer.finish(&mut self.buffer);
         if let Err(error) = self.file.append(&self.buffer) {
             let message = describe("appending to", &self.path, &error);
-            return Err(WriteFailure { message, undone: self.undo() });
+            return Err(WriteFailure { message, undone: self.undo(), full: is_full(&error) });
         }
         if let Err(error) = self.file.sync() {
             // The kernel may have dropped the failed pages and marked them clean: only reopening the store shows what is
             // on the disk.
             let message = describe("syncing", &self.path, &error);
-            return Err(WriteFailure { message, undone: false });
+            return Err(WriteFailure { message, undone: false, full: is_full(&error) });
         }
         self.length += self.buffer.len() as u64;
         Ok(())

@@ -9,13 +9,17 @@ pub mod disk;
 mod frame;
 mod image;
 mod log;
+mod maintenance;
 mod pending;
 mod record;
 mod recovery;
 mod replay;
 mod snapshot;
+mod space;
+mod unsynced;
 mod writer;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -24,26 +28,35 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use knarr_supervisor::panic_message;
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
+use crate::contract::{Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
 use crate::index::Index;
 use disk::{Disk, RealDisk, describe};
 use log::{LOCK_NAME, Segment};
+pub use maintenance::{CheckReport, check, compact, repair};
 use pending::{Decision, Pending};
-pub(crate) use snapshot::save;
 pub use snapshot::{export, restore};
+pub(crate) use snapshot::{read_snapshot, save};
+use space::{FullDisk, Reserve};
+pub use unsynced::UnsyncedDisk;
 use writer::Writer;
 
 /// The maximum size of a value; a frame of the log can hold it.
 const MAX_VALUE_BYTES: usize = 32 << 20;
 
-/// Options of an embedded store; the defaults are right for production.
+/// Options of an embedded store. The defaults set no limits to its space.
 #[derive(Clone)]
 pub struct Options {
     /// The size at which a new log segment is started.
     pub segment_bytes: u64,
+    /// The size of all current entries up to which more are accepted.
+    pub quota_bytes: u64,
+    /// Disk space that is kept for deletions on a full disk.
+    pub reserve_bytes: u64,
     /// The clock by which entries expire.
     pub clock: Arc<dyn Clock>,
     /// The file system the store writes to.
@@ -52,7 +65,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes: 16 << 20, clock: Arc::new(SystemClock), disk: Arc::new(RealDisk) }
+        Self {
+            segment_bytes: 16 << 20,
+            quota_bytes: u64::MAX,
+            reserve_bytes: 0,
+            clock: Arc::new(SystemClock),
+            disk: Arc::new(RealDisk),
+        }
     }
 }
 
@@ -78,12 +97,15 @@ struct Shared {
     segment_bytes: u64,
     clock: Arc<dyn Clock>,
     disk: Arc<dyn Disk>,
+    reserve: Reserve,
+    /// Why the store accepts no more writes.
+    failure: watch::Sender<Option<String>>,
 }
 
 impl Embedded {
     /// Opens the store in `directory`, creating it if necessary.
     pub fn open(directory: &Path, options: Options) -> Result<Self, Error> {
-        let Options { segment_bytes, clock, disk } = options;
+        let Options { segment_bytes, quota_bytes, reserve_bytes, clock, disk } = options;
         disk.make_directory(directory).map_err(|error| Error::Open(describe("creating", directory, &error)))?;
         let lock = disk.lock(&directory.join(LOCK_NAME)).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
@@ -92,12 +114,17 @@ impl Embedded {
             _ => Error::Open(describe("locking", directory, &error)),
         })?;
         let started = Instant::now();
-        let recovered = recovery::recover(&disk, directory)?;
+        let reserve = Reserve { disk: disk.clone(), directory: directory.to_owned(), bytes: reserve_bytes };
+        let recovered = match recovery::recover(&disk, directory) {
+            // Opening may need a little space.
+            Err(_) if reserve.release() => recovery::recover(&disk, directory)?,
+            recovered => recovered?,
+        };
         let index = Arc::new(recovered.index);
         let entries = index.range(&Range::default())?.entries;
         tracing::info!(revision = index.revision(), entries = entries.len(), took = ?started.elapsed(), "opened the store");
         let shared = Arc::new(Shared {
-            pending: Mutex::new(Pending::new(&index, entries)),
+            pending: Mutex::new(Pending::new(&index, entries, quota_bytes)),
             index,
             work: Condvar::new(),
             segments: Mutex::new(recovered.segments),
@@ -105,14 +132,25 @@ impl Embedded {
             segment_bytes,
             clock,
             disk,
+            reserve,
+            failure: watch::Sender::new(None),
         });
-        let writer = Writer { shared: shared.clone(), log: recovered.writer, last_expiry: Instant::now() };
+        shared.allocate_reserve();
+        let now = Instant::now();
+        let writer = Writer { shared: shared.clone(), log: recovered.writer, last_expiry: now, last_allocation: now };
         let (checkpoints, requests) = mpsc::channel();
         let checkpointer = {
             let shared = shared.clone();
-            spawn("store-checkpoint", move || requests.into_iter().for_each(|()| shared.checkpoint()))?
+            spawn("store-checkpoint", move || requests.into_iter().for_each(|()| shared.try_checkpoint()))?
         };
-        let writer = spawn("store-writer", move || writer.run())?;
+        let writer = {
+            let shared = shared.clone();
+            spawn("store-writer", move || {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| writer.run())) {
+                    shared.stop_writes(format!("the writer panicked: {}", panic_message(&*panic)));
+                }
+            })?
+        };
         Ok(Self {
             shared,
             writer: Some(writer),
@@ -164,6 +202,32 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 impl Shared {
+    /// A disk without space for the reserve is full.
+    fn allocate_reserve(&self) {
+        if let Err(error) = self.reserve.allocate() {
+            let message = describe("reserving space in", &self.directory, &error);
+            tracing::error!(reason = message, "the store accepts only deletions until there is space");
+            let full = FullDisk { message, reserve: 0, written: 0 };
+            self.pending.lock().space.full_disk = Some(full);
+        }
+    }
+
+    /// Fails all writes in progress and refuses all others, because nobody makes them durable any more.
+    fn stop_writes(&self, reason: String) {
+        let mut pending = self.pending.lock();
+        pending.refusal = Some(reason.clone());
+        pending.fail(&self.index, Vec::new(), &reason);
+        drop(pending);
+        self.failure.send_replace(Some(reason));
+    }
+
+    /// Without checkpoints the log only stays long.
+    fn try_checkpoint(&self) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.checkpoint())) {
+            tracing::error!(reason = panic_message(&*panic), "a checkpoint panicked; the log stays as it is");
+        }
+    }
+
     fn checkpoint_is_due(&self) -> bool {
         let replaceable = checkpoint::replaceable(&self.segments.lock(), self.index.floor());
         checkpoint::worthwhile(replaceable, self.segment_bytes, self.index.current_bytes())
@@ -214,6 +278,10 @@ impl Store for Embedded {
 
     fn count(&self, prefix: &str) -> usize {
         self.shared.index.count(prefix)
+    }
+
+    fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        self.shared.index.weigh(range, max_bytes)
     }
 
     async fn sync(&self) -> Result<Revision, Error> {
@@ -274,7 +342,15 @@ impl Store for Embedded {
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
-        self.shared.index.watch(prefix, after)
+        self.shared.index.watch(Scope::Prefix(prefix), after)
+    }
+
+    fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        self.shared.index.watch(scope, after)
+    }
+
+    fn index_topics(&self, index: TopicIndex) {
+        self.shared.index.index_topics(index);
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
@@ -288,6 +364,27 @@ impl Store for Embedded {
 
     fn history_within(&self, bytes: usize) -> Revision {
         self.shared.index.history_within(bytes)
+    }
+
+    fn status(&self) -> StoreStatus {
+        let pending = self.shared.pending.lock();
+        let full_disk = pending.space.full_disk.as_ref().map(|full| full.message.clone());
+        StoreStatus {
+            failure: pending.refusal.clone().or(full_disk).or_else(|| pending.last_failure.clone()),
+            alarm: pending.space.alarm(),
+            bytes: Some(pending.space.used),
+            quota: (pending.space.quota < u64::MAX).then_some(pending.space.quota),
+        }
+    }
+
+    async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.subscribe();
+        let failed = failure.wait_for(Option::is_some).await;
+        match failed.map(|failure| failure.clone()) {
+            Ok(Some(reason)) => reason,
+            // The sender lives in `self`.
+            _ => std::future::pending().await,
+        }
     }
 
     async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::space::{Space, Write};
 use crate::contract::{Entry, Error, Revision};
 use crate::index::{Change, Index};
 
@@ -25,6 +26,9 @@ pub(super) struct Pending {
     expiring: BinaryHeap<Reverse<(u64, Arc<str>)>>,
     /// Why the store accepts no more writes.
     pub refusal: Option<String>,
+    /// Why the last write failed, if it did.
+    pub last_failure: Option<String>,
+    pub space: Space,
     pub closing: bool,
 }
 
@@ -44,8 +48,16 @@ pub(super) enum Decision {
     RefusedAfter(Durable, Error),
 }
 
+fn size_change(old: Option<usize>, current: Option<&Arc<Entry>>) -> Write {
+    match (old, current) {
+        (_, None) => Write::Delete,
+        (None, Some(entry)) => Write::Create { bytes: entry.bytes() },
+        (Some(old), Some(entry)) => Write::Update { old, new: entry.bytes() },
+    }
+}
+
 impl Pending {
-    pub(super) fn new(index: &Index, entries: impl IntoIterator<Item = Arc<Entry>>) -> Self {
+    pub(super) fn new(index: &Index, entries: impl IntoIterator<Item = Arc<Entry>>, quota: u64) -> Self {
         let expiring = entries.into_iter().filter(|entry| entry.expires > 0);
         Self {
             next: index.revision() + 1,
@@ -53,6 +65,8 @@ impl Pending {
             queue: VecDeque::new(),
             expiring: expiring.map(|entry| Reverse((entry.expires, entry.key.clone()))).collect(),
             refusal: None,
+            last_failure: None,
+            space: Space { quota, used: index.current_bytes() as u64, refused: 0, full_disk: None },
             closing: false,
         }
     }
@@ -77,7 +91,13 @@ impl Pending {
         let (reply, waiting) = oneshot::channel();
         match decide(newest, self.next) {
             Ok(current) => {
-                self.push(key.clone(), current, Some(reply));
+                let old = newest.map(|entry| entry.bytes());
+                let change = size_change(old, current.as_ref());
+                if !self.space.allows(change) {
+                    self.space.refuse(change);
+                    return Decision::Refused(Error::SpaceExceeded);
+                }
+                self.push(key.clone(), old, current, Some(reply));
                 Decision::Accepted(waiting)
             }
             Err(error) if unsynced.is_some() => {
@@ -88,7 +108,14 @@ impl Pending {
         }
     }
 
-    fn push(&mut self, key: Arc<str>, current: Option<Arc<Entry>>, reply: Option<oneshot::Sender<Result<(), Error>>>) {
+    fn push(
+        &mut self,
+        key: Arc<str>,
+        old: Option<usize>,
+        current: Option<Arc<Entry>>,
+        reply: Option<oneshot::Sender<Result<(), Error>>>,
+    ) {
+        self.space.add(old.unwrap_or(0), current.as_ref().map_or(0, |entry| entry.bytes()));
         let revision = self.next;
         self.next += 1;
         if let Some(entry) = current.as_ref().filter(|entry| entry.expires > 0) {
@@ -109,10 +136,10 @@ impl Pending {
                 None => index.get(key),
             };
             let key = key.clone();
-            let expired = current.is_some_and(|entry| entry.expires == *expires);
+            let expired = current.filter(|entry| entry.expires == *expires);
             self.expiring.pop();
-            if expired {
-                self.push(key, None, None);
+            if let Some(entry) = expired {
+                self.push(key, Some(entry.bytes()), None, None);
             }
         }
     }
@@ -150,6 +177,8 @@ impl Pending {
         failed.extend(self.queue.drain(..));
         self.latest.clear();
         self.next = index.revision() + 1;
+        self.space.used = index.current_bytes() as u64;
+        self.last_failure = Some(message.to_owned());
         for Queued { change, reply } in failed {
             match (reply, change) {
                 // Fails only when the caller has gone away.

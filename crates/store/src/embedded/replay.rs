@@ -51,6 +51,29 @@ pub(super) fn replay(disk: &Arc<dyn Disk>, directory: &Path, names: &[String]) -
     Ok(Replayed { index, segments, tail })
 }
 
+/// The same up to the first damage in the log, which is described.
+pub(super) fn replay_undamaged(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    names: &[String],
+) -> Result<(Replayed, Option<String>), Error> {
+    let index = load_image(disk, directory, names)?;
+    let firsts = needed_segments(names, index.revision());
+    let (mut segments, mut tail) = (Vec::new(), None);
+    for (position, first) in firsts.iter().enumerate() {
+        // What comes before the damage is applied.
+        match (Replay { disk, directory, index: &index }).segment(*first, position + 1 == firsts.len()) {
+            Ok(end) => {
+                segments.push(Segment { first: *first, bytes: end.length });
+                tail = Some(end);
+            }
+            Err(Error::Corrupt(damage)) => return Ok((Replayed { index, segments, tail: None }, Some(damage))),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((Replayed { index, segments, tail }, None))
+}
+
 fn load_image(disk: &Arc<dyn Disk>, directory: &Path, names: &[String]) -> Result<Index, Error> {
     let Some(revision) = names.iter().filter_map(|name| named_revision(name, "image")).max() else {
         // The first write is revision 2, and nothing at all comes before it.

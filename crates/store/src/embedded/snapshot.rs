@@ -9,7 +9,7 @@ use super::disk::{Disk, RealDisk, describe};
 use super::image::{read_image, write_image};
 use super::log::LOCK_NAME;
 use super::replay::replay;
-use crate::contract::{Error, Page, Range, Revision};
+use crate::contract::{Entry, Error, Page, Range, Revision};
 
 /// How often a store in use is read before an inconsistency counts as damage.
 const MAX_ATTEMPTS: usize = 5;
@@ -42,13 +42,17 @@ pub fn export(directory: &Path, image: &mut (dyn Write + Send)) -> Result<Revisi
     }
 }
 
+/// The revision and the entries of an image.
+pub(crate) fn read_snapshot(image: impl Read) -> Result<(Revision, Vec<Arc<Entry>>), Error> {
+    read_image(image).map_err(|error| Error::Corrupt(format!("the snapshot: {error}")))
+}
+
 /// Creates a new embedded store from a snapshot in `directory`, which must be empty or missing, and returns its revision.
 ///
 /// The new store's revisions continue those of the snapshot, after skipping `skip`. Clients of the old store may have seen
 /// revisions after the snapshot: skipping past those keeps a revision from having two meanings.
 pub fn restore(image: impl Read, directory: &Path, skip: Revision) -> Result<Revision, Error> {
-    let (revision, entries) =
-        read_image(BufReader::new(image)).map_err(|error| Error::Corrupt(format!("the snapshot: {error}")))?;
+    let (revision, entries) = read_snapshot(BufReader::new(image))?;
     let revision = revision.saturating_add(skip);
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let failed = |step: &str, error: &std::io::Error| Error::Open(describe(step, directory, error));

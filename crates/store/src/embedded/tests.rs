@@ -162,3 +162,49 @@ async fn entries_end_when_their_time_has_come_also_after_opening_again() {
         assert_eq!(store.count("/r/events/"), left);
     }
 }
+
+#[tokio::test]
+async fn an_exceeded_quota_refuses_growth_and_lets_deletions_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = || Options { quota_bytes: 100_000, ..Options::default() };
+    let store = Embedded::open(directory.path(), options()).unwrap();
+    let large = || Bytes::from(vec![b'x'; 10_000]);
+    let mut count = 0;
+    let refusal = loop {
+        match store.create(&format!("/r/pods/{count}"), large(), None).await {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refusal.to_string(), "etcdserver: mvcc: database space exceeded");
+    assert_eq!(count, 9);
+    let status = store.status();
+    assert_eq!((status.failure, status.quota), (None, Some(100_000)), "the store works");
+    assert!(status.bytes.unwrap() > 90_000);
+    assert!(status.alarm.unwrap().contains("database space exceeded"));
+    let entry = store.peek("/r/pods/0").unwrap();
+    let updated = store.update("/r/pods/0", large(), entry.revision, None).await.unwrap();
+    let grown = Bytes::from(vec![b'x'; 40_000]);
+    assert!(matches!(store.update("/r/pods/0", grown, updated.revision, None).await, Err(Error::SpaceExceeded)));
+    drop(store);
+    let store = Embedded::open(directory.path(), options()).unwrap();
+    assert!(matches!(store.create("/r/pods/z", large(), None).await, Err(Error::SpaceExceeded)));
+    store.delete("/r/pods/0", updated.revision).await.unwrap();
+    assert!(store.status().alarm.is_none(), "there is room again");
+    store.create("/r/pods/z", large(), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_store_reports_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(directory.path()));
+    assert_eq!(store.status(), StoreStatus { bytes: Some(0), ..StoreStatus::default() });
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.failed().await }
+    });
+    store.shared.stop_writes("the writer panicked: test".to_owned());
+    assert_eq!(waiting.await.unwrap(), "the writer panicked: test");
+    assert!(matches!(store.create("/r/pods/a", value("1"), None).await, Err(Error::Unavailable(_))));
+    assert!(store.status().failure.is_some());
+}

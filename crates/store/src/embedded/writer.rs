@@ -8,17 +8,22 @@ use parking_lot::MutexGuard;
 use super::Shared;
 use super::log::{LogWriter, Segment, WriteFailure};
 use super::pending::{Pending, Queued};
+use super::space::FullDisk;
 use crate::index::Change;
 
 /// The maximum size of one sync, so that a burst of large values does not delay other writes.
 const MAX_BATCH_BYTES: usize = 8 << 20;
 /// How often expired entries are deleted.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the reserve of a full disk is tried to be allocated again.
+const ALLOCATION_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     pub shared: Arc<Shared>,
     pub log: LogWriter,
     pub last_expiry: Instant,
+    /// When the reserve of a full disk was last tried to be allocated again.
+    pub last_allocation: Instant,
 }
 
 impl Writer {
@@ -38,6 +43,15 @@ impl Writer {
         let shared = self.shared.clone();
         let mut pending = shared.pending.lock();
         loop {
+            if pending.space.full_disk.is_some() && self.last_allocation.elapsed() >= ALLOCATION_INTERVAL {
+                self.last_allocation = Instant::now();
+                // Slow: callers must not wait for it.
+                let allocated = MutexGuard::unlocked(&mut pending, || shared.reserve.allocate());
+                if allocated.is_ok() {
+                    tracing::info!("the disk has space again; the store accepts all writes");
+                    pending.space.full_disk = None;
+                }
+            }
             if self.last_expiry.elapsed() >= EXPIRY_INTERVAL && !pending.closing {
                 self.last_expiry = Instant::now();
                 pending.expire(&shared.index, shared.clock.now());
@@ -53,7 +67,7 @@ impl Writer {
     }
 
     fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
-        if pending.any_expiring() {
+        if pending.any_expiring() || pending.space.full_disk.is_some() {
             self.shared.work.wait_for(pending, EXPIRY_INTERVAL);
         } else {
             self.shared.work.wait(pending);
@@ -67,9 +81,20 @@ impl Writer {
             batch.into_iter().for_each(|queued| acknowledge(queued.reply));
             return;
         };
-        if let Err(failure) =
-            self.rotate().and_then(|()| self.log.write(batch.iter().filter_map(|queued| queued.change.as_ref())))
+        knarr_supervisor::fault::point_of("store", "write");
+        let mut written = self.write(&batch);
+        if let Err(failure) = &written
+            && failure.undone
+            && failure.full
+            && self.shared.reserve.release()
         {
+            tracing::error!(failure.message, "the disk is full: the store accepts only deletions until there is space");
+            let (message, reserve) = (failure.message.clone(), self.shared.reserve.bytes);
+            self.shared.pending.lock().space.full_disk = Some(FullDisk { message, reserve, written: 0 });
+            self.last_allocation = Instant::now();
+            written = self.write(&batch);
+        }
+        if let Err(failure) = written {
             return self.fail(batch, failure);
         }
         let (changes, replies): (Vec<Option<Change>>, Vec<_>) =
@@ -77,7 +102,11 @@ impl Writer {
         let changes: Vec<Change> = changes.into_iter().flatten().collect();
         let keys: Vec<Arc<str>> = changes.iter().map(|change| change.key.clone()).collect();
         let wake = self.shared.index.apply(changes, newest);
-        self.shared.pending.lock().mark_durable(&keys, newest);
+        {
+            let mut pending = self.shared.pending.lock();
+            pending.mark_durable(&keys, newest);
+            pending.last_failure = None;
+        }
         replies.into_iter().for_each(acknowledge);
         wake.wake();
         if let Some(active) = self.shared.segments.lock().last_mut() {
@@ -85,12 +114,20 @@ impl Writer {
         }
     }
 
+    fn write(&mut self, batch: &[Queued]) -> Result<(), WriteFailure> {
+        self.rotate()?;
+        self.log.write(batch.iter().filter_map(|queued| queued.change.as_ref()))
+    }
+
     fn fail(&mut self, batch: Vec<Queued>, failure: WriteFailure) {
-        let WriteFailure { mut message, undone } = failure;
+        let WriteFailure { mut message, undone, full } = failure;
         let mut pending = self.shared.pending.lock();
-        if !undone {
+        // When even the reserve is used up, deletions cannot make space either.
+        let exhausted = full && pending.space.full_disk.is_some();
+        if !undone || exhausted {
             message.push_str("; the store accepts no more writes until it is reopened");
             pending.refusal = Some(message.clone());
+            self.shared.failure.send_replace(Some(message.clone()));
         }
         tracing::error!(message, "a write to the store failed");
         pending.fail(&self.shared.index, batch, &message);

@@ -1,8 +1,9 @@
-//! Calls to a cluster of etcd servers: uses one member until it fails, then the next.
+//! Calls to a cluster of etcd servers: uses the first member, and others while it fails.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::client::Grpc;
@@ -18,15 +19,29 @@ use crate::contract::Error;
 
 /// The timeout of a call with all its attempts: longer than the election of a new leader.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Shorter than etcd's own timeout for a request that its leader lost: clients wait for the sum of two attempts.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2500);
+/// The timeout of reading many large values at once.
+pub(super) const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a member that failed is used only if all others failed, too.
+const FAILURE_MEMORY: Duration = Duration::from_secs(5);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 const FLOW_CONTROL_WINDOW: u32 = 4 << 20;
 
 pub(super) struct Client {
-    members: Vec<Channel>,
-    current: AtomicUsize,
+    tls: Option<Tls>,
+    /// In order of preference.
+    members: RwLock<Arc<[Arc<Member>]>>,
+}
+
+/// A member and its connection.
+pub(super) struct Member {
+    endpoint: String,
+    channel: Channel,
+    /// When it failed last, unless it has responded since.
+    failed: Mutex<Option<Instant>>,
 }
 
 /// A reply, and whether a previous attempt may have been executed without a reply.
@@ -37,15 +52,44 @@ pub(super) struct Reply<T> {
 
 impl Client {
     pub(super) fn new(endpoints: &[String], tls: Option<&Tls>) -> Result<Self, Error> {
-        let members = endpoints.iter().map(|endpoint| connect(endpoint, tls)).collect::<Result<Vec<_>, _>>()?;
-        if members.is_empty() {
+        let client = Self { tls: tls.cloned(), members: RwLock::new(Arc::new([])) };
+        client.set_endpoints(endpoints)?;
+        Ok(client)
+    }
+
+    /// Replaces the members; connections to those that stay are kept.
+    pub(super) fn set_endpoints(&self, endpoints: &[String]) -> Result<(), Error> {
+        if endpoints.is_empty() {
             return Err(Error::Open("no etcd endpoint is given".to_owned()));
         }
-        Ok(Self { members, current: AtomicUsize::new(0) })
+        let known = self.members.read().clone();
+        let member = |endpoint: &String| match known.iter().find(|member| member.endpoint == *endpoint) {
+            Some(member) => Ok(member.clone()),
+            None => {
+                let channel = connect(endpoint, self.tls.as_ref())?;
+                Ok(Arc::new(Member { endpoint: endpoint.clone(), channel, failed: Mutex::new(None) }))
+            }
+        };
+        *self.members.write() = endpoints.iter().map(member).collect::<Result<_, Error>>()?;
+        Ok(())
     }
 
     /// Sends the request to one member after the other until one replies. It must be safe to execute the request twice.
     pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<Reply<A>, Status>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        self.call_within(path, request, ATTEMPT_TIMEOUT).await
+    }
+
+    /// The same with another timeout for each attempt.
+    pub(super) async fn call_within<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        attempt_timeout: Duration,
+    ) -> Result<Reply<A>, Status>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -55,29 +99,55 @@ impl Client {
         let mut retried = false;
         loop {
             let member = self.current();
-            let attempt = timeout(ATTEMPT_TIMEOUT, unary(self.members[member].clone(), path, request.clone())).await;
+            let attempt = timeout(attempt_timeout, unary(member.channel.clone(), path, request.clone(), true)).await;
             let status = match attempt {
-                Ok(Ok(body)) => return Ok(Reply { body, retried }),
+                Ok(Ok(body)) => {
+                    *member.failed.lock() = None;
+                    return Ok(Reply { body, retried });
+                }
                 Ok(Err(status)) => status,
                 Err(_) => Status::deadline_exceeded("etcd does not respond"),
             };
             if !is_transient(&status) || started.elapsed() + backoff > CALL_TIMEOUT {
                 return Err(status);
             }
-            self.switch_from(member);
+            member.mark_failed();
             retried = true;
             sleep(backoff).await;
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
 
-    /// Opens a watch at the current member; returns the member's number with it.
+    /// One attempt at one member, with its own timeout, whether it has a leader or not.
+    pub(super) async fn call_member<Q, A>(
+        &self,
+        endpoint: &str,
+        path: &'static str,
+        request: Q,
+        limit: Duration,
+    ) -> Result<A, Status>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let members = self.members.read().clone();
+        let known = members.iter().find(|member| member.endpoint == endpoint).map(|member| member.channel.clone());
+        let channel = match known {
+            Some(channel) => channel,
+            None => connect(endpoint, self.tls.as_ref()).map_err(|error| Status::unavailable(error.to_string()))?,
+        };
+        timeout(limit, unary(channel, path, request, false))
+            .await
+            .unwrap_or_else(|_| Err(Status::deadline_exceeded("etcd does not respond")))
+    }
+
+    /// Opens a watch at the current member, which is returned with it.
     pub(super) async fn watch(
         &self,
         create: WatchCreate,
-    ) -> Result<(usize, Streaming<WatchResponse>), (usize, Status)> {
+    ) -> Result<(Arc<Member>, Streaming<WatchResponse>), (Arc<Member>, Status)> {
         let member = self.current();
-        let opened = timeout(ATTEMPT_TIMEOUT, open_watch(self.members[member].clone(), create)).await;
+        let opened = timeout(ATTEMPT_TIMEOUT, open_watch(member.channel.clone(), create)).await;
         match opened {
             Ok(Ok(stream)) => Ok((member, stream)),
             Ok(Err(status)) => Err((member, status)),
@@ -85,16 +155,27 @@ impl Client {
         }
     }
 
-    fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed) % self.members.len()
+    /// The first member that has not failed recently, or else the one that failed first.
+    fn current(&self) -> Arc<Member> {
+        let members = self.members.read().clone();
+        let failures: Vec<Option<Instant>> = members.iter().map(|member| *member.failed.lock()).collect();
+        members[choose(&failures, Instant::now())].clone()
     }
+}
 
-    /// Switches from a failed member to the next, unless another call already has.
-    pub(super) fn switch_from(&self, member: usize) {
-        let next = (member + 1) % self.members.len();
-        // Fails only when another call has switched at the same time.
-        self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_default();
+impl Member {
+    /// Prefers the other members for a while.
+    pub(super) fn mark_failed(&self) {
+        *self.failed.lock() = Some(Instant::now());
     }
+}
+
+/// The member to use, by the time of each one's last failure.
+fn choose(failures: &[Option<Instant>], now: Instant) -> usize {
+    let is_trusted =
+        |failed: &Option<Instant>| failed.is_none_or(|failed| now.duration_since(failed) >= FAILURE_MEMORY);
+    let oldest = || (0..failures.len()).min_by_key(|index| failures[*index]).unwrap_or_default();
+    failures.iter().position(is_trusted).unwrap_or_else(oldest)
 }
 
 fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Channel, Error> {
@@ -118,7 +199,7 @@ fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Channel, Error> {
     Ok(builder.connect_lazy())
 }
 
-async fn unary<Q, A>(channel: Channel, path: &'static str, request: Q) -> Result<A, Status>
+async fn unary<Q, A>(channel: Channel, path: &'static str, request: Q, needs_leader: bool) -> Result<A, Status>
 where
     Q: Message + 'static,
     A: Message + Default + 'static,
@@ -126,7 +207,11 @@ where
     let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
     grpc.ready().await.map_err(|error| Status::unavailable(describe(&error)))?;
     let codec = ProstCodec::<Q, A>::default();
-    let response = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
+    let mut request = Request::new(request);
+    if needs_leader {
+        require_leader(&mut request);
+    }
+    let response = grpc.unary(request, PathAndQuery::from_static(path), codec).await?;
     Ok(response.into_inner())
 }
 
@@ -137,11 +222,15 @@ async fn open_watch(channel: Channel, create: WatchCreate) -> Result<Streaming<W
     let create = WatchRequest { create: Some(create) };
     let requests = futures::StreamExt::chain(futures::stream::iter([create]), futures::stream::pending());
     let mut request = Request::new(requests);
-    // Makes a member without a leader cancel the watch instead of falling silent.
-    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    require_leader(&mut request);
     let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
     let response = grpc.streaming(request, path, ProstCodec::<WatchRequest, WatchResponse>::default()).await?;
     Ok(response.into_inner())
+}
+
+/// Makes a member without a leader refuse a request and cancel a watch instead of falling silent.
+fn require_leader<T>(request: &mut Request<T>) {
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
 }
 
 /// Whether a retry, at another member or later, may succeed.
@@ -162,4 +251,24 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_failed_is_avoided_for_a_while() {
+        let now = Instant::now();
+        let ago = |seconds: u64| Some(now - Duration::from_secs(seconds));
+        for (failures, chosen) in [
+            (vec![None, None], 0),
+            (vec![ago(1), None], 1),
+            (vec![ago(5), None], 0),
+            (vec![ago(1), ago(2), ago(3)], 2),
+            (vec![ago(4), ago(2), ago(3)], 0),
+        ] {
+            assert_eq!(choose(&failures, now), chosen, "{failures:?}");
+        }
+    }
 }

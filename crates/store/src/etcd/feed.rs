@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::client::{Client, describe};
+use super::Decode;
+use super::client::{Client, Member, PAGE_TIMEOUT, describe};
 use super::wire::{EventKind, KeyValue, RangeRequest, RangeResponse, WatchCreate, WatchEvent, WatchResponse, revision};
 use crate::contract::{Entry, Error, Revision};
 use crate::index::{Change, Index, prefix};
@@ -24,11 +26,13 @@ pub(super) struct KeySpace {
     pub root: String,
     /// A key that is written only to receive its event; it is not an entry.
     pub marker: String,
+    /// Brings values into the form in which they are served.
+    decode: Option<Decode>,
 }
 
 impl KeySpace {
-    pub(super) fn new(root: &str) -> Self {
-        Self { root: root.to_owned(), marker: format!("{root}knarr-progress") }
+    pub(super) fn new(root: &str, decode: Option<Decode>) -> Self {
+        Self { root: root.to_owned(), marker: format!("{root}knarr-progress"), decode }
     }
 
     pub(super) fn key(&self) -> Vec<u8> {
@@ -46,12 +50,14 @@ pub(super) struct Feed {
     pub client: Arc<Client>,
     pub index: Arc<Index>,
     pub key_space: KeySpace,
+    /// Told when events are late: the watch may be at a member that hangs.
+    pub late: Arc<Notify>,
 }
 
 /// Why a watch ended.
 enum WatchEnd {
     /// The connection to this member failed, for this reason.
-    Lost(usize, String),
+    Lost(Arc<Member>, String),
     /// The next events have been compacted.
     Compacted,
 }
@@ -65,7 +71,7 @@ impl Feed {
             match self.watch().await {
                 WatchEnd::Lost(member, reason) => {
                     tracing::warn!(reason, "the watch on etcd ended; resuming it");
-                    self.client.switch_from(member);
+                    member.mark_failed();
                 }
                 WatchEnd::Compacted => self.reload().await,
             }
@@ -87,7 +93,11 @@ impl Feed {
             Err((member, status)) => return WatchEnd::Lost(member, describe(&status)),
         };
         loop {
-            match stream.message().await {
+            let message = tokio::select! {
+                message = stream.message() => message,
+                () = self.late.notified() => return WatchEnd::Lost(member, "events are late".to_owned()),
+            };
+            match message {
                 Ok(Some(response)) if response.canceled && response.compact_revision > 0 => return WatchEnd::Compacted,
                 Ok(Some(response)) if response.canceled => return WatchEnd::Lost(member, response.cancel_reason),
                 Ok(Some(response)) => self.apply(response),
@@ -137,7 +147,11 @@ impl KeySpace {
     pub(super) fn entry(&self, pair: KeyValue) -> Option<Arc<Entry>> {
         let key = String::from_utf8(pair.key).ok().filter(|key| *key != self.marker)?;
         let (created, revision) = (pair.create_revision as Revision, pair.mod_revision as Revision);
-        Some(Arc::new(Entry::new(key.into(), Bytes::from(pair.value), created, revision)))
+        let value = match &self.decode {
+            Some(decode) => decode(&key, pair.value),
+            None => Bytes::from(pair.value),
+        };
+        Some(Arc::new(Entry::new(key.into(), value, created, revision)))
     }
 }
 
@@ -161,7 +175,7 @@ pub(super) async fn pages(
     loop {
         let (key_, range_end) = (key.clone(), range_end.clone());
         let request = RangeRequest { key: key_, range_end, limit: PAGE_SIZE, revision: at as i64, keys_only };
-        let response: RangeResponse = client.call(RANGE, request).await?.body;
+        let response: RangeResponse = client.call_within(RANGE, request, PAGE_TIMEOUT).await?.body;
         if at == 0 {
             at = revision(&response.header);
         }

@@ -6,8 +6,11 @@
 //! come: then a marker key is written, whose event does. (etcd also offers progress notifications for a watch, but before
 //! 3.4.25 and 3.5.8 they may overtake events.)
 
+mod administration;
+mod bolt;
 mod client;
 mod feed;
+mod import;
 mod lease;
 mod wire;
 
@@ -19,14 +22,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
+use crate::contract::{Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
 use crate::index::Index;
+pub use administration::{EtcdAdministration, EtcdMember, MemberStatus};
 use client::{CALL_TIMEOUT, Client, Reply, describe};
 use feed::{Feed, KeySpace, RANGE};
+pub use import::import;
 use lease::Leases;
 use wire::operation::Request;
 
@@ -39,6 +45,11 @@ const TIME_LEFT: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 const DEFAULT_MAX_REQUEST_BYTES: usize = 3 << 19;
 /// How long to wait for an event that is probably on its way.
 const EVENT_DELAY: Duration = Duration::from_millis(50);
+/// After this time without an expected event, the watch is resumed at another member.
+const LATE: Duration = Duration::from_millis(1500);
+
+/// Brings a value, read under a key, into the form in which it is served.
+pub type Decode = Arc<dyn Fn(&str, Vec<u8>) -> Bytes + Send + Sync>;
 
 /// TLS credentials for etcd, as PEM.
 #[derive(Clone)]
@@ -56,11 +67,15 @@ pub struct EtcdOptions {
     pub root: String,
     /// The clock by which leases are shared.
     pub clock: Arc<dyn Clock>,
+    /// Converts values that another program wrote; applied to everything that is read.
+    pub decode: Option<Decode>,
+    /// The current endpoints in order of preference, when members come and go.
+    pub endpoints: Option<watch::Receiver<Vec<String>>>,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { root: "/registry/".to_owned(), clock: Arc::new(SystemClock) }
+        Self { root: "/registry/".to_owned(), clock: Arc::new(SystemClock), decode: None, endpoints: None }
     }
 }
 
@@ -72,7 +87,8 @@ pub struct Etcd {
     leases: Mutex<Leases>,
     clock: Arc<dyn Clock>,
     syncs: Syncs,
-    feed: JoinHandle<()>,
+    late: Arc<Notify>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 /// Lets concurrent callers of `sync` share one query.
@@ -96,15 +112,18 @@ enum Outcome {
 impl Etcd {
     /// Connects to a cluster and loads its contents. Endpoints are URLs such as `https://10.0.0.1:2379`.
     pub async fn connect(endpoints: &[String], tls: Option<Tls>, options: EtcdOptions) -> Result<Self, Error> {
-        let EtcdOptions { root, clock } = options;
+        let EtcdOptions { root, clock, decode, endpoints: changes } = options;
         let client = Arc::new(Client::new(endpoints, tls.as_ref())?);
-        let key_space = KeySpace::new(&root);
+        let key_space = KeySpace::new(&root, decode);
         let (entries, revision) = feed::load(&client, &key_space).await?;
         tracing::info!(revision, entries = entries.len(), "loaded the store from etcd");
         let index = Arc::new(Index::new(entries, revision, revision));
-        let feed = Feed { client: client.clone(), index: index.clone(), key_space: key_space.clone() };
-        let feed = tokio::spawn(feed.run());
-        Ok(Self { client, index, key_space, leases: Mutex::default(), clock, syncs: Syncs::default(), feed })
+        let late = Arc::new(Notify::new());
+        let feed =
+            Feed { client: client.clone(), index: index.clone(), key_space: key_space.clone(), late: late.clone() };
+        let mut tasks = vec![tokio::spawn(feed.run())];
+        tasks.extend(changes.map(|changes| tokio::spawn(follow_endpoints(client.clone(), changes))));
+        Ok(Self { client, index, key_space, leases: Mutex::default(), clock, syncs: Syncs::default(), late, tasks })
     }
 
     /// Executes `operation` if the key was last changed at `expected`, where 0 means that it does not exist.
@@ -173,6 +192,10 @@ impl Etcd {
 
     /// Waits for the event of a revision at which one of our keys changed.
     async fn await_event(&self, revision: Revision) -> Result<(), Status> {
+        if self.index.reach(revision, LATE).await.is_ok() {
+            return Ok(());
+        }
+        self.late.notify_one();
         let late = |_| Status::unavailable(format!("etcd did not deliver revision {revision} in time"));
         self.index.reach(revision, CALL_TIMEOUT).await.map_err(late)
     }
@@ -214,6 +237,16 @@ impl Etcd {
         indexed.unwrap_or_else(|| Arc::new(Entry::new(key.into(), value, created, revision)))
     }
 
+    /// The version that an earlier attempt of a refused write has written after `before`. Another writer may have replaced it
+    /// already: then the write took effect all the same, and the caller must not believe it was refused.
+    fn earlier_attempt(&self, key: &str, value: &Bytes, before: Revision) -> Result<Option<Arc<Entry>>, Error> {
+        if self.index.floor() > before {
+            let unknown = "etcd did not respond in time, and whether it executed the request is not known";
+            return Err(Error::Unavailable(unknown.to_owned()));
+        }
+        Ok(self.index.written_after(key, value, before))
+    }
+
     /// When the entries with a lease expire, by key.
     async fn expiries(&self, at: Revision) -> Result<HashMap<Vec<u8>, u64>, Status> {
         let mut leased: HashMap<i64, Vec<Vec<u8>>> = HashMap::new();
@@ -233,6 +266,16 @@ impl Etcd {
     }
 }
 
+/// Uses the current members until dropped.
+async fn follow_endpoints(client: Arc<Client>, mut changes: watch::Receiver<Vec<String>>) {
+    while changes.changed().await.is_ok() {
+        let endpoints = changes.borrow_and_update().clone();
+        if let Err(error) = client.set_endpoints(&endpoints) {
+            tracing::warn!(%error, "cannot use the new list of etcd members");
+        }
+    }
+}
+
 /// etcd itself refuses slightly oversized requests; its transport refuses the others.
 fn is_too_large(status: &Status) -> bool {
     match status.code() {
@@ -243,12 +286,15 @@ fn is_too_large(status: &Status) -> bool {
 }
 
 fn unavailable(status: Status) -> Error {
-    Error::Unavailable(format!("etcd: {}", describe(&status)))
+    match status.code() {
+        Code::ResourceExhausted if status.message().contains("database space exceeded") => Error::SpaceExceeded,
+        _ => Error::Unavailable(format!("etcd: {}", describe(&status))),
+    }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.feed.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
         self.index.close();
     }
 }
@@ -271,6 +317,10 @@ impl Store for Etcd {
         self.index.count(prefix)
     }
 
+    fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        self.index.weigh(range, max_bytes)
+    }
+
     async fn sync(&self) -> Result<Revision, Error> {
         let ticket = self.syncs.requested.fetch_add(1, Ordering::SeqCst) + 1;
         let mut completed = self.syncs.completed.lock().await;
@@ -289,10 +339,11 @@ impl Store for Etcd {
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
+        let before = self.index.revision();
         match self.put(key, &value, 0, ttl).await? {
             Outcome::Done(revision) => Ok(self.written(key, value, revision, revision)),
-            Outcome::Refused { current: Some(current), retried: true } if current.value == value => {
-                Ok(self.written(key, value, current.created, current.revision))
+            Outcome::Refused { retried: true, .. } => {
+                self.earlier_attempt(key, &value, before)?.ok_or(Error::Exists(key.into()))
             }
             Outcome::Refused { .. } => Err(Error::Exists(key.into())),
         }
@@ -309,10 +360,11 @@ impl Store for Etcd {
             return Err(Error::Conflict { key: key.into(), expected, current: self.peek(key) });
         }
         let created = self.index.version(key, expected).map_or(expected, |entry| entry.created);
+        let before = self.index.revision();
         match self.put(key, &value, expected, ttl).await? {
             Outcome::Done(revision) => Ok(self.written(key, value, created, revision)),
-            Outcome::Refused { current: Some(current), retried: true } if current.value == value => {
-                Ok(self.written(key, value, current.created, current.revision))
+            Outcome::Refused { current, retried: true } => {
+                self.earlier_attempt(key, &value, before)?.ok_or(Error::Conflict { key: key.into(), expected, current })
             }
             Outcome::Refused { current, .. } => Err(Error::Conflict { key: key.into(), expected, current }),
         }
@@ -334,7 +386,15 @@ impl Store for Etcd {
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
-        self.index.watch(prefix, after)
+        self.index.watch(Scope::Prefix(prefix), after)
+    }
+
+    fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        self.index.watch(scope, after)
+    }
+
+    fn index_topics(&self, index: TopicIndex) {
+        self.index.index_topics(index);
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
@@ -350,6 +410,20 @@ impl Store for Etcd {
 
     fn history_within(&self, bytes: usize) -> Revision {
         self.index.history_within(bytes)
+    }
+
+    /// etcd enforces its own quota.
+    fn status(&self) -> StoreStatus {
+        StoreStatus::default()
+    }
+
+    async fn failed(&self) -> String {
+        const INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
+        // Without its watch on etcd, the index would stay as it is for ever.
+        while self.tasks.first().is_some_and(|feed| !feed.is_finished()) {
+            tokio::time::sleep(INTERVAL).await;
+        }
+        "the watch on etcd ended".to_owned()
     }
 
     async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {

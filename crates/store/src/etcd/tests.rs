@@ -46,18 +46,19 @@ async fn reloads_everything_after_missing_a_compaction() {
     let old = put(&store.client, "/registry/pods/a").await;
     // A process with an index of that time, which was disconnected while the store changed.
     let index = Arc::new(Index::new(Vec::new(), old - 1, old - 1));
-    let mut watch = index.watch("/registry/pods/", old - 1).unwrap();
+    let mut watch = index.watch(Scope::Prefix("/registry/pods/"), old - 1).unwrap();
     put(&store.client, "/registry/pods/b").await;
     let newest = put(&store.client, "/registry/pods/b").await;
     store.sync().await.unwrap();
     store.compact(newest).await.unwrap();
-    let feed = Feed { client: store.client.clone(), index: index.clone(), key_space: store.key_space.clone() };
+    let (client, key_space, late) = (store.client.clone(), store.key_space.clone(), store.late.clone());
+    let feed = Feed { client, index: index.clone(), key_space, late };
     let feed = tokio::spawn(feed.run());
     assert!(matches!(watch.next().await, Some(Notice::Compacted)));
     // Catching up may have written the progress marker, which has a revision of its own.
     let loaded = index.revision();
     assert!(index.count("/registry/pods/") == 2 && loaded >= newest, "loaded {loaded}, newest {newest}");
-    let mut watch = index.watch("/registry/pods/", loaded).unwrap();
+    let mut watch = index.watch(Scope::Prefix("/registry/pods/"), loaded).unwrap();
     let next = put(&store.client, "/registry/pods/c").await;
     assert!(matches!(watch.next().await, Some(Notice::Events(events)) if events[0].revision == next));
     feed.abort();
@@ -120,4 +121,90 @@ async fn without_etcd_writes_fail_and_what_is_known_stays_readable() {
     assert!(matches!(deleted, Err(Error::Unavailable(_))));
     assert!(matches!(synced, Err(Error::Unavailable(_))));
     assert_eq!(store.peek("/registry/pods/a").unwrap().revision, entry.revision);
+}
+
+/// A single etcd that is stopped, given the contents of an embedded store, and started again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_moves_into_etcd_with_its_revisions() {
+    let parent = tempfile::tempdir().unwrap();
+    let embedded = crate::Embedded::open(&parent.path().join("store"), crate::Options::default()).unwrap();
+    let hour = Duration::from_secs(3600);
+    for number in 0..300u32 {
+        let value = Bytes::from(vec![b'x'; (number as usize % 7) * 2000]);
+        let ttl = (number % 50 == 0).then_some(hour);
+        embedded.create(&format!("/registry/pods/{number:03}"), value, ttl).await.unwrap();
+    }
+    let changed = embedded.peek("/registry/pods/007").unwrap();
+    embedded.update("/registry/pods/007", Bytes::from("changed"), changed.revision, None).await.unwrap();
+    let gone = embedded.peek("/registry/pods/299").unwrap();
+    embedded.delete("/registry/pods/299", gone.revision).await.unwrap();
+    let mut image = Vec::new();
+    let revision = embedded.snapshot(&mut image).await.unwrap();
+    for skip in [0, 1_000_000] {
+        let mut cluster = EtcdCluster::start(1);
+        cluster.connect("/registry/").await;
+        cluster.kill(0);
+        let now = SystemClock.now();
+        assert_eq!(import(image.as_slice(), &cluster.database(0), skip, now).unwrap(), revision + skip);
+        cluster.restart(0);
+        let store = cluster.connect("/registry/").await;
+        assert_eq!(store.revision(), revision + skip);
+        let (was, is) = (embedded.peek_range(&Range::default()).unwrap(), store.peek_range(&Range::default()).unwrap());
+        let all = |page: &Page| -> Vec<(Arc<str>, Bytes, Revision, Revision)> {
+            page.entries.iter().map(|e| (e.key.clone(), e.value.clone(), e.created, e.revision)).collect()
+        };
+        assert_eq!(all(&was), all(&is));
+        let expiries = store.expiries(store.revision()).await.unwrap();
+        assert_eq!(expiries.len(), 6);
+        assert!(expiries.values().all(|expires| (3500..3700).contains(&((expires - now) / 1000))), "{expiries:?}");
+        let newest = store.peek("/registry/pods/007").unwrap();
+        assert!(matches!(
+            store.update("/registry/pods/007", Bytes::new(), changed.revision, None).await,
+            Err(Error::Conflict { .. })
+        ));
+        let updated = store.update("/registry/pods/007", Bytes::new(), newest.revision, None).await.unwrap();
+        assert_eq!((updated.created, updated.revision), (newest.created, revision + skip + 1));
+        // What was deleted can be created anew, and everything survives a restart.
+        store.create("/registry/pods/299", Bytes::from("new"), None).await.unwrap();
+        cluster.kill(0);
+        cluster.restart(0);
+        assert_eq!(cluster.connect("/registry/").await.revision(), revision + skip + 2);
+    }
+}
+
+#[tokio::test]
+async fn members_are_listed_and_report_their_state() {
+    let cluster = EtcdCluster::start(3);
+    cluster.connect("/registry/").await;
+    let administration = EtcdAdministration::new(&cluster.endpoints, Some(&cluster.tls)).unwrap();
+    let members = administration.members().await.unwrap();
+    assert_eq!(members.iter().filter(|member| !member.is_learner).count(), 3);
+    let status = administration.status(&cluster.endpoints[1]).await.unwrap();
+    assert!(members.iter().any(|member| member.id == status.id && member.name == "m1"), "{status:?}");
+    assert!(members.iter().any(|member| member.id == status.leader), "{status:?}");
+    administration.defragment(&cluster.endpoints[1]).await.unwrap();
+    let third = members.iter().find(|member| member.name == "m2").unwrap();
+    administration.remove(third.id).await.unwrap();
+    let learner = administration.add_learner("http://127.0.0.9:2380").await.unwrap();
+    assert!(learner.is_learner && !administration.promote(learner.id).await.unwrap(), "it never started");
+    administration.remove(learner.id).await.unwrap();
+    assert_eq!(administration.members().await.unwrap().len(), 2);
+}
+
+/// The first attempt of a write was executed, another writer replaced the value, and then the second attempt is refused.
+#[tokio::test]
+async fn a_write_that_took_effect_is_not_reported_as_refused() {
+    let cluster = EtcdCluster::start(1);
+    let store = cluster.connect("/registry/").await;
+    let before = store.revision();
+    let first = store.create("/registry/pods/a", Bytes::from("ours"), None).await.unwrap();
+    store.update("/registry/pods/a", Bytes::from("theirs"), first.revision, None).await.unwrap();
+    let found = store.earlier_attempt("/registry/pods/a", &Bytes::from("ours"), before).unwrap();
+    assert_eq!(found.map(|entry| entry.revision), Some(first.revision));
+    assert!(store.earlier_attempt("/registry/pods/a", &Bytes::from("other"), before).unwrap().is_none());
+    store.compact(store.revision()).await.unwrap();
+    assert!(matches!(
+        store.earlier_attempt("/registry/pods/a", &Bytes::from("ours"), before),
+        Err(Error::Unavailable(_))
+    ));
 }

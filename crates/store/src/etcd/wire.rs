@@ -5,6 +5,8 @@ use prost::{Enumeration, Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
+    #[prost(uint64, tag = "2")]
+    pub member_id: u64,
     #[prost(int64, tag = "3")]
     pub revision: i64,
 }
@@ -17,6 +19,8 @@ pub(super) struct KeyValue {
     pub create_revision: i64,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
+    #[prost(int64, tag = "4")]
+    pub version: i64,
     /// A separate vector, so that a value does not keep the whole response in memory.
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
@@ -222,4 +226,99 @@ pub(super) struct LeaseLeftResponse {
 /// The revision in a response's header.
 pub(super) fn revision(header: &Option<Header>) -> u64 {
     header.as_ref().map_or(0, |header| header.revision.max(0) as u64)
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Member {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(string, repeated, tag = "3")]
+    pub peer_urls: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberAddRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberAddResponse {
+    #[prost(message, optional, tag = "2")]
+    pub member: Option<Member>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberUpdateRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub peer_urls: Vec<String>,
+}
+
+/// A request about one member, by its number.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MemberListRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MembersResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Header>,
+    #[prost(string, tag = "2")]
+    pub version: String,
+    #[prost(int64, tag = "3")]
+    pub size: i64,
+    #[prost(uint64, tag = "4")]
+    pub leader: u64,
+    #[prost(uint64, tag = "5")]
+    pub raft_index: u64,
+    #[prost(uint64, tag = "7")]
+    pub applied_index: u64,
+    #[prost(string, repeated, tag = "8")]
+    pub errors: Vec<String>,
+    #[prost(int64, tag = "9")]
+    pub size_in_use: i64,
+    #[prost(bool, tag = "10")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DefragmentRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EmptyResponse {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmRequest {
+    /// 2 deactivates.
+    #[prost(int32, tag = "1")]
+    pub action: i32,
+    #[prost(uint64, tag = "2")]
+    pub member_id: u64,
+    /// 1 is the lack of space.
+    #[prost(int32, tag = "3")]
+    pub alarm: i32,
 }

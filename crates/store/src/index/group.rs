@@ -1,4 +1,4 @@
-//! The history of one group of keys, and the notification of its watches.
+//! The history of a group of keys, or of a narrower scope, and the notification of its watches.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(super) struct Group {
     pub changed: Notify,
 }
 
-/// The group's changes after the floor, in revision order.
+/// The changes after the floor, in revision order.
 pub(super) struct Log {
     events: VecDeque<Event>,
     /// The revision of the newest change that was dropped: a watch that is behind it has missed changes.
@@ -28,6 +28,12 @@ impl Group {
 impl Log {
     pub(super) fn push(&mut self, event: Event) {
         self.events.push_back(event);
+    }
+
+    /// Adds older changes at the front, after which the log is complete since `complete_since`.
+    pub(super) fn extend_back(&mut self, older: impl DoubleEndedIterator<Item = Event>, complete_since: Revision) {
+        older.rev().for_each(|event| self.events.push_front(event));
+        self.dropped = complete_since;
     }
 
     pub(super) fn dropped(&self) -> Revision {

@@ -6,11 +6,14 @@
 //! them that touched `a` records that `a` was `a=1` before.
 //!
 //! Each group of keys (see `prefix::group_of`) has its own log of changes, so that a change wakes only the watches of its
-//! group. Lock order: `Index::state`, then `Group::log`.
+//! group. Watches of less than a group share the log of their scope (`scopes`): they neither wake for other changes nor
+//! read over them. Lock order: `Index::state`, then `Group::log`.
 
 mod group;
 pub(crate) mod prefix;
+mod scopes;
 mod state;
+mod topics;
 mod watch;
 
 use std::sync::Arc;
@@ -20,7 +23,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::sync::{Notify, watch as watch_channel};
 
-use crate::contract::{Entry, Error, Page, Range, Revision, Watch};
+use crate::contract::{Entry, Error, Page, Range, Revision, Scope, TopicIndex, Watch};
 use group::Group;
 use state::State;
 use watch::IndexWatch;
@@ -109,6 +112,11 @@ impl Index {
         self.state.read().version(key, revision)
     }
 
+    /// The version of a key with this value that was written after a revision.
+    pub(crate) fn written_after(&self, key: &str, value: &bytes::Bytes, after: Revision) -> Option<Arc<Entry>> {
+        self.state.read().written_after(key, value, after)
+    }
+
     /// The revision at which a version was deleted, if the deletion is still in the history.
     pub(crate) fn deletion(&self, key: &str, version: Revision) -> Option<Revision> {
         self.state.read().deletion(key, version)
@@ -120,6 +128,10 @@ impl Index {
 
     pub(crate) fn count(&self, prefix: &str) -> usize {
         self.state.read().count(prefix)
+    }
+
+    pub(crate) fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        self.state.read().weigh(range, max_bytes)
     }
 
     pub(crate) fn history_within(&self, bytes: usize) -> Revision {
@@ -138,15 +150,26 @@ impl Index {
         }
     }
 
-    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
-        let name = prefix::group_of(prefix);
+    pub(crate) fn watch(self: &Arc<Self>, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let known = {
             let state = self.state.read();
             state.check_watchable(after)?;
-            name.and_then(|name| state.known_group(name))
+            state.known_log(scope, after)
         };
-        let group = known.or_else(|| name.map(|name| self.state.write().group(name)));
-        Ok(Box::new(IndexWatch::new(self.clone(), group, prefix, after)))
+        let log = match known {
+            Some(log) => log,
+            None => {
+                let mut state = self.state.write();
+                // It may have been compacted in between.
+                state.check_watchable(after)?;
+                state.log(scope, after)
+            }
+        };
+        Ok(Box::new(IndexWatch::new(self.clone(), log, scope.prefix(), after)))
+    }
+
+    pub(crate) fn index_topics(&self, index: TopicIndex) {
+        self.state.write().index_topics(index);
     }
 
     /// Closes all watches once they have delivered what is pending.
@@ -172,5 +195,7 @@ impl Wake<'_> {
     }
 }
 
+#[cfg(test)]
+mod scope_tests;
 #[cfg(test)]
 mod tests;

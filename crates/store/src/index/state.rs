@@ -1,12 +1,15 @@
 //! The index's data, under one lock: current entries, the history of each group, and reads at a revision.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Change;
 use super::group::Group;
 use super::prefix::{Bounds, group_of};
-use crate::contract::{Entry, Error, Event, Page, Range, Revision};
+use super::scopes::Scopes;
+use super::topics::Topics;
+use crate::contract::{Entry, Error, Event, Page, Range, Revision, Scope, TopicIndex};
 
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
@@ -17,6 +20,9 @@ pub(super) struct State {
     history_bytes: usize,
     /// By the prefix that names the group; keys too short for one are under the empty name.
     groups: BTreeMap<Arc<str>, Arc<Group>>,
+    scopes: Scopes,
+    /// By the prefix of their group.
+    topics: BTreeMap<&'static str, Topics>,
 }
 
 impl State {
@@ -28,6 +34,8 @@ impl State {
             revision,
             history_bytes: 0,
             groups: BTreeMap::new(),
+            scopes: Scopes::default(),
+            topics: BTreeMap::new(),
         };
         state.fill(entries);
         state
@@ -36,9 +44,16 @@ impl State {
     fn fill(&mut self, entries: Vec<Arc<Entry>>) {
         self.current_bytes = entries.iter().map(|entry| entry.bytes()).sum();
         self.current = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        for topics in self.topics.values_mut() {
+            topics.fill(self.current.values());
+        }
     }
 
-    /// Applies changes and returns the groups they belong to.
+    pub(super) fn index_topics(&mut self, index: TopicIndex) {
+        self.topics.insert(index.group, Topics::new(index, self.current.values()));
+    }
+
+    /// Applies changes and returns the groups and scopes they belong to.
     pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = Change>, revision: Revision) -> Vec<Arc<Group>> {
         let mut touched: Vec<Arc<Group>> = Vec::new();
         for Change { key, revision, current } in changes {
@@ -54,16 +69,33 @@ impl State {
             } else if current.is_none() {
                 continue;
             }
-            let group = self.group(group_of(&key).unwrap_or_default());
             let event = Event { revision, current, previous };
             self.history_bytes += cost(&event);
+            self.scopes.push(&event, &mut touched);
+            self.apply_topics(&key, &event, &mut touched);
+            let group = self.group(group_of(&key).unwrap_or_default());
             group.log.write().push(event);
-            if !touched.iter().any(|other| Arc::ptr_eq(other, &group)) {
-                touched.push(group);
-            }
+            touched.push(group);
         }
         self.revision = revision;
+        touched.sort_unstable_by_key(|group| Arc::as_ptr(group).addr());
+        touched.dedup_by(|one, other| Arc::ptr_eq(one, other));
         touched
+    }
+
+    /// Updates the topics of a changed key, and appends the change to their logs.
+    fn apply_topics(&mut self, key: &str, event: &Event, touched: &mut Vec<Arc<Group>>) {
+        let Some(topics) = group_of(key).and_then(|group| self.topics.get_mut(group)) else { return };
+        let group = topics.index().group;
+        let topic_of = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| topics.topic_of(entry));
+        let (before, after) = (topic_of(&event.previous), topic_of(&event.current));
+        self.scopes.push_topics(group, before.as_ref(), after.as_ref(), event, touched);
+        if let Some(before) = before.filter(|before| Some(before) != after.as_ref()) {
+            topics.remove(before.as_deref(), key);
+        }
+        if let (Some(after), Some(entry)) = (after, &event.current) {
+            topics.insert(after, entry);
+        }
     }
 
     pub(super) fn reset(&mut self, entries: Vec<Arc<Entry>>, revision: Revision) -> Vec<Arc<Group>> {
@@ -74,6 +106,7 @@ impl State {
         for group in self.groups.values() {
             group.log.write().reset(revision);
         }
+        self.scopes.reset(revision);
         self.groups()
     }
 
@@ -86,8 +119,9 @@ impl State {
             return Ok(Vec::new());
         }
         self.floor = revision;
-        let dropped: Vec<_> = self.groups.values().map(|group| group.log.write().drop_until(revision)).collect();
+        let mut dropped: Vec<_> = self.groups.values().map(|group| group.log.write().drop_until(revision)).collect();
         self.history_bytes -= dropped.iter().flatten().map(cost).sum::<usize>();
+        dropped.extend(self.scopes.drop_until(revision));
         Ok(dropped)
     }
 
@@ -102,16 +136,25 @@ impl State {
         let bounds = Bounds::new(range.prefix, range.after);
         let limit = if range.limit == 0 { usize::MAX } else { range.limit };
         let past = if at == self.revision { BTreeMap::new() } else { self.undone(range.prefix, &bounds, at) };
-        let (entries, remaining) = if past.is_empty() {
+        let (entries, remaining) = if let Some((topics, topic)) = self.topic(range).filter(|_| past.is_empty()) {
+            let mut entries = topics.entries(topic, &bounds);
+            let page: Vec<_> = entries.by_ref().take(limit).cloned().collect();
+            (page, entries.count())
+        } else if past.is_empty() {
             let mut keys = self.current.range::<str, _>(bounds.as_range());
             let entries: Vec<_> = keys.by_ref().take(limit).map(|(_, entry)| entry.clone()).collect();
             (entries, keys.count())
         } else {
             let mut versions = self.merged(&bounds, past);
-            let entries: Vec<_> = versions.by_ref().take(limit).collect();
+            let entries: Vec<_> = versions.by_ref().take(limit).map(Cow::into_owned).collect();
             (entries, versions.count())
         };
         Ok(Page { entries, revision: at, remaining })
+    }
+
+    /// The index of the topic that a range selects, if there is one.
+    fn topic<'a>(&'a self, range: &Range<'a>) -> Option<(&'a Topics, &'a str)> {
+        Some((self.topics.get(group_of(range.prefix)?)?, range.topic?))
     }
 
     /// The versions at `at` of the keys that changed since; `None` for keys that did not exist then.
@@ -128,27 +171,27 @@ impl State {
         past
     }
 
-    /// The current entries overridden by those of the past, in key order.
-    fn merged(
-        &self,
+    /// The current entries overridden by those of the past, in key order. Those that are only counted are not cloned.
+    fn merged<'s>(
+        &'s self,
         bounds: &Bounds,
         past: BTreeMap<Arc<str>, Option<Arc<Entry>>>,
-    ) -> impl Iterator<Item = Arc<Entry>> + use<'_> {
-        let current: Vec<_> = self.current.range::<str, _>(bounds.as_range()).map(|(_, entry)| entry).collect();
-        let mut current = current.into_iter().peekable();
+    ) -> impl Iterator<Item = Cow<'s, Arc<Entry>>> + use<'s> {
+        let current = self.current.range::<str, _>(bounds.as_range());
+        let mut current = current.map(|(_, entry)| Cow::Borrowed(entry)).peekable();
         let mut past = past.into_iter().peekable();
         std::iter::from_fn(move || {
             loop {
                 match (current.peek(), past.peek()) {
-                    (Some(entry), Some((key, _))) if entry.key < *key => return current.next().cloned(),
+                    (Some(entry), Some((key, _))) if entry.key < *key => return current.next(),
                     (Some(entry), Some((key, _))) if entry.key == *key => {
                         current.next();
                     }
                     (None, None) => return None,
-                    (Some(_), None) => return current.next().cloned(),
+                    (Some(_), None) => return current.next(),
                     (_, Some(_)) => {
                         if let Some((_, Some(entry))) = past.next() {
-                            return Some(entry);
+                            return Some(Cow::Owned(entry));
                         }
                     }
                 }
@@ -160,6 +203,19 @@ impl State {
         self.current.range::<str, _>(Bounds::new(prefix, None).as_range()).count()
     }
 
+    /// The bytes of the current values in a range, up to `max_bytes`.
+    pub(super) fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
+        let bounds = Bounds::new(range.prefix, range.after);
+        match self.topic(range) {
+            Some((topics, topic)) => weigh(topics.entries(topic, &bounds).take(limit), max_bytes),
+            None => {
+                let keys = self.current.range::<str, _>(bounds.as_range());
+                weigh(keys.map(|(_, entry)| entry).take(limit), max_bytes)
+            }
+        }
+    }
+
     pub(super) fn version(&self, key: &str, revision: Revision) -> Option<Arc<Entry>> {
         if let Some(entry) = self.current.get(key).filter(|entry| entry.revision == revision) {
             return Some(entry.clone());
@@ -168,6 +224,13 @@ impl State {
         let group = self.groups.get(group_of(key).unwrap_or_default())?;
         let log = group.log.read();
         log.after(revision.checked_sub(1)?).take_while(|event| event.revision == revision).find_map(written)
+    }
+
+    pub(super) fn written_after(&self, key: &str, value: &bytes::Bytes, after: Revision) -> Option<Arc<Entry>> {
+        let is_it = |entry: &&Arc<Entry>| *entry.key == *key && entry.value == *value;
+        let group = self.groups.get(group_of(key).unwrap_or_default())?;
+        let log = group.log.read();
+        log.after(after).find_map(|event| event.current.as_ref().filter(is_it).cloned())
     }
 
     pub(super) fn deletion(&self, key: &str, version: Revision) -> Option<Revision> {
@@ -198,8 +261,52 @@ impl State {
         self.floor
     }
 
-    pub(super) fn known_group(&self, name: &str) -> Option<Arc<Group>> {
-        self.groups.get(name).cloned()
+    /// The log that a watch of a scope reads, `None` if it spans groups; or `None` if `log` has to create it.
+    pub(super) fn known_log(&self, scope: Scope<'_>, after: Revision) -> Option<Option<Arc<Group>>> {
+        let scope = self.supported(scope);
+        if Scopes::is_narrow(scope) {
+            return self.scopes.known(scope, after).cloned().map(Some);
+        }
+        match group_of(scope.prefix()) {
+            Some(name) => self.groups.get(name).cloned().map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// The log that a watch of a scope reads from a revision on, created if it does not exist; `None` if it spans groups.
+    pub(super) fn log(&mut self, scope: Scope<'_>, after: Revision) -> Option<Arc<Group>> {
+        let scope = self.supported(scope);
+        let group = self.group(group_of(scope.prefix())?);
+        if !Scopes::is_narrow(scope) {
+            return Some(group);
+        }
+        let topics = group_of(scope.prefix()).and_then(|group| self.topics.get(group));
+        let topic_of = |entry: &Arc<Entry>| topics.and_then(|topics| topics.topic_of(entry));
+        let is_in = |event: &Event| match scope {
+            Scope::Prefix(prefix) => key_of(event).is_some_and(|key| key.starts_with(prefix)),
+            Scope::Key(own) => key_of(event).is_some_and(|key| **key == *own),
+            Scope::Topic { topic, .. } => [&event.previous, &event.current]
+                .into_iter()
+                .flatten()
+                .any(|entry| topic_of(entry).is_none_or(|of_entry| of_entry == topic)),
+            Scope::Distinct(_) => match (&event.previous, &event.current) {
+                (Some(before), Some(after)) => topic_of(before).is_none_or(|before| Some(before) != topic_of(after)),
+                _ => true,
+            },
+        };
+        Some(self.scopes.ensure(scope, after, &group, is_in))
+    }
+
+    /// A scope of a topic that is not indexed is that of its prefix.
+    fn supported<'a>(&self, scope: Scope<'a>) -> Scope<'a> {
+        match scope {
+            Scope::Topic { prefix, .. } | Scope::Distinct(prefix)
+                if !group_of(prefix).is_some_and(|group| self.topics.contains_key(group)) =>
+            {
+                Scope::Prefix(prefix)
+            }
+            scope => scope,
+        }
     }
 
     /// Checks that a watch can start after that revision.
@@ -224,8 +331,9 @@ impl State {
         group
     }
 
+    /// All groups and scopes.
     pub(super) fn groups(&self) -> Vec<Arc<Group>> {
-        self.groups.values().cloned().collect()
+        self.groups.values().chain(self.scopes.all()).cloned().collect()
     }
 
     /// The groups whose keys can start with `prefix`.
@@ -233,6 +341,17 @@ impl State {
         let own = group_of(prefix);
         self.groups.iter().filter(move |(name, _)| own.is_none_or(|own| own == name.as_ref())).map(|(_, group)| group)
     }
+}
+
+fn weigh<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>, max_bytes: usize) -> usize {
+    let mut bytes = 0;
+    for entry in entries {
+        bytes += entry.value.len();
+        if bytes >= max_bytes {
+            return max_bytes;
+        }
+    }
+    bytes
 }
 
 /// The key that an event is about.

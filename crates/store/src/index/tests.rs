@@ -1,14 +1,14 @@
 use super::*;
-use crate::contract::{Event, Notice};
+use crate::contract::{Event, Notice, Scope};
 use bytes::Bytes;
 
-fn put(key: &str, value: &str, created: Revision, revision: Revision) -> Change {
+pub(super) fn put(key: &str, value: &str, created: Revision, revision: Revision) -> Change {
     let key: Arc<str> = key.into();
     let entry = Entry::new(key.clone(), Bytes::copy_from_slice(value.as_bytes()), created, revision);
     Change { key, revision, current: Some(Arc::new(entry)) }
 }
 
-fn delete(key: &str, revision: Revision) -> Change {
+pub(super) fn delete(key: &str, revision: Revision) -> Change {
     Change { key: key.into(), revision, current: None }
 }
 
@@ -70,9 +70,10 @@ fn reads_at_every_revision() {
 #[test]
 fn pages_of_an_old_revision() {
     let index = example();
-    let first = index.range(&Range { prefix: "/r/", limit: 2, at: Some(5), after: None }).unwrap();
+    let first = index.range(&Range { prefix: "/r/", limit: 2, at: Some(5), ..Range::default() }).unwrap();
     assert_eq!((show(&first), first.remaining), (vec!["/r/nodes/n=1".to_owned(), "/r/pods/a=2".to_owned()], 1));
-    let rest = index.range(&Range { prefix: "/r/", limit: 2, at: Some(5), after: Some("/r/pods/a") }).unwrap();
+    let rest =
+        index.range(&Range { prefix: "/r/", limit: 2, at: Some(5), after: Some("/r/pods/a"), topic: None }).unwrap();
     assert_eq!((show(&rest), rest.remaining), (vec!["/r/pods/b=1".to_owned()], 0));
 }
 
@@ -86,9 +87,9 @@ fn compaction_forgets_only_the_past() {
     ));
     let page = index.range(&Range { prefix: "/r/pods/", at: Some(4), ..Range::default() }).unwrap();
     assert_eq!(show(&page), ["/r/pods/a=2", "/r/pods/b=1"]);
-    assert!(matches!(index.watch("/r/pods/", 3), Err(Error::Compacted { .. })));
-    assert!(matches!(index.watch("/r/pods/", 7), Err(Error::Future { .. })));
-    assert!(index.watch("/r/pods/", 4).is_ok());
+    assert!(matches!(index.watch(Scope::Prefix("/r/pods/"), 3), Err(Error::Compacted { .. })));
+    assert!(matches!(index.watch(Scope::Prefix("/r/pods/"), 7), Err(Error::Future { .. })));
+    assert!(index.watch(Scope::Prefix("/r/pods/"), 4).is_ok());
     assert!(matches!(index.compact(7), Err(Error::Future { .. })));
     index.compact(2).unwrap();
     assert_eq!(index.floor(), 4);
@@ -105,7 +106,7 @@ async fn watches_deliver_what_they_are_about() {
         ("", 0, vec!["2:->1", "3:->1", "4:1>2", "5:->1", "6:2>-"]),
         ("/r/none/", 0, vec!["Progress(6)"]),
     ] {
-        let mut watch = index.watch(prefix, after).unwrap();
+        let mut watch = index.watch(Scope::Prefix(prefix), after).unwrap();
         watch.request_progress();
         assert_eq!(show_events(&watch.next().await.unwrap()), expected, "{prefix} after {after}");
         if !prefix.contains("none") {
@@ -117,8 +118,8 @@ async fn watches_deliver_what_they_are_about() {
 #[tokio::test]
 async fn a_watch_that_lags_behind_the_floor_ends_but_an_idle_one_does_not() {
     let index = example();
-    let mut lagging = index.watch("/r/pods/", 3).unwrap();
-    let mut idle = index.watch("/r/nodes/", 5).unwrap();
+    let mut lagging = index.watch(Scope::Prefix("/r/pods/"), 3).unwrap();
+    let mut idle = index.watch(Scope::Prefix("/r/nodes/"), 5).unwrap();
     index.apply([put("/r/pods/c", "1", 7, 7)], 7).wake();
     index.compact(7).unwrap();
     assert!(matches!(lagging.next().await, Some(Notice::Compacted)));
@@ -131,7 +132,7 @@ async fn a_watch_that_lags_behind_the_floor_ends_but_an_idle_one_does_not() {
 async fn a_waiting_watch_is_woken_and_a_closed_index_ends_it() {
     let index = example();
     for prefix in ["/r/pods/", ""] {
-        let mut watch = index.watch(prefix, index.revision()).unwrap();
+        let mut watch = index.watch(Scope::Prefix(prefix), index.revision()).unwrap();
         let waiting = tokio::spawn(async move { (watch.next().await, watch) });
         tokio::task::yield_now().await;
         let revision = index.revision() + 1;
@@ -139,7 +140,7 @@ async fn a_waiting_watch_is_woken_and_a_closed_index_ends_it() {
         let (notice, _) = waiting.await.unwrap();
         assert!(matches!(notice, Some(Notice::Events(events)) if events[0].revision == revision));
     }
-    let mut watch = index.watch("/r/pods/", index.revision()).unwrap();
+    let mut watch = index.watch(Scope::Prefix("/r/pods/"), index.revision()).unwrap();
     let waiting = tokio::spawn(async move { watch.next().await });
     tokio::task::yield_now().await;
     index.close();
@@ -157,7 +158,7 @@ async fn much_history_comes_in_pieces_that_split_no_revision() {
         index.apply(changes, revision).wake();
     }
     for (prefix, per_revision) in [("/r/pods/", 1), ("", 2)] {
-        let mut watch = index.watch(prefix, 1).unwrap();
+        let mut watch = index.watch(Scope::Prefix(prefix), 1).unwrap();
         let (mut next, mut pieces) = (2, 0);
         while next <= 1500 {
             let Some(Notice::Events(events)) = watch.next().await else { panic!("the watch ended at {next}") };
@@ -172,13 +173,50 @@ async fn much_history_comes_in_pieces_that_split_no_revision() {
 }
 
 #[tokio::test]
+async fn large_changes_come_in_notices_of_few_bytes() {
+    let index = Arc::new(Index::new(Vec::new(), 1, 0));
+    let value = "x".repeat(100 * 1024);
+    for revision in 2..=41 {
+        index.apply([put(&format!("/r/pods/{revision}"), &value, revision, revision)], revision).wake();
+    }
+    // One change that is larger than a notice.
+    index.apply([put("/r/nodes/large", &"x".repeat(watch::MAX_BYTES + 1), 42, 42)], 42).wake();
+    for prefix in ["/r/pods/", ""] {
+        let mut watch = index.watch(Scope::Prefix(prefix), 1).unwrap();
+        let mut next = 2;
+        while next <= if prefix.is_empty() { 42 } else { 41 } {
+            let Some(Notice::Events(events)) = watch.next().await else { panic!("the watch ended at {next}") };
+            assert!(events.len() <= 3, "{} events", events.len());
+            for event in events {
+                assert_eq!(event.revision, next);
+                next += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_range_is_weighed_up_to_a_limit() {
+    let index = Index::new(Vec::new(), 1, 0);
+    for revision in 2..=11 {
+        index.apply([put(&format!("/r/pods/{revision:02}"), "0123456789", revision, revision)], revision).wake();
+    }
+    for (prefix, limit, max, bytes) in
+        [("/r/pods/", 0, 1000, 100), ("/r/pods/", 3, 1000, 30), ("/r/pods/", 0, 45, 45), ("/r/nodes/", 0, 45, 0)]
+    {
+        let range = Range { prefix, limit, ..Range::default() };
+        assert_eq!(index.weigh(&range, max), bytes, "{prefix} {limit} {max}");
+    }
+}
+
+#[tokio::test]
 async fn a_reset_ends_watches_that_missed_something() {
     let index = example();
-    let mut watch = index.watch("/r/pods/", 6).unwrap();
+    let mut watch = index.watch(Scope::Prefix("/r/pods/"), 6).unwrap();
     index.reset(vec![Arc::new(Entry::new("/r/pods/z".into(), Bytes::new(), 9, 9))], 10);
     assert!(matches!(watch.next().await, Some(Notice::Compacted)));
     assert_eq!(show(&index.range(&Range::default()).unwrap()), ["/r/pods/z="]);
-    assert!(index.watch("/r/pods/", 10).is_ok());
+    assert!(index.watch(Scope::Prefix("/r/pods/"), 10).is_ok());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@ use crate::contract::{Event, Notice, Revision, Watch};
 
 /// The maximum number of changes in one notice; a revision is never split.
 const MAX_EVENTS: usize = 1000;
+/// About how many bytes of values one notice may keep in memory while its reader is slow.
+pub(super) const MAX_BYTES: usize = 256 * 1024;
 
 pub(super) struct IndexWatch {
     index: Arc<Index>,
@@ -93,13 +95,14 @@ impl Cursor {
         if self.seen < log.dropped() {
             return None;
         }
-        let mut events = Vec::new();
+        let (mut events, mut bytes) = (Vec::new(), 0);
         for event in log.after(self.seen).take_while(|event| event.revision <= published) {
-            let full = events.len() > MAX_EVENTS;
+            let full = events.len() > MAX_EVENTS || bytes > MAX_BYTES;
             if full && events.last().is_some_and(|last: &Event| last.revision != event.revision) {
                 break;
             }
             if key_of(event).is_some_and(|key| key.starts_with(&*self.prefix)) {
+                bytes += size(event);
                 events.push(event.clone());
             }
         }
@@ -118,13 +121,24 @@ impl Cursor {
     }
 }
 
+/// The bytes that an event keeps in memory.
+fn size(event: &Event) -> usize {
+    [&event.current, &event.previous].into_iter().flatten().map(|entry| entry.value.len()).sum()
+}
+
 /// Truncates `events` at the end of a revision to fit one notice, and returns that revision; `None` when all fit.
 fn truncate(events: &mut Vec<Event>) -> Option<Revision> {
-    let last = events.get(MAX_EVENTS.checked_sub(1)?)?.revision;
-    let end = events.partition_point(|event| event.revision <= last);
-    if end == events.len() && events.len() <= MAX_EVENTS {
+    let mut bytes = 0;
+    let fits = |event: &Event| {
+        bytes += size(event);
+        bytes <= MAX_BYTES
+    };
+    let fitting = events.iter().take(MAX_EVENTS).map(fits).take_while(|fits| *fits).count();
+    if fitting == events.len() {
         return None;
     }
-    events.truncate(end);
+    // At least one revision, however large.
+    let last = events.get(fitting.saturating_sub(1))?.revision;
+    events.truncate(events.partition_point(|event| event.revision <= last));
     Some(last)
 }

@@ -20,6 +20,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct EtcdCluster {
     members: Mutex<Vec<Option<Child>>>,
     pub endpoints: Vec<String>,
+    peers: Vec<String>,
     pub tls: Tls,
     directory: tempfile::TempDir,
 }
@@ -34,7 +35,7 @@ impl EtcdCluster {
         let start =
             |number| start_member(directory.path(), number, &endpoints[number], &peers[number], &cluster.join(","));
         let members = Mutex::new((0..size).map(|number| Some(start(number))).collect());
-        Self { members, endpoints, tls, directory }
+        Self { members, endpoints, peers, tls, directory }
     }
 
     pub async fn connect(&self, root: &str) -> Etcd {
@@ -47,6 +48,21 @@ impl EtcdCluster {
             }
             self.assert_running();
         }
+    }
+
+    /// Starts a member of a cluster of one again.
+    #[allow(dead_code, reason = "not every test program that includes this file uses it")]
+    pub fn restart(&mut self, number: usize) {
+        let cluster = format!("m{number}={}", self.peers[number]);
+        let (endpoint, peer) = (&self.endpoints[number], &self.peers[number]);
+        let member = start_member(self.directory.path(), number, endpoint, peer, &cluster);
+        self.members.lock().unwrap()[number] = Some(member);
+    }
+
+    /// The file in which a member keeps its data.
+    #[allow(dead_code, reason = "not every test program that includes this file uses it")]
+    pub fn database(&self, number: usize) -> std::path::PathBuf {
+        self.directory.path().join(format!("m{number}")).join("member/snap/db")
     }
 
     /// Panics with the log of a member that has exited.

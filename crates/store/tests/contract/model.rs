@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
+use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Store, StoreStatus, Watch};
 use parking_lot::Mutex;
 
 #[derive(Clone)]
@@ -172,6 +172,14 @@ impl Store for Model {
 
     fn history_within(&self, _bytes: usize) -> Revision {
         self.floor()
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus::default()
+    }
+
+    async fn failed(&self) -> String {
+        std::future::pending().await
     }
 
     async fn snapshot(&self, _image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {

@@ -80,7 +80,7 @@ pub async fn compare(mut subject: impl Subject, steps: Vec<Step>) -> Result<(), 
             Step::Range { prefix, after, limit, back } => {
                 let (prefix, after) = (named(PREFIXES[prefix]), after.map(|key| named(KEYS[key])));
                 let at = back.map(|back| model.revision().saturating_sub(back).max(start));
-                let range = Range { prefix: &prefix, after: after.as_deref(), limit, at };
+                let range = Range { prefix: &prefix, after: after.as_deref(), limit, at, topic: None };
                 (page(&*store, &range), page(&model, &range))
             }
             Step::Watch { prefix, back } => {

@@ -118,8 +118,10 @@ async fn ranges_are_ordered_and_paged(subject: Subject) {
     assert_eq!(subject.list("none/", None).len(), 0);
     assert_eq!(subject.store.count(&subject.key("pods/")), 3);
     let (prefix, after) = (subject.key(""), subject.key("pods/a"));
-    let page =
-        subject.store.peek_range(&Range { prefix: &prefix, after: Some(&after), limit: 1, at: None }).expect("a page");
+    let page = subject
+        .store
+        .peek_range(&Range { prefix: &prefix, after: Some(&after), limit: 1, ..Range::default() })
+        .expect("a page");
     assert_eq!(page.entries[0].key.as_ref(), subject.key("pods/a/c"));
     assert_eq!((page.entries.len(), page.remaining), (1, 2));
 }

@@ -1,0 +1,94 @@
+//! Writes the contents of a snapshot into the database of a stopped etcd member, with every revision kept.
+//!
+//! etcd's API can only append at its next revision. Its database, however, is a table of versions by revision: an entry is
+//! written there at the revision it has, and the history before the snapshot is marked as compacted, which also makes it
+//! the member's current revision. The member must be the only one of its cluster; others copy its database when they join.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::bolt::{self, Bucket};
+use super::wire::KeyValue;
+use crate::contract::{Entry, Error, Revision};
+
+/// Entries that expire within the same minute share a lease.
+const LEASE_SECONDS: u64 = 60;
+
+/// A lease in etcd's database.
+#[derive(Clone, PartialEq, Message)]
+struct StoredLease {
+    #[prost(int64, tag = "1")]
+    id: i64,
+    /// Seconds.
+    #[prost(int64, tag = "2")]
+    ttl: i64,
+}
+
+/// Replaces the contents of the database by those of a snapshot, and returns its new revision: that of the snapshot, or
+/// `skip` more when the store may have gone on after it. `now` is in milliseconds since 1970.
+pub fn import(image: impl Read, database: &Path, skip: Revision, now: u64) -> Result<Revision, Error> {
+    let (revision, entries) = crate::embedded::read_snapshot(BufReader::new(image))?;
+    let revision = revision.saturating_add(skip).max(1);
+    let failed = |step: &str, error: &dyn std::fmt::Display| {
+        Error::Open(format!("{step} the etcd database {}: {error}", database.display()))
+    };
+    let file = std::fs::read(database).map_err(|error| failed("reading", &error))?;
+    let mut buckets = bolt::read(&file).map_err(|error| failed("reading", &error))?;
+    let (keys, leases) = contents(&entries, now);
+    buckets.insert(b"key".to_vec(), keys);
+    buckets.insert(b"lease".to_vec(), leases);
+    let meta = buckets.get_mut(b"meta".as_slice()).ok_or_else(|| failed("reading", &"it has no meta bucket"))?;
+    for name in ["finishedCompactRev", "scheduledCompactRev"] {
+        meta.insert(name.as_bytes().to_vec(), position(revision, 0));
+    }
+    let beside = database.with_extension("new");
+    let written = File::create(&beside).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        bolt::write(&buckets, &mut file)?;
+        file.get_ref().sync_all()
+    });
+    written.and_then(|()| std::fs::rename(&beside, database)).map_err(|error| failed("writing", &error))?;
+    Ok(revision)
+}
+
+/// The buckets of keys and of leases.
+fn contents(entries: &[Arc<Entry>], now: u64) -> (Bucket, Bucket) {
+    let (mut keys, mut leases) = (Bucket::new(), Bucket::new());
+    for entry in entries {
+        let lease = if entry.expires == 0 { 0 } else { lease(entry.expires, now, &mut leases) };
+        let pair = KeyValue {
+            key: entry.key.as_bytes().to_vec(),
+            create_revision: entry.created as i64,
+            mod_revision: entry.revision as i64,
+            version: if entry.created == entry.revision { 1 } else { 2 },
+            value: entry.value.to_vec(),
+            lease,
+        };
+        // A transaction of several keys gives all of them one revision.
+        let free = (0..).map(|sub| position(entry.revision, sub)).find(|position| !keys.contains_key(position));
+        keys.extend(free.map(|position| (position, pair.encode_to_vec())));
+    }
+    (keys, leases)
+}
+
+/// The lease for an entry's expiry; its number is the minute in which it expires.
+fn lease(expires: u64, now: u64, leases: &mut Bucket) -> i64 {
+    let left = expires.saturating_sub(now) / 1000;
+    let minutes = left / LEASE_SECONDS + 1;
+    let id = minutes as i64;
+    let lease = StoredLease { id, ttl: (minutes * LEASE_SECONDS) as i64 };
+    leases.insert(id.to_be_bytes().to_vec(), lease.encode_to_vec());
+    id
+}
+
+/// A revision as a key of etcd's database.
+fn position(revision: Revision, sub: u64) -> Vec<u8> {
+    let mut key = revision.to_be_bytes().to_vec();
+    key.push(b'_');
+    key.extend(sub.to_be_bytes());
+    key
+}
