@@ -3,6 +3,7 @@
 use super::error::EvaluateError;
 use super::value::Value;
 use super::weight::weigh;
+use crate::json_schema::size_recent;
 
 /// The cost of an access check.
 const CHECK: u64 = 350_000;
@@ -31,8 +32,8 @@ impl Meter {
         let weight = |at: usize| values.get(at).map_or(Some(0), weigh).ok_or(EvaluateError::TooExpensive);
         let tenth = |size: u64| size.div_ceil(10);
         let cost = match function {
-            "findAll" => size(0).saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4))),
-            "matches" | "find" => (1 + tenth(size(0))) * (1 + size(1).div_ceil(4)),
+            "findAll" => size(0).saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4))) + large(values),
+            "matches" | "find" => (1 + tenth(size(0))) * (1 + size(1).div_ceil(4)) + large(values),
             "contains" => tenth(size(0)) * tenth(size(1)).max(1),
             "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "substring" | "bytes" | "quantity"
             | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" | "charAt" | "reverse" | "first"
@@ -61,6 +62,16 @@ impl Meter {
             _ => 1,
         };
         self.spend(cost)
+    }
+}
+
+/// What a pattern costs that is much larger than its text, `\p{L}{1,100}` for instance: others cost nothing beyond their text.
+fn large(values: &[Value<'_>]) -> u64 {
+    const USUAL: u64 = 64 << 10;
+    const BYTES_PER_UNIT: u64 = 640;
+    match values {
+        [_, Value::String(pattern), ..] => size_recent(pattern).saturating_sub(USUAL) / BYTES_PER_UNIT,
+        _ => 0,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Reserved words of the language.
-const RESERVED: [&str; 22] = [
+/// Reserved words of the language, which are no identifiers.
+pub const RESERVED_WORDS: [&str; 21] = [
     "true",
     "false",
     "null",
@@ -25,8 +25,11 @@ const RESERVED: [&str; 22] = [
     "var",
     "void",
     "while",
-    "__unused__",
 ];
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED_WORDS.contains(&name) || name == "__unused__"
+}
 
 const PARTS: [(&str, &str); 4] = [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
 
@@ -39,7 +42,7 @@ pub fn escape(name: &str) -> Option<Cow<'_, str>> {
     {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if is_reserved(name) {
         return Some(format!("__{name}__").into());
     }
     if !PARTS.iter().any(|(plain, _)| name.contains(plain)) {
@@ -68,7 +71,7 @@ pub fn unescape(written: &str) -> Cow<'_, str> {
         return written.into();
     }
     if let Some(inner) = written.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"))
-        && RESERVED.contains(&inner)
+        && is_reserved(inner)
     {
         return inner.to_owned().into();
     }

@@ -24,7 +24,7 @@ mod weight;
 
 pub use authorizer::{AccessCheck, Authorize, AuthorizerValue, Stage};
 pub use error::{CompileError, EvaluateError};
-pub use escape::{escape, unescape};
+pub use escape::{RESERVED_WORDS, escape, unescape};
 pub(crate) use estimate::smallest;
 pub use message::Message;
 pub use program::{Program, Variable};

@@ -7,5 +7,6 @@ mod pattern;
 mod props;
 
 pub(crate) use formats::by_name as format_named;
-pub(crate) use pattern::compile as compile_pattern;
+pub use pattern::{TOO_LARGE as PATTERN_TOO_LARGE, estimate as estimate_pattern};
+pub(crate) use pattern::{compile as compile_pattern, compile_recent, size_recent};
 pub use props::{AdditionalProperties, JsonSchemaProps, ValidationRule};

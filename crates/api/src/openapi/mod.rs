@@ -5,6 +5,7 @@
 
 mod custom;
 mod gnostic;
+mod merge;
 mod operation;
 mod parameters;
 mod paths;
@@ -18,6 +19,8 @@ use crate::catalogue::Catalogue;
 use operation::Operation;
 
 pub use custom::{CustomSchema, custom_type_name};
+pub use merge::{Additions, v2_part};
+pub use schemas::KEY_USAGES;
 pub use v2::{v2_json, v2_protobuf};
 pub use v3::{v3_hash, v3_index, v3_json, v3_names, v3_protobuf};
 

@@ -248,7 +248,8 @@ const QUOTA_SCOPES: &[&str] = &[
     "Terminating",
     "VolumeAttributesClass",
 ];
-const KEY_USAGES: &[&str] = &[
+/// The usages of a certificate, which requests for one name.
+pub const KEY_USAGES: &[&str] = &[
     "any",
     "cert sign",
     "client auth",

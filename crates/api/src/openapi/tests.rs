@@ -39,7 +39,7 @@ fn widget() -> Kind {
 
 #[test]
 fn v2_is_complete_and_every_reference_leads_somewhere() {
-    let document = parse(&v2_json(&built_in(&Catalogue::built_in())));
+    let document = parse(&v2_json(&built_in(&Catalogue::built_in()), &Additions::default()));
     assert_eq!(document["paths"].as_object().unwrap().len(), 408);
     assert_eq!(document["definitions"].as_object().unwrap().len(), 584);
     let mut found = Vec::new();
@@ -52,7 +52,7 @@ fn v2_is_complete_and_every_reference_leads_somewhere() {
 
 #[test]
 fn operations_say_what_older_clients_look_for() {
-    let document = parse(&v2_json(&built_in(&Catalogue::built_in())));
+    let document = parse(&v2_json(&built_in(&Catalogue::built_in()), &Additions::default()));
     let pods = &document["paths"]["/api/v1/namespaces/{namespace}/pods"];
     assert_eq!(pods["get"]["operationId"], "listCoreV1NamespacedPod");
     assert_eq!(pods["post"]["description"], "create a Pod");
@@ -85,7 +85,7 @@ fn fields_carry_their_marks_in_both_versions() {
     };
     let catalogue = Catalogue::built_in();
     let source = Source { describe, ..built_in(&catalogue) };
-    let spec = &parse(&v2_json(&source))["definitions"]["io.k8s.api.core.v1.PodSpec"];
+    let spec = &parse(&v2_json(&source, &Additions::default()))["definitions"]["io.k8s.api.core.v1.PodSpec"];
     assert_eq!(spec["description"], "What a pod is to be.");
     assert_eq!(spec["required"], json!(["containers"]));
     assert_eq!(
@@ -143,7 +143,7 @@ fn v3_documents_hold_what_they_lead_to_and_no_more() {
 fn protobuf_forms_hold_all_paths_and_definitions() {
     let catalogue = Catalogue::built_in();
     let source = built_in(&catalogue);
-    let document = v2_protobuf(&source);
+    let document = v2_protobuf(&source, &Additions::default());
     let parts = fields(&document);
     assert_eq!(parts.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 8, 9, 10, 12, 13]);
     assert_eq!(parts[0].1, b"2.0");
@@ -187,7 +187,7 @@ fn custom_kinds_are_described_from_their_definitions() {
     let custom = [CustomSchema::new(&kind, &schema)];
     let source = Source { custom: &custom, ..built_in(&catalogue) };
 
-    let v2 = parse(&v2_json(&source));
+    let v2 = parse(&v2_json(&source, &Additions::default()));
     let spec = &v2["definitions"]["com.example.shop.v1.Widget"]["properties"]["spec"]["properties"];
     assert_eq!(spec["color"], json!({"type": "string", "enum": ["red", "blue"]}));
     assert_eq!(spec["port"], json!({"x-kubernetes-int-or-string": true}));
@@ -218,5 +218,8 @@ fn custom_kinds_are_described_from_their_definitions() {
     let other = json!({"type": "object"});
     let changed = [CustomSchema::new(&kind, &other)];
     assert_ne!(hash, v3_hash(&Source { custom: &changed, ..source }, "apis/shop.example.com/v1"));
-    assert!(v2_protobuf(&source).len() > 100_000 && v3_protobuf(&source, "apis/shop.example.com/v1").is_some());
+    assert!(
+        v2_protobuf(&source, &Additions::default()).len() > 100_000
+            && v3_protobuf(&source, "apis/shop.example.com/v1").is_some()
+    );
 }

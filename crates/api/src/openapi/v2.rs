@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::gnostic::{self, Form, Message, many, one};
+use super::merge::Additions;
 use super::operation::{Body, META, Operation, PathItem, ResponseBody};
 use super::parameters::{Parameter, Place};
 use super::paths;
@@ -16,18 +17,18 @@ use super::{Source, VERSION, custom, write_entries};
 use crate::protobuf::wire::Writer;
 use crate::schema;
 
-/// The document as JSON.
-pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
+/// The document as JSON, with what aggregated servers add to it.
+pub fn v2_json(source: &Source<'_>, additions: &Additions) -> Vec<u8> {
     let items = paths::all(source.catalogue);
     let mut out = Vec::with_capacity(2 << 20);
     out.extend_from_slice(br#"{"swagger":"2.0","info":"#);
     out.extend_from_slice(info().to_string().as_bytes());
     out.extend_from_slice(br#","paths":{"#);
-    write_entries(&mut out, items.iter().map(|item| (item.path.clone(), path_value(item))));
+    write_entries(&mut out, all_paths(&items, additions));
     out.extend_from_slice(br#"},"definitions":{"#);
-    write_entries(&mut out, definition_names(source).map(|name| (name.to_owned(), definition(source, name))));
+    write_entries(&mut out, all_definitions(source, additions));
     out.extend_from_slice(br#"},"parameters":"#);
-    out.extend_from_slice(Value::Object(shared_parameters(&items)).to_string().as_bytes());
+    out.extend_from_slice(all_parameters(&items, additions).to_string().as_bytes());
     out.extend_from_slice(br#","securityDefinitions":"#);
     out.extend_from_slice(security_definitions().to_string().as_bytes());
     out.extend_from_slice(br#","security":[{"BearerToken":[]}]}"#);
@@ -35,23 +36,26 @@ pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
 }
 
 /// The document in its protobuf form.
-pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
+pub fn v2_protobuf(source: &Source<'_>, additions: &Additions) -> Vec<u8> {
     let items = paths::all(source.catalogue);
     let mut writer = Writer::new(2 << 20);
     // Only the small objects are built whole; paths and definitions are written one by one.
     let head = json!({"swagger": "2.0", "info": info()});
     let tail = json!({
-        "parameters": shared_parameters(&items),
+        "parameters": all_parameters(&items, additions),
         "security": [{"BearerToken": []}],
         "securityDefinitions": security_definitions(),
     });
     write_fields(&mut writer, &tail);
     let before = writer.len();
-    for name in definition_names(source).collect::<Vec<_>>().into_iter().rev() {
-        gnostic::write_named(&mut writer, 1, name, &definition(source, name), SCHEMA_FORM);
+    for name in definition_names(source, additions).into_iter().rev() {
+        gnostic::write_named(&mut writer, 1, name, &merged_definition(source, additions, name), SCHEMA_FORM);
     }
     writer.close(9, before);
     let before = writer.len();
+    for (path, value) in additions.paths.iter().rev() {
+        gnostic::write_named(&mut writer, 2, path, value, Form::Message(&PATH_ITEM));
+    }
     for item in items.iter().rev() {
         gnostic::write_named(&mut writer, 2, &item.path, &path_value(item), Form::Message(&PATH_ITEM));
     }
@@ -76,17 +80,40 @@ fn security_definitions() -> Value {
     }})
 }
 
-/// The names of all definitions, sorted.
-fn definition_names<'a>(source: &Source<'a>) -> impl Iterator<Item = &'a str> {
-    let built_in = schema::builtin().types().filter(|info| !info.hidden).map(|info| &*info.name);
-    let own = source.custom.iter().flat_map(|custom| [custom.type_name.as_str(), custom.list_type_name.as_str()]);
-    let mut names: Vec<&'a str> = built_in.chain(own).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.into_iter()
+/// Own paths, then those of aggregated servers.
+fn all_paths<'a>(items: &'a [PathItem], additions: &'a Additions) -> impl Iterator<Item = (String, Value)> + 'a {
+    let own = items.iter().map(|item| (item.path.clone(), path_value(item)));
+    own.chain(additions.paths.iter().map(|(path, value)| (path.clone(), value.clone())))
 }
 
-fn definition(source: &Source<'_>, name: &str) -> Value {
+fn all_definitions<'a>(source: &'a Source<'a>, additions: &'a Additions) -> impl Iterator<Item = (String, Value)> + 'a {
+    let names = definition_names(source, additions).into_iter();
+    names.map(move |name| (name.to_owned(), merged_definition(source, additions, name)))
+}
+
+fn merged_definition(source: &Source<'_>, additions: &Additions, name: &str) -> Value {
+    additions.definitions.get(name).cloned().unwrap_or_else(|| definition(source, name))
+}
+
+fn all_parameters(items: &[PathItem], additions: &Additions) -> Value {
+    let mut parameters = shared_parameters(items);
+    parameters.extend(additions.parameters.iter().map(|(name, value)| (name.clone(), value.clone())));
+    Value::Object(parameters)
+}
+
+/// The names of all definitions, sorted.
+fn definition_names<'a>(source: &Source<'a>, additions: &'a Additions) -> Vec<&'a str> {
+    let built_in = schema::builtin().types().filter(|info| !info.hidden).map(|info| &*info.name);
+    let own = source.custom.iter().flat_map(|custom| [custom.type_name.as_str(), custom.list_type_name.as_str()]);
+    let added = additions.definitions.keys().map(String::as_str);
+    let mut names: Vec<&'a str> = built_in.chain(own).chain(added).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// One of this server's definitions; null if there is none of that name.
+pub(super) fn definition(source: &Source<'_>, name: &str) -> Value {
     if let Some(value) = custom::definition(source, Style::V2, name) {
         return value;
     }
@@ -172,7 +199,7 @@ fn body_value(body: &Body) -> Value {
     out
 }
 
-fn shared_parameters(paths: &[PathItem]) -> Map<String, Value> {
+pub(super) fn shared_parameters(paths: &[PathItem]) -> Map<String, Value> {
     let mut shared = BTreeMap::new();
     for item in paths {
         let of_operations = item.operations.iter().flat_map(|operation| &operation.parameters);

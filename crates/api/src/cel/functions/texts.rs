@@ -3,7 +3,7 @@
 use super::super::error::EvaluateError;
 use super::super::value::Value;
 use super::{Outcome, failed, flag};
-use crate::json_schema::compile_pattern;
+use crate::json_schema::compile_recent;
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     match (function, values) {
@@ -63,7 +63,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
 }
 
 fn regex(pattern: &str) -> Result<regex::Regex, EvaluateError> {
-    compile_pattern(pattern).map_err(|error| EvaluateError::new(format!("error parsing regexp: {error}")))
+    compile_recent(pattern).map_err(|error| EvaluateError::new(format!("error parsing regexp: {error}")))
 }
 
 fn find_all<'a>(text: &str, pattern: &str, limit: usize) -> Outcome<'a> {

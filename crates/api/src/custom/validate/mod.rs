@@ -12,6 +12,7 @@ use crate::json_schema::{compile_pattern, format_named};
 use regex::Regex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// A schema prepared for validation.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(super) struct Validator {
     numbers: Numbers,
     max_length: Option<i64>,
     min_length: Option<i64>,
-    pattern: Option<(String, Result<Regex, String>)>,
+    pattern: Option<Pattern>,
     max_items: Option<i64>,
     min_items: Option<i64>,
     unique_items: bool,
@@ -39,6 +40,23 @@ pub(super) struct Validator {
     additional: Option<Box<Validator>>,
     closed: bool,
     items: Option<Box<Validator>>,
+}
+
+/// A pattern, compiled when the first value is compared with it: most schemas are never used, and patterns are large.
+#[derive(Debug)]
+struct Pattern {
+    text: String,
+    compiled: OnceLock<Result<Regex, String>>,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Self {
+        Pattern { text: text.to_owned(), compiled: OnceLock::new() }
+    }
+
+    fn compiled(&self) -> &Result<Regex, String> {
+        self.compiled.get_or_init(|| compile_pattern(&self.text))
+    }
 }
 
 /// Validates a value. Violations in values that did not change since `correlated` are ignored.
@@ -64,7 +82,7 @@ impl Validator {
             numbers: Numbers::of(props),
             max_length: props.max_length,
             min_length: props.min_length,
-            pattern: (!props.pattern.is_empty()).then(|| (props.pattern.clone(), compile_pattern(&props.pattern))),
+            pattern: (!props.pattern.is_empty()).then(|| Pattern::new(&props.pattern)),
             max_items: props.max_items,
             min_items: props.min_items,
             unique_items: props.unique_items,
@@ -181,7 +199,7 @@ impl Validator {
             let message = format!("{path} in body should be at least {limit} chars long");
             return outcome.add(Violation::invalid(path, text, message));
         }
-        match &self.pattern {
+        match self.pattern.as_ref().map(|pattern| (&pattern.text, pattern.compiled())) {
             Some((pattern, Ok(regex))) if !regex.is_match(text) => {
                 outcome.add(Violation::invalid(path, text, format!("{path} in body should match '{pattern}'")));
             }
