@@ -13,6 +13,11 @@ const PATTERNS: &[(&str, &str, &str)] = &[
     ("unschedulable", "scheduler", "unschedulable: {why}"),
     ("preempted", "scheduler", "preempted by {by} on {node}"),
     ("bound", "scheduler", "bound to {node}"),
+    ("provisioned", "storage", "volume of the claim {claim} provisioned[ by {driver}][: {failed}]"),
+    ("attached", "controllers", "volume {volume} attached[ by {driver}][: {failed}]"),
+    ("staged", "kubelet", "volume {volume} staged[ by {driver}][: {failed}]"),
+    ("published", "kubelet", "volume {volume} published[ by {driver}][: {failed}]"),
+    ("expanded", "kubelet", "volume {volume} expanded[ by {driver}][: {failed}]"),
     ("accepted", "kubelet", "accepted by the kubelet of {node}"),
     ("refused", "kubelet", "refused by the kubelet: {why}"),
     ("volume", "kubelet", "volume {volume} mounted[ ({kind})][: {failed}]"),
@@ -55,7 +60,8 @@ pub fn topic(step: &Step) -> String {
         "image" | "hook" | "probe" => {
             format!("{name} {}{} {}", step.field("hook"), step.field("probe"), step.field("container"))
         }
-        "volume" => format!("{name} {}", step.field("volume")),
+        "volume" | "attached" | "staged" | "published" | "expanded" => format!("{name} {}", step.field("volume")),
+        "provisioned" => format!("{name} {}", step.field("claim")),
         "endpoint" => format!("{name} {}", step.field("service")),
         _ if is_reachability(name) => format!("{name} {} {}", step.field("for"), step.process),
         _ => name.to_owned(),

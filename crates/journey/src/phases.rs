@@ -25,8 +25,13 @@ struct Milestone {
 
 const CREATION: &[Milestone] = &[
     Milestone { name: "request and controllers", component: "controllers", is_step: |step| step.is_request("create") },
+    Milestone { name: "provisioning", component: "storage", is_step: |step| step.step == "provisioned" },
     Milestone { name: "scheduling", component: "scheduler", is_step: |step| step.step == "bound" },
-    Milestone { name: "volumes", component: "kubelet", is_step: |step| matches!(&*step.step, "accepted" | "volume") },
+    Milestone {
+        name: "volumes",
+        component: "kubelet",
+        is_step: |step| matches!(&*step.step, "accepted" | "attached" | "staged" | "published" | "volume"),
+    },
     Milestone { name: "sandbox and network", component: "kubelet", is_step: |step| step.step == "sandbox" },
     Milestone { name: "images", component: "kubelet", is_step: |step| step.step == "image" },
     Milestone {
@@ -85,6 +90,7 @@ mod tests {
     fn phases_add_up_to_the_total() {
         let steps = steps(
             "10 request pods/a/b verb=create state=Pending
+             15 provisioned pods/a/b claim=c
              20 bound pods/a/b
              30 accepted pods/a/b
              30 volume pods/a/b
@@ -102,7 +108,8 @@ mod tests {
             durations,
             [
                 ("request and controllers", 15),
-                ("scheduling", 10),
+                ("provisioning", 5),
+                ("scheduling", 5),
                 ("volumes", 10),
                 ("sandbox and network", 10),
                 ("images", 10),

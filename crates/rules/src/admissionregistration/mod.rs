@@ -25,10 +25,10 @@ pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
     Some(match kind {
         "MutatingAdmissionPolicy" => &mutating_admission_policy::MutatingAdmissionPolicy,
         "MutatingAdmissionPolicyBinding" => &mutating_admission_policy_binding::MutatingAdmissionPolicyBinding,
-        "MutatingWebhookConfiguration" => &mutating_webhook_configuration::MutatingWebhookConfiguration,
+        "MutatingWebhookConfiguration" => &mutating_webhook_configuration::RULES,
         "ValidatingAdmissionPolicy" => &validating_admission_policy::ValidatingAdmissionPolicy,
         "ValidatingAdmissionPolicyBinding" => &validating_admission_policy_binding::ValidatingAdmissionPolicyBinding,
-        "ValidatingWebhookConfiguration" => &validating_webhook_configuration::ValidatingWebhookConfiguration,
+        "ValidatingWebhookConfiguration" => &validating_webhook_configuration::RULES,
         _ => return None,
     })
 }

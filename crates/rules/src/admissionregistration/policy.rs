@@ -1,5 +1,6 @@
 //! Rules that both kinds of admission policies share.
 
+use knarr_api::cel::RESERVED_WORDS;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
@@ -7,30 +8,6 @@ use serde_json::Value;
 use super::expressions::Scope;
 use super::matching;
 use crate::common::checks;
-
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Sets the defaults of a policy.
 pub fn set_defaults(object: &mut Value) {
@@ -95,5 +72,5 @@ fn validate_variable(errors: &mut Errors, path: &Path<'_>, variable: &Value, sco
 
 fn is_identifier(name: &str) -> bool {
     let starts = name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic());
-    starts && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric()) && !RESERVED.contains(&name)
+    starts && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric()) && !RESERVED_WORDS.contains(&name)
 }

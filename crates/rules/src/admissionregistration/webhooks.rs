@@ -8,24 +8,74 @@ use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use super::{matching, rule};
+use super::{matching, name_warnings, rule};
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, label_selector, webhook};
-use crate::kind::Column;
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const HARMLESS: [&str; 2] = ["None", "NoneOnDryRun"];
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const SELECTORS: [&str; 2] = ["namespaceSelector", "objectSelector"];
 /// The columns of both kinds.
-pub const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column] = &[
     NAME,
     text("Webhooks", "integer", "Webhooks indicates the number of webhooks registered in this configuration"),
     AGE,
 ];
 
+/// The rules of a kind of webhook configurations.
+pub struct WebhookRules {
+    /// Whether the webhooks may change objects.
+    pub mutating: bool,
+}
+
+impl KindRules for WebhookRules {
+    fn requires_known_finalizers(&self) -> bool {
+        false
+    }
+
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        set_defaults(object, self.mutating);
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        validate(&mut errors, object, old, self.mutating);
+        errors
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        name_warnings(object)
+    }
+
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn increments_generation(&self, object: &Value, old: &Value) -> bool {
+        object["webhooks"] != old["webhooks"]
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        cells(object, now)
+    }
+}
+
 /// Sets the defaults of all webhooks of a configuration.
-pub fn set_defaults(object: &mut Value, mutating: bool) {
+fn set_defaults(object: &mut Value, mutating: bool) {
     for hook in object.items_mut(&["webhooks"]) {
         hook.set_default(&["failurePolicy"], "Fail");
         hook.set_default(&["matchPolicy"], "Equivalent");
@@ -83,7 +133,7 @@ impl Lax {
 }
 
 /// Validates all webhooks of a configuration.
-pub fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>, mutating: bool) {
+fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>, mutating: bool) {
     let hooks = object.items(&["webhooks"]);
     let lax = old.map_or_else(Lax::none, |old| Lax::of(hooks, old.items(&["webhooks"])));
     let path = Path::root("webhooks");
@@ -176,6 +226,6 @@ fn validate_review_versions(errors: &mut Errors, path: &Path<'_>, hook: &Value, 
 }
 
 /// Returns the cells of a configuration.
-pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![columns::name(object), object.items(&["webhooks"]).len().into(), columns::age(object, now)]
 }

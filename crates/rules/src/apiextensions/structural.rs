@@ -1,9 +1,14 @@
 //! Checks that a schema is structural: it states the type of every field, so that unknown fields can be recognized.
 
 use knarr_api::field::{Errors, Path};
+use knarr_api::json_schema::{PATTERN_TOO_LARGE, estimate_pattern};
 use knarr_api::value::Read;
-use regex::Regex;
 use serde_json::{Value, json};
+
+/// How large all patterns of a schema may be when compiled, in bytes.
+const MAX_PATTERNS: u64 = 64 << 20;
+/// What each byte of a refused pattern counts towards that.
+const REFUSED_BYTE: u64 = 1 << 10;
 
 /// The position in a schema.
 #[derive(Clone, Copy, PartialEq)]
@@ -18,6 +23,7 @@ pub fn validate(path: &Path<'_>, schema: &Value) -> Errors {
     let mut errors = Errors::new();
     validate_schema(&mut errors, schema, Level::Root, path);
     validate_complete(&mut errors, schema, Some(schema), path, path);
+    validate_patterns(&mut errors, schema, &mut { MAX_PATTERNS }, path);
     errors.0.sort_by_cached_key(ToString::to_string);
     errors
 }
@@ -187,14 +193,40 @@ fn validate_values(errors: &mut Errors, schema: &Value, skip_any: bool, skip_fir
     if schema.has(&["not"]) {
         validate_nested(errors, &schema["not"], false, &path.child("not"));
     }
+}
+
+/// Checks the patterns of a schema and of all schemas in it. `left` is how large they may be together, so that neither checking
+/// them nor using them exhausts the server.
+fn validate_patterns(errors: &mut Errors, schema: &Value, left: &mut u64, path: &Path<'_>) {
     let pattern = schema.text(&["pattern"]);
-    if !pattern.is_empty()
-        && let Err(wrong) = Regex::new(pattern)
-    {
-        let why = wrong.to_string();
-        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        let detail = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
-        errors.invalid(&path.child("pattern"), pattern, detail);
+    if !pattern.is_empty() {
+        if *left == 0 {
+            return;
+        }
+        let estimated = estimate_pattern(pattern).and_then(|size| {
+            *left = left.saturating_sub(size);
+            if *left == 0 { Err(PATTERN_TOO_LARGE.to_owned()) } else { Ok(()) }
+        });
+        if let Err(why) = estimated {
+            // Reading a pattern that is refused took time, too.
+            *left = left.saturating_sub(pattern.len() as u64 * REFUSED_BYTE);
+            let detail = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
+            errors.invalid(&path.child("pattern"), pattern, detail);
+        }
+    }
+    for list in ["anyOf", "allOf", "oneOf"] {
+        for (index, nested) in schema.items(&[list]).iter().enumerate() {
+            validate_patterns(errors, nested, left, &path.item(list, index));
+        }
+    }
+    for field in ["not", "items", "additionalProperties"] {
+        if schema[field].is_object() {
+            validate_patterns(errors, &schema[field], left, &path.child(field));
+        }
+    }
+    let properties = path.child("properties");
+    for (name, property) in schema.fields(&["properties"]).into_iter().flatten() {
+        validate_patterns(errors, property, left, &properties.key(name));
     }
 }
 
@@ -326,6 +358,22 @@ mod tests {
             let errors = validate(&Path::root("s"), &schema);
             let read: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
             assert_eq!(read, wrong);
+        }
+    }
+
+    /// Many patterns that are small as text and large when compiled: the schema is refused, and soon.
+    #[test]
+    fn patterns_are_limited_together() {
+        let schema = |count: usize, pattern: &str| {
+            let field = |number: usize| (format!("f{number:05}"), json!({"type": "string", "pattern": pattern}));
+            json!({"type": "object", "properties": (0..count).map(field).collect::<serde_json::Map<_, _>>()})
+        };
+        const LARGE: &str = r"^[\p{L}\p{N}]{1,60}$";
+        for (count, pattern, wrong) in
+            [(5_000, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", 0), (3, LARGE, 0), (20_000, LARGE, 1), (2, r"^\Qa.b\E$", 0)]
+        {
+            let errors = validate(&Path::root("s"), &schema(count, pattern));
+            assert_eq!(errors.0.len(), wrong, "{count} of {pattern}");
         }
     }
 }

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names::Check;
+use knarr_api::openapi::KEY_USAGES;
 use knarr_api::time;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
@@ -30,31 +31,6 @@ const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const MIN_EXPIRATION_SECONDS: i64 = 600;
 /// Conditions that are true or absent, never false.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
-const USAGES: [&str; 23] = [
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
 
 /// The rules of CertificateSigningRequest.
 pub struct CertificateSigningRequest;
@@ -209,7 +185,7 @@ fn validate_usages(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Opti
     let usages = |spec: &'_ Value| -> Vec<String> {
         spec.items(&["usages"]).iter().map(|usage| usage.as_str().unwrap_or_default().to_owned()).collect()
     };
-    let is_known = |usage: &String| USAGES.contains(&usage.as_str());
+    let is_known = |usage: &String| KEY_USAGES.contains(&usage.as_str());
     let distinct = |list: &[String]| list.iter().collect::<BTreeSet<_>>().len() == list.len();
     let (new, old) = (usages(spec), old.map(usages).unwrap_or_default());
     if new.is_empty() {
@@ -217,7 +193,7 @@ fn validate_usages(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Opti
     }
     if old.iter().all(is_known) {
         for (index, usage) in new.iter().enumerate().filter(|(_, usage)| !is_known(usage)) {
-            errors.not_supported(&path.item("usages", index), usage.as_str(), &USAGES);
+            errors.not_supported(&path.item("usages", index), usage.as_str(), KEY_USAGES);
         }
     }
     if distinct(&old) {

@@ -2,16 +2,63 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
+use knarr_api::names::{self, Check};
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
 use super::GROUP;
 use crate::common::columns;
 use crate::common::go_json::struct_json;
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
+
+/// The rules of a kind of bindings.
+pub struct BindingRules {
+    /// The kinds that such a binding may refer to.
+    pub role_kinds: &'static [&'static str],
+    pub namespaced: bool,
+    pub columns: &'static [Column],
+}
+
+impl KindRules for BindingRules {
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        set_defaults(object);
+    }
+
+    fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        validate(&mut errors, object, self.role_kinds, self.namespaced);
+        errors
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        validate_update(&mut errors, object, old);
+        errors
+    }
+
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
+    }
+
+    fn name_check(&self) -> Check {
+        names::path_segment
+    }
+
+    fn allows_create_on_update(&self) -> bool {
+        true
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        self.columns
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        cells(object, now)
+    }
+}
 
 /// Sets the defaults of a binding.
-pub fn set_defaults(binding: &mut Value) {
+fn set_defaults(binding: &mut Value) {
     if binding.text(&["roleRef", "apiGroup"]).is_empty() {
         binding.set(&["roleRef", "apiGroup"], GROUP);
     }
@@ -22,8 +69,7 @@ pub fn set_defaults(binding: &mut Value) {
     }
 }
 
-/// `role_kinds` are the kinds that the binding may refer to.
-pub fn validate(errors: &mut Errors, binding: &Value, role_kinds: &[&str], namespaced: bool) {
+fn validate(errors: &mut Errors, binding: &Value, role_kinds: &[&str], namespaced: bool) {
     let reference = Path::root("roleRef");
     let group = binding.text(&["roleRef", "apiGroup"]);
     if group != GROUP {
@@ -72,7 +118,7 @@ fn validate_subject(errors: &mut Errors, path: &Path, subject: &Value, namespace
 }
 
 /// Validates an update: the role is immutable.
-pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
+fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
     if binding["roleRef"] != old["roleRef"] {
         let part = |field: &str| Value::from(binding.text(&["roleRef", field]));
         let rendered = struct_json(&[("APIGroup", part("apiGroup")), ("Kind", part("kind")), ("Name", part("name"))]);
@@ -81,7 +127,7 @@ pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
 }
 
 /// Returns the cells of a binding.
-pub fn cells(binding: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(binding: &Value, now: Timestamp) -> Vec<Value> {
     let role = format!("{}/{}", binding.text(&["roleRef", "kind"]), binding.text(&["roleRef", "name"]));
     let subjects = |kind: &str| -> Value {
         let of_kind = binding.items(&["subjects"]).iter().filter(|subject| subject.text(&["kind"]) == kind);

@@ -15,9 +15,9 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
     Some(match kind {
         "ClusterRole" => &cluster_role::ClusterRole,
-        "ClusterRoleBinding" => &cluster_role_binding::ClusterRoleBinding,
+        "ClusterRoleBinding" => &cluster_role_binding::RULES,
         "Role" => &role::Role,
-        "RoleBinding" => &role_binding::RoleBinding,
+        "RoleBinding" => &role_binding::RULES,
         _ => return None,
     })
 }
