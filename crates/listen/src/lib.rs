@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::Incoming;
+use http::{Request, Response, Version};
+pub use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -83,6 +83,11 @@ const MAX_PENDING_RESETS: usize = 20;
 /// The maximum number of streams reset because of the client's errors; beyond it the connection is closed.
 const MAX_ERROR_RESETS: usize = 1024;
 
+/// An extension of a response: a client that has not read it by then is too slow. A connection with nothing else to send
+/// is closed; one that carries other responses is left to the body, which ends with an error.
+#[derive(Clone, Copy, Debug)]
+pub struct SendBy(pub tokio::time::Instant);
+
 /// The client of a connection.
 pub struct Peer<'a> {
     /// Its address and port.
@@ -134,7 +139,7 @@ pub async fn serve<C, H, F, B>(
         };
         is_full = false;
         let (acceptor, connected, open, stop) = (acceptor.clone(), connected.clone(), open.clone(), stop.clone());
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             let served = connection(stream, address, permit, acceptor, limits, stop, connected).await;
             if let Err(error) = served {
                 tracing::debug!(%address, %error, "a connection failed");
@@ -174,10 +179,16 @@ where
     let requests = Arc::clone(&activity);
     let service = service_fn(move |mut request: Request<Incoming>| {
         let active = requests.start_request();
-        let method = request.method().clone();
+        let (method, version, requests) = (request.method().clone(), request.version(), Arc::clone(&requests));
         request.extensions_mut().insert(address);
         let response = handler(request);
-        async move { Ok::<_, Infallible>(ResponseBody::wrap(&method, response.await, active)) }
+        async move {
+            let response = response.await;
+            if let Some(SendBy(deadline)) = response.extensions().get().filter(|_| version < Version::HTTP_2) {
+                requests.send_by(*deadline);
+            }
+            Ok::<_, Infallible>(ResponseBody::wrap(&method, response, active))
+        }
     });
     let builder = builder(&limits);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -186,6 +197,7 @@ where
         result = serving.as_mut() => return result,
         _ = stop.wait_for(|stop| *stop) => {}
         () = activity.idle_for(limits.idle) => {}
+        () = activity.overdue() => return Err("a response was not read in time".into()),
     }
     serving.as_mut().graceful_shutdown();
     serving.await
@@ -212,7 +224,8 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
         .keep_alive_timeout(limits.ping)
         .initial_stream_window_size(512 * 1024)
         .initial_connection_window_size(2 * 1024 * 1024)
-        .max_send_buf_size(1024 * 1024);
+        // What a client that does not read costs for each of its streams.
+        .max_send_buf_size(128 * 1024);
     builder
 }
 

@@ -12,6 +12,9 @@ use tokio_rustls::client::TlsStream;
 const NEVER: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
+/// More than the buffers of a connection hold.
+const LARGE: usize = 64 * 1024 * 1024;
+
 struct Listening {
     address: SocketAddr,
     connector: TlsConnector,
@@ -21,12 +24,35 @@ struct Listening {
 
 type AnyBody = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
-/// `/endless` has no end, everything else is a page of six bytes.
+/// `/endless` has no end, `/large` must be read soon, everything else is a page of six bytes.
 async fn page(request: Request<Incoming>) -> Response<AnyBody> {
+    if request.uri().path() == "/large" {
+        let mut response = Response::new(Large(LARGE).boxed_unsync());
+        response.extensions_mut().insert(SendBy(tokio::time::Instant::now() + SHORT));
+        return response;
+    }
     if request.uri().path() == "/endless" {
         return Response::new(Endless(true).boxed_unsync());
     }
     Response::new(Full::new(Bytes::from_static(b"a page")).boxed_unsync())
+}
+
+/// So many bytes, in pieces that fit into the buffers of a connection.
+struct Large(usize);
+
+impl http_body::Body for Large {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        const PIECE: &[u8] = &[b'a'; 64 * 1024];
+        self.0 = self.0.saturating_sub(PIECE.len());
+        let piece = (self.0 > 0).then(|| Ok(http_body::Frame::data(Bytes::from_static(PIECE))));
+        std::task::Poll::Ready(piece)
+    }
 }
 
 /// One piece, and then nothing for ever.
@@ -215,5 +241,28 @@ async fn a_head_without_end_ends_the_connection() {
     });
     closed(reader).await;
     assert!(tokio::time::timeout(NEVER, flood).await.expect("the flood goes on").unwrap().is_err());
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_read_in_time_closes_its_connection() {
+    let listening = Listening::new(Limits { idle: NEVER, ..Limits::default() }).await;
+    let mut stream = listening.connect().await;
+    stream.write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    // Nothing is read until the deadline has passed.
+    tokio::time::sleep(2 * SHORT).await;
+    let mut read = Vec::new();
+    let _ = tokio::time::timeout(NEVER, stream.read_to_end(&mut read)).await.expect("the connection stays open");
+    assert!(read.len() < LARGE, "{} bytes", read.len());
+    // One that is read in time leaves its connection open.
+    let mut stream = listening.connect().await;
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut page = Vec::new();
+        while !page.ends_with(b"a page") {
+            page.push(stream.read_u8().await.unwrap());
+        }
+        tokio::time::sleep(2 * SHORT).await;
+    }
     listening.end().await;
 }
