@@ -48,6 +48,11 @@ pub enum ConnectError {
 /// `agent` is the user agent, which names the field manager of writes. There is no read timeout: a watch may be silent for
 /// minutes, and the server ends it.
 pub async fn connect(kubeconfig: Option<&Path>, agent: &'static str) -> Result<Client, ConnectError> {
+    client_of(read_config(kubeconfig, agent).await?)
+}
+
+/// The configuration of a client: see [`connect`].
+pub async fn read_config(kubeconfig: Option<&Path>, agent: &'static str) -> Result<Config, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(ConnectError::Kubeconfig)?;
@@ -57,31 +62,27 @@ pub async fn connect(kubeconfig: Option<&Path>, agent: &'static str) -> Result<C
         }
         None => Config::infer().await.map_err(ConnectError::Infer)?,
     };
-    config.read_timeout = None;
-    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+    set_agent(&mut config, agent);
+    Ok(config)
+}
+
+/// Connects with a configuration, like [`connect`].
+pub fn connect_with(mut config: Config, agent: &'static str) -> Result<Client, ConnectError> {
+    set_agent(&mut config, agent);
     client_of(config)
 }
 
+fn set_agent(config: &mut Config, agent: &'static str) {
+    config.read_timeout = None;
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+}
+
 fn client_of(config: Config) -> Result<Client, ConnectError> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only when another thread has just installed one, which is as good.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    }
     if config.proxy_url.is_some() {
+        install_crypto_provider();
         return Client::try_from(config).map_err(ConnectError::Client);
     }
-    let connections = Connections {
-        requests: legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-            // A burst after a pause would open a connection for each request until one is known to be shared.
-            .http2_keep_alive_while_idle(true)
-            .pool_idle_timeout(None)
-            .build(connector(&config, true)?),
-        watches: legacy::Client::builder(TokioExecutor::new()).build(connector(&config, false)?),
-        reachability: Arc::default(),
-    };
+    let connections = connections(&config)?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
@@ -90,6 +91,30 @@ fn client_of(config: Config) -> Result<Client, ConnectError> {
         .map_err(BoxError::from)
         .service(connections);
     Ok(Client::new(service, config.default_namespace))
+}
+
+fn install_crypto_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Fails only when another thread has just installed one, which is as good.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+}
+
+/// Connections to the configured server, as whoever its client certificate names.
+pub(crate) fn connections(config: &Config) -> Result<Connections, ConnectError> {
+    install_crypto_provider();
+    Ok(Connections {
+        requests: legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            // A burst after a pause would open a connection for each request until one is known to be shared.
+            .http2_keep_alive_while_idle(true)
+            .pool_idle_timeout(None)
+            .build(connector(config, true)?),
+        watches: legacy::Client::builder(TokioExecutor::new()).build(connector(config, false)?),
+        reachability: Arc::default(),
+    })
 }
 
 fn connector(config: &Config, shared: bool) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
@@ -130,7 +155,7 @@ impl ServerAddress {
 type Connection = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 #[derive(Clone)]
-struct Connections {
+pub(crate) struct Connections {
     requests: Connection,
     watches: Connection,
     reachability: Arc<ServerReachability>,

@@ -40,13 +40,15 @@ struct WatchKey {
 impl Informers {
     /// Informers that list and watch with `client`.
     pub fn new(client: Client) -> Self {
-        let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
-        let lean = tower::service_fn(move |request| {
-            let inner = inner.clone();
-            async move { inner.send(without_managed_fields(request)).await }
-        });
-        let lean = Client::new(lean, namespace);
+        let lean = accepting(&client, ";managedFields=none");
         Self { client, lean, running: Arc::default(), transforms: Arc::default() }
+    }
+
+    /// Leaves out changes of nodes that are nothing but heartbeats, which would reach every process that watches nodes.
+    /// The times of heartbeats and the resource versions of nodes in the cache are then old. Call this before the first
+    /// informer is started.
+    pub fn without_heartbeats(self) -> Self {
+        Self { lean: accepting(&self.client, ";managedFields=none;heartbeats=none"), ..self }
     }
 
     /// Makes objects of a kind smaller: `transform` removes what this process does not read. Such objects must not be
@@ -80,12 +82,16 @@ impl Informers {
                 .get(&TypeId::of::<K>())
                 .and_then(|transform| transform.downcast_ref::<fn(&mut K)>())
                 .copied();
-            Informer::start(watcher(Api::<K>::all(self.lean.clone()), config), move |object: &mut K| {
-                informer::without_managed_fields(object);
-                if let Some(transform) = transform {
-                    transform(object);
-                }
-            })
+            let api = Api::<K>::all(self.lean.clone());
+            Informer::start(
+                move || watcher(api.clone(), config.clone()),
+                move |object: &mut K| {
+                    informer::without_managed_fields(object);
+                    if let Some(transform) = transform {
+                        transform(object);
+                    }
+                },
+            )
         })
     }
 
@@ -93,7 +99,7 @@ impl Informers {
     pub fn metadata(&self, resource: &ApiResource) -> Arc<Informer<Metadata>> {
         self.shared(metadata_key(resource), || {
             let api = Api::<Metadata>::all_with(self.lean.clone(), resource);
-            Informer::start(watcher(api, config()), only_identity)
+            Informer::start(move || watcher(api.clone(), config()), only_identity)
         })
     }
 
@@ -115,11 +121,21 @@ impl Informers {
     }
 }
 
-/// Requests a response without managed fields, whose parsing is expensive; servers that do not support this ignore it. A
-/// request without an `Accept` header accepts JSON.
-fn without_managed_fields(mut request: Request<Body>) -> Request<Body> {
+/// A client that requests less than whole objects, whose parsing is expensive: without managed fields, for example.
+/// Servers that do not support the parameters ignore them.
+fn accepting(client: &Client, parameters: &'static str) -> Client {
+    let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
+    let lean = tower::service_fn(move |request| {
+        let inner = inner.clone();
+        async move { inner.send(with_accept_parameters(request, parameters)).await }
+    });
+    Client::new(lean, namespace)
+}
+
+/// A request without an `Accept` header accepts JSON.
+fn with_accept_parameters(mut request: Request<Body>, parameters: &str) -> Request<Body> {
     let accepted = request.headers().get(ACCEPT).map_or(&b"application/json"[..], HeaderValue::as_bytes);
-    if let Ok(lean) = HeaderValue::from_bytes(&[accepted, b";managedFields=none"].concat()) {
+    if let Ok(lean) = HeaderValue::from_bytes(&[accepted, parameters.as_bytes()].concat()) {
         request.headers_mut().insert(ACCEPT, lean);
     }
     request
@@ -150,7 +166,8 @@ mod tests {
             (Some(metadata), format!("{metadata};managedFields=none")),
         ] {
             let request = accepted.into_iter().fold(Request::builder(), |request, value| request.header(ACCEPT, value));
-            let request = without_managed_fields(request.body(Body::empty()).expect("a request"));
+            let request = request.body(Body::empty()).expect("a request");
+            let request = with_accept_parameters(request, ";managedFields=none");
             assert_eq!(request.headers().get_all(ACCEPT).iter().collect::<Vec<_>>(), [expected.as_str()]);
         }
     }

@@ -1,9 +1,11 @@
 //! The Kubernetes API client library of Knarr's components.
 //!
 //! In: a [`kube::Client`], either over TLS ([`connect`]) or over an in-process service from the binary. Out:
+//! - [`AccountClients`]: clients as service accounts, over shared connections;
 //! - [`Informers`]: one list-and-watch per kind and selector for the whole process, with a local store, indexes and
 //!   inline change handlers;
 //! - [`WorkQueue`] and [`run_workers`]: deduplicated, delayed and rate-limited keys, one worker per key at a time;
+//! - [`delegated_access`]: who may use a component's endpoints, as the API server decides;
 //! - [`LeaderElection`]: leadership by a Lease, whose loser stops before another candidate can acquire it;
 //! - [`EventRecorder`] (core/v1) and [`SeriesRecorder`] (events.k8s.io/v1): events that aggregate;
 //! - [`ServerReachability`]: one log line when the API server becomes unreachable, one when it is back;
@@ -13,8 +15,11 @@
 
 pub use {k8s_openapi, kube};
 
+mod account_clients;
 pub mod api_error;
 pub mod connect;
+pub mod csi_migration;
+pub mod delegated_access;
 mod error_chain;
 pub mod events;
 pub mod go_duration;
@@ -22,7 +27,7 @@ pub mod informer;
 pub mod informers;
 pub mod leader;
 pub mod node_fit;
-pub mod node_network;
+pub mod node_identity;
 pub mod owner;
 pub mod pod;
 pub mod pod_resources;
@@ -31,11 +36,13 @@ pub mod reachability;
 pub mod selector;
 pub mod time;
 pub mod work_queue;
+pub mod work_queue_metrics;
 
-pub use connect::{ConnectError, ServerAddress, connect};
+pub use account_clients::AccountClients;
+pub use connect::{ConnectError, ServerAddress, connect, connect_with, read_config};
 pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;
-pub use leader::{LeaderElection, LeaderError};
+pub use leader::{Fence, LeaderElection, LeaderError};
 pub use reachability::{ServerReachability, is_unreachable};
 pub use work_queue::{WorkQueue, run_workers};

@@ -1,19 +1,27 @@
 //! Whether a pod may run on a node: node selector, node affinity and taints.
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+};
 
 use crate::selector::Labels;
 
 /// Whether the pod's node selector and required node affinity match the node.
 pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    let name = node.metadata.name.as_deref().unwrap_or_default();
     if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
         return false;
     }
     let required = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = required.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| term_matches(term, &labels, name)))
+    required.is_none_or(|required| selector_matches(required, node))
+}
+
+/// Whether one of the selector's terms matches the node.
+pub fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    selector.node_selector_terms.iter().any(|term| term_matches(term, &labels, name))
 }
 
 /// An empty term matches nothing.

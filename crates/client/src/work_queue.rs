@@ -10,15 +10,21 @@ use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::work_queue_metrics::{Holding, Observed, QueueMetrics};
+
 const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(1000);
+/// From this failure in a row on, retries of a key are logged.
+const REPORTED_FAILURES: u32 = 5;
 
 /// The bounds of a key.
 pub trait Key: Clone + Eq + Hash + Ord + Debug + Send + 'static {}
@@ -30,13 +36,17 @@ pub struct WorkQueue<T> {
     wake: Notify,
     initial_backoff: Duration,
     max_backoff: Duration,
+    metrics: Arc<QueueMetrics>,
 }
 
 struct State<T> {
     ready: VecDeque<T>,
+    /// When each key in `ready` was added.
+    added: HashMap<T, Instant>,
     /// Waiting in `ready`, or added while in `processing`.
     dirty: HashSet<T>,
-    processing: HashSet<T>,
+    /// Since when each key is processed.
+    processing: HashMap<T, Instant>,
     delayed: BinaryHeap<Reverse<(Instant, T)>>,
     /// When each delayed key is due; entries of `delayed` with another time are stale.
     due: HashMap<T, Instant>,
@@ -54,28 +64,34 @@ impl<T: Key> WorkQueue<T> {
     fn with_durations(initial_backoff: Duration, max_backoff: Duration) -> Self {
         let state = State {
             ready: VecDeque::new(),
+            added: HashMap::new(),
             dirty: HashSet::new(),
-            processing: HashSet::new(),
+            processing: HashMap::new(),
             delayed: BinaryHeap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             stopped: false,
         };
-        Self { state: Mutex::new(state), wake: Notify::new(), initial_backoff, max_backoff }
+        let metrics = QueueMetrics::of_current_component();
+        Self { state: Mutex::new(state), wake: Notify::new(), initial_backoff, max_backoff, metrics }
     }
 
     /// A queue with the default backoff: from 5 ms to 1000 s.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Self::with_backoff(INITIAL_BACKOFF, MAX_BACKOFF)
     }
 
     /// A queue with its own initial and maximum backoff.
     pub fn with_backoff(initial_backoff: Duration, max_backoff: Duration) -> Arc<Self> {
-        Arc::new(Self::with_durations(initial_backoff, max_backoff))
+        let queue = Arc::new(Self::with_durations(initial_backoff, max_backoff));
+        let observed: Arc<dyn Observed> = queue.clone();
+        queue.metrics.observe(Arc::downgrade(&observed));
+        queue
     }
 
     /// Adds a key, unless it is already queued.
     pub fn add(&self, key: T) {
+        self.metrics.adds.fetch_add(1, Ordering::Relaxed);
         if self.state.lock().add(key) {
             self.wake.notify_one();
         }
@@ -99,6 +115,7 @@ impl<T: Key> WorkQueue<T> {
 
     /// Adds the key after its backoff, which doubles with each failure.
     pub fn add_rate_limited(&self, key: T) {
+        self.metrics.retries.fetch_add(1, Ordering::Relaxed);
         let failures = {
             let mut state = self.state.lock();
             let failures = state.failures.entry(key.clone()).or_insert(0);
@@ -110,6 +127,19 @@ impl<T: Key> WorkQueue<T> {
             .saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX))
             .min(self.max_backoff);
         self.add_after(key, delay);
+    }
+
+    /// Retries a key whose processing failed. An error that persists is logged as a warning.
+    fn retry(&self, key: &T, error: &dyn Display) {
+        self.add_rate_limited(key.clone());
+        let failures = self.failures(key);
+        if failures >= REPORTED_FAILURES {
+            let component = knarr_supervisor::current_run();
+            let component = component.as_ref().map_or("", |run| run.name());
+            tracing::warn!(component, ?key, failures, %error, "processing a key keeps failing; retrying");
+        } else {
+            tracing::debug!(?key, %error, "processing a key failed; retrying");
+        }
     }
 
     /// Resets the key's backoff: it succeeded or is given up.
@@ -142,7 +172,11 @@ impl<T: Key> WorkQueue<T> {
                 state.enqueue_due(Instant::now());
                 if let Some(key) = state.ready.pop_front() {
                     state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    let now = Instant::now();
+                    state.processing.insert(key.clone(), now);
+                    if let Some(added) = state.added.remove(&key) {
+                        self.metrics.taken(now - added);
+                    }
                     // Another worker must wait for the remaining keys, including delayed ones.
                     let more = !state.ready.is_empty() || !state.delayed.is_empty();
                     drop(state);
@@ -173,8 +207,11 @@ impl<T: Key> WorkQueue<T> {
     /// Ends the processing of a key; it is queued again if it was added in the meantime.
     pub fn done(&self, key: &T) {
         let mut state = self.state.lock();
-        state.processing.remove(key);
+        if let Some(started) = state.processing.remove(key) {
+            self.metrics.done(started.elapsed());
+        }
         if state.dirty.contains(key) {
+            state.added.insert(key.clone(), Instant::now());
             state.ready.push_back(key.clone());
             drop(state);
             self.wake.notify_one();
@@ -193,12 +230,26 @@ impl<T: Key> WorkQueue<T> {
     }
 }
 
+impl<T: Key> Observed for WorkQueue<T> {
+    fn holding(&self) -> Holding {
+        let state = self.state.lock();
+        let unfinished = state.processing.values().map(Instant::elapsed);
+        Holding {
+            depth: state.ready.len(),
+            unfinished: unfinished.clone().sum(),
+            longest: unfinished.max().unwrap_or_default(),
+            failing: state.failures.values().filter(|failures| **failures >= REPORTED_FAILURES).count(),
+        }
+    }
+}
+
 impl<T: Key> State<T> {
     /// Returns whether the key became ready.
     fn add(&mut self, key: T) -> bool {
-        if self.stopped || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+        if self.stopped || !self.dirty.insert(key.clone()) || self.processing.contains_key(&key) {
             return false;
         }
+        self.added.insert(key.clone(), Instant::now());
         self.ready.push_back(key);
         true
     }
@@ -223,33 +274,44 @@ impl<T: Key> State<T> {
 pub async fn run_workers<T, F, W, E>(queue: Arc<WorkQueue<T>>, count: usize, work: F)
 where
     T: Key + Sync,
-    F: Fn(T) -> W + Clone + Send + Sync + 'static,
+    F: Fn(T) -> W + Send + Sync + 'static,
     W: Future<Output = Result<(), E>> + Send + 'static,
     E: Display + Send,
 {
+    // Boxed here, so that the workers are compiled once per type of key and not once per controller.
+    let work: Work<T> = Arc::new(move |key| {
+        let working = work(key);
+        Box::pin(async move { working.await.map_err(|error| error.to_string()) })
+    });
+    run_boxed(queue, count, work).await;
+}
+
+/// The work on a key; the error is the reason for a retry.
+type Work<T> = Arc<dyn Fn(T) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+async fn run_boxed<T: Key + Sync>(queue: Arc<WorkQueue<T>>, count: usize, work: Work<T>) {
     let mut workers = JoinSet::new();
     for _ in 0..count {
         let (queue, work) = (queue.clone(), work.clone());
-        workers.spawn(async move {
+        workers.spawn(knarr_supervisor::inherit(async move {
             while let Some(key) = queue.take().await {
                 // A panic must not leave the key locked for ever.
-                let outcome = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(work(key.clone()))).await;
-                match outcome {
+                let working = std::panic::AssertUnwindSafe(async {
+                    knarr_supervisor::fault::point("work");
+                    work(key.clone()).await
+                });
+                match futures::FutureExt::catch_unwind(working).await {
                     Ok(Ok(())) => queue.forget(&key),
-                    Ok(Err(error)) => {
-                        tracing::debug!(?key, %error, "processing a key failed; retrying");
-                        queue.add_rate_limited(key.clone());
-                    }
-                    Err(_) => {
-                        tracing::error!(?key, "processing a key panicked; retrying");
-                        queue.add_rate_limited(key.clone());
+                    Ok(Err(error)) => queue.retry(&key, &error),
+                    Err(panic) => {
+                        queue.retry(&key, &format!("a panic: {}", knarr_supervisor::panic_message(&*panic)));
                     }
                 }
                 queue.done(&key);
             }
-        });
+        }));
     }
-    while workers.join_next().await.is_some() {}
+    knarr_supervisor::join_all(workers).await;
 }
 
 #[cfg(test)]
@@ -332,5 +394,38 @@ mod tests {
         };
         workers.await;
         assert!(tries.load(Ordering::SeqCst) >= 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_keeps_failing_is_counted_under_its_component() {
+        use knarr_supervisor::{Registry, Supervisor};
+        let supervisor = Supervisor::new(&Registry::default());
+        let queues: Arc<Mutex<Vec<Arc<WorkQueue<&str>>>>> = Arc::default();
+        let created = queues.clone();
+        supervisor.restart("failing-test-controller", move || {
+            let queue = WorkQueue::new();
+            created.lock().push(queue.clone());
+            queue.add("a");
+            run_workers(queue, 1, |_| async { Err::<(), _>("broken") })
+        });
+        let failures = || queues.lock().first().map_or(0, |queue| queue.failures(&"a"));
+        while failures() < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let holding = || queues.lock().first().map(|queue| queue.holding()).unwrap_or_default();
+        assert_eq!(holding().failing, 0);
+        while failures() < 5 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(holding().failing, 1);
+        let mut page = String::new();
+        crate::work_queue_metrics::write_metrics(&mut page);
+        for line in [
+            "workqueue_retries_total{name=\"failing_test\"} 5",
+            "knarr_workqueue_failing_keys{name=\"failing_test\"} 1",
+            "workqueue_work_duration_seconds_count{name=\"failing_test\"} 5",
+        ] {
+            assert!(page.lines().any(|own| own == line), "{line} in {page}");
+        }
     }
 }

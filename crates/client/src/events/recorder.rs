@@ -31,7 +31,7 @@ impl EventRecorder {
     /// The background task stops when the last clone is dropped.
     pub fn new(client: Client, component: &str, host: Option<&str>) -> Self {
         let (queue, events) = mpsc::channel(MAX_QUEUED);
-        tokio::spawn(write(client, events));
+        knarr_supervisor::spawn_linked("event-writer", write(client, events));
         Self { component: component.to_owned(), host: host.map(str::to_owned), queue }
     }
 

@@ -36,7 +36,7 @@ impl SeriesRecorder {
     /// Records as `controller` ("default-scheduler") on `host`.
     pub fn new(client: Client, controller: &str, host: &str) -> Self {
         let (queue, events) = mpsc::channel(MAX_QUEUED);
-        tokio::spawn(write(client, events));
+        knarr_supervisor::spawn_linked("event-writer", write(client, events));
         Self { controller: controller.to_owned(), instance: format!("{controller}-{host}"), queue }
     }
 

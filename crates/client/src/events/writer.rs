@@ -30,7 +30,7 @@ impl Writer {
     {
         // The semaphore is never closed, so a permit is always granted.
         let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             for _ in 0..MAX_ATTEMPTS {
                 match write().await {
                     Ok(()) => break,

@@ -8,13 +8,16 @@ mod cache;
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_supervisor::{Run, current_run, panic_message};
 use kube::Resource;
 use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::core::Status;
 use kube::runtime::watcher;
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
@@ -87,8 +90,11 @@ struct Shared<K: Object> {
 }
 
 impl<K: Object> Informer<K> {
-    /// Starts to apply `events`. `transform` removes from each object what this process does not read.
-    pub(crate) fn start<S>(events: S, transform: impl Fn(&mut K) + Send + Sync + 'static) -> Self
+    /// Starts to apply the stream that `events` opens. `transform` removes from each object what this process does not read.
+    pub(crate) fn start<S>(
+        events: impl Fn() -> S + Send + Sync + 'static,
+        transform: impl Fn(&mut K) + Send + Sync + 'static,
+    ) -> Self
     where
         S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     {
@@ -97,7 +103,12 @@ impl<K: Object> Informer<K> {
             handlers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
         });
-        let task = tokio::spawn(apply_events(shared.clone(), events, transform)).abort_handle();
+        let (own, events, transform) = (shared.clone(), Arc::new(events), Arc::new(transform));
+        let name = format!("informer/{}", kind_name::<K>());
+        // Restarted, it lists again, and handlers see what they missed.
+        let task = knarr_supervisor::spawn_restarting(name, move || {
+            apply_events(own.clone(), events.clone(), transform.clone())
+        });
         Self { shared, task }
     }
 
@@ -179,9 +190,34 @@ impl<K: Object> Informer<K> {
         let mut handlers = self.shared.handlers.lock();
         let present = self.list();
         if present.into_iter().all(|object| handler(&Change::Added(object))) {
-            handlers.push(handler);
+            handlers.push(belonging_to(current_run(), handler));
         }
     }
+}
+
+/// A handler of a component: it is dropped when the component is restarted, and its panic fails only that component.
+fn belonging_to<K: Object>(run: Option<Arc<Run>>, handler: Handler<K>) -> Handler<K> {
+    Box::new(move |change| {
+        if run.as_ref().is_some_and(|run| run.is_over()) {
+            return false;
+        }
+        let handle = || {
+            knarr_supervisor::fault::point("handler");
+            handler(change)
+        };
+        let handled = catch_unwind(AssertUnwindSafe(|| match &run {
+            Some(run) => run.enter(handle),
+            None => handle(),
+        }));
+        handled.unwrap_or_else(|panic| {
+            let (kind, reason) = (kind_name::<K>(), panic_message(&*panic));
+            match &run {
+                Some(run) => run.fail(format!("its handler of {kind} changes panicked: {reason}")),
+                None => tracing::error!(kind, reason, "a handler of changes panicked; it gets no more changes"),
+            }
+            false
+        })
+    })
 }
 
 impl<K: Object> Drop for Informer<K> {
@@ -198,17 +234,17 @@ impl<K: Object> Shared<K> {
     }
 }
 
-async fn apply_events<K: Object, S>(shared: Arc<Shared<K>>, events: S, transform: impl Fn(&mut K))
+async fn apply_events<K: Object, S>(shared: Arc<Shared<K>>, open: Arc<impl Fn() -> S>, transform: Arc<impl Fn(&mut K)>)
 where
     S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
 {
     const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
     const MAX_BACKOFF: Duration = Duration::from_secs(10);
-    let mut events = std::pin::pin!(events);
+    let mut events = Box::pin(open());
     let mut listed: Vec<K> = Vec::new();
     let mut backoff = INITIAL_BACKOFF;
     while let Some(event) = events.next().await {
-        match event.map(|event| event.modify(&transform)) {
+        match event.map(|event| event.modify(&*transform)) {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.push(object),
             Ok(watcher::Event::InitDone) => {
@@ -229,13 +265,35 @@ where
                 log_error::<K>(&error);
                 tokio::time::sleep(backoff.mul_f64(rand::random_range(0.75..1.25))).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
+                if must_list_again(&error) {
+                    events = Box::pin(open());
+                }
             }
         }
     }
 }
 
+/// Whether the position of the watch is of no use to the server. The stream would retry it for ever.
+fn must_list_again(error: &watcher::Error) -> bool {
+    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
+    status.code == 410 || is_too_large_version(status)
+}
+
+/// Whether the server has not reached a resource version, because it was restored to an earlier state.
+fn is_too_large_version(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 504 && causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
+/// The name of a kind's type, without its path and parameters.
+fn kind_name<K>() -> &'static str {
+    let name = std::any::type_name::<K>();
+    let name = name.split('<').next().unwrap_or(name);
+    name.rsplit("::").next().unwrap_or(name)
+}
+
 fn log_error<K>(error: &watcher::Error) {
-    let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or_default();
+    let kind = kind_name::<K>();
     match error {
         // Watches end regularly every few minutes, and the server may restart.
         watcher::Error::WatchFailed(error) => tracing::debug!(kind, %error, "a watch ended; resuming it"),
@@ -312,8 +370,8 @@ mod tests {
     #[tokio::test]
     async fn handlers_see_differences_across_a_new_list() {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let stream = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
-        let informer = Informer::start(stream, without_managed_fields);
+        let stream = Mutex::new(Some(tokio_stream::wrappers::UnboundedReceiverStream::new(receiver)));
+        let informer = Informer::start(move || stream.lock().take().expect("one start"), without_managed_fields);
         let mut changes = informer.subscribe();
         for event in [
             Event::Init,
@@ -347,5 +405,70 @@ mod tests {
         let mut names = vec![rendered(&late.recv().await.unwrap()), rendered(&late.recv().await.unwrap())];
         names.sort();
         assert_eq!(names, ["+a@7", "+d@8"], "a late subscriber first gets all cached objects");
+    }
+
+    fn too_large() -> watcher::Error {
+        let status = serde_json::json!({"kind": "Status", "status": "Failure", "code": 504, "reason": "Timeout",
+            "message": "Timeout: Too large resource version: 9, current: 5",
+            "details": {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}});
+        watcher::Error::WatchStartFailed(kube::Error::Api(serde_json::from_value(status).unwrap()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restored_server_is_listed_again() {
+        let opened = Arc::new(Mutex::new(0));
+        let streams = opened.clone();
+        let informer = Informer::start(
+            move || {
+                *streams.lock() += 1;
+                let first = *streams.lock() == 1;
+                let name = if first { "newer" } else { "restored" };
+                let listed = [Ok(Event::Init), Ok(Event::InitApply(object(name, "1", "9"))), Ok(Event::InitDone)];
+                let retries = std::iter::repeat_with(|| Err(too_large())).take(if first { usize::MAX } else { 0 });
+                futures::stream::iter(listed.into_iter().chain(retries)).chain(futures::stream::pending())
+            },
+            without_managed_fields,
+        );
+        let mut changes = informer.subscribe();
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            seen.push(rendered(&changes.recv().await.unwrap()));
+        }
+        seen[1..].sort();
+        assert_eq!(seen, ["+newer@9", "+restored@9", "-newer@9"]);
+        assert_eq!(*opened.lock(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panicking_handler_restarts_its_component_only() {
+        use knarr_supervisor::{Registry, Supervisor};
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let stream = Mutex::new(Some(tokio_stream::wrappers::UnboundedReceiverStream::new(receiver)));
+        let start = move || stream.lock().take().expect("one start");
+        let informer = Arc::new(Informer::start(start, without_managed_fields));
+        let mut other = informer.subscribe();
+        let supervisor = Supervisor::new(&Registry::default());
+        let handled: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (own, seen) = (informer.clone(), handled.clone());
+        supervisor.restart("component", move || {
+            let seen = seen.clone();
+            own.on_change(move |change| {
+                seen.lock().push(rendered(change));
+                assert!(seen.lock().len() != 1, "the first change");
+            });
+            std::future::pending::<()>()
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for event in [Event::Init, Event::InitApply(object("a", "1", "1")), Event::InitDone] {
+            sender.send(Ok(event)).unwrap();
+        }
+        assert_eq!(rendered(&other.recv().await.unwrap()), "+a@1");
+        // Restarted after its backoff, it gets all objects again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sender.send(Ok(Event::Apply(object("a", "1", "2")))).unwrap();
+        assert_eq!(rendered(&other.recv().await.unwrap()), "a@1>a@2");
+        assert_eq!(*handled.lock(), ["+a@1", "+a@1", "a@1>a@2"]);
+        let report = supervisor.registry().report();
+        assert_eq!((report[0].restarts, report[0].failure.clone()), (1, None));
     }
 }

@@ -4,6 +4,8 @@
 //! work when renewals have failed for the renew deadline, which is shorter than the lease duration: before another
 //! candidate may acquire the lease, the former holder's work has been dropped.
 
+mod fence;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
+
+pub use fence::Fence;
 
 use crate::EventRecorder;
 use crate::time::now_micro;
@@ -44,6 +48,8 @@ pub struct LeaderElection {
     pub renew_deadline: Duration,
     /// How often a candidate tries to acquire or renew the lease.
     pub retry_period: Duration,
+    /// Open while the lease is held.
+    pub fence: Fence,
 }
 
 impl LeaderElection {
@@ -58,6 +64,7 @@ impl LeaderElection {
             lease_duration: Duration::from_secs(10),
             renew_deadline: Duration::from_secs(7),
             retry_period: Duration::from_secs(2),
+            fence: Fence::default(),
         }
     }
 
@@ -94,6 +101,7 @@ impl LeaderElection {
         };
         tracing::info!(lease = %self.name, identity = %self.identity, "became the leader");
         candidate.record_event(&recorder, "became leader");
+        self.fence.open_until(renewed + self.renew_deadline);
         let outcome = {
             let work = work();
             tokio::pin!(work);
@@ -103,6 +111,7 @@ impl LeaderElection {
                 () = candidate.renew(&api, renewed) => Err(LeaderError::Lost(self.name.clone())),
             }
         };
+        self.fence.close();
         candidate.record_event(&recorder, "stopped leading");
         if outcome.is_ok() {
             candidate.release(&api).await;
@@ -158,7 +167,10 @@ impl Candidate<'_> {
             tokio::time::sleep(retry).await;
             let started = Instant::now();
             match tokio::time::timeout_at(renewed + deadline, self.try_once(api)).await {
-                Ok(Ok(true)) => renewed = started,
+                Ok(Ok(true)) => {
+                    renewed = started;
+                    self.election.fence.open_until(renewed + deadline);
+                }
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => tracing::debug!(%error, lease = %self.election.name, "cannot renew the lease"),
                 Err(_) => return,

@@ -1,0 +1,69 @@
+//! Tells work that it may no longer act: a process that was suspended can wake up after its lease has passed to another.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Open while a lease is held, and closed at the latest when the holder would have to have renewed it. What acts for the
+/// holder of the lease asks before each request.
+#[derive(Clone, Debug, Default)]
+pub struct Fence {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Closed,
+    Until(Instant),
+    Always,
+}
+
+impl Fence {
+    /// For work that nobody else can do.
+    pub fn always_open() -> Self {
+        Self { state: Arc::new(Mutex::new(State::Always)) }
+    }
+
+    pub fn is_open(&self) -> bool {
+        match *self.state.lock() {
+            State::Closed => false,
+            State::Until(end) => Instant::now() < end,
+            State::Always => true,
+        }
+    }
+
+    /// Whether it never closes.
+    pub fn is_always_open(&self) -> bool {
+        matches!(*self.state.lock(), State::Always)
+    }
+
+    pub(super) fn open_until(&self, end: Instant) {
+        *self.state.lock() = State::Until(end);
+    }
+
+    pub(super) fn close(&self) {
+        *self.state.lock() = State::Closed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_closes_by_itself() {
+        let fence = Fence::default();
+        assert!(!fence.is_open() && Fence::always_open().is_open());
+        fence.open_until(Instant::now() + Duration::from_secs(7));
+        assert!(fence.is_open());
+        // As after a suspension of the process: nothing renewed it, and nothing closed it.
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(!fence.is_open());
+        fence.open_until(Instant::now() + Duration::from_secs(7));
+        fence.close();
+        assert!(!fence.is_open());
+    }
+}
