@@ -1,6 +1,5 @@
 //! Finds the FlowSchema of a request: the first match in the order of precedence.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -8,6 +7,9 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::ensure;
+use super::level::Level;
+use super::registry::{KnownLevels, StatsRegistry};
+use super::stats::FlowStats;
 use crate::request::{Target, User};
 
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
@@ -15,21 +17,42 @@ const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 const ALL: &str = "*";
 
 /// The FlowSchema and priority level of a request.
-#[derive(Debug, PartialEq, Eq)]
 pub struct Class {
-    pub schema: String,
+    pub schema: Arc<str>,
     pub schema_uid: HeaderValue,
-    pub level: String,
+    pub level: Arc<Level>,
     pub level_uid: HeaderValue,
+    pub stats: Arc<FlowStats>,
     /// Whether its requests are never limited.
     pub exempt: bool,
+    distinguisher: Distinguisher,
+}
+
+/// What distinguishes the flows of a schema.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Distinguisher {
+    Nothing,
+    User,
+    Namespace,
+}
+
+impl Class {
+    /// The part of its requests that the request belongs to.
+    pub fn flow(&self, user: &User, target: &Target) -> Arc<str> {
+        match self.distinguisher {
+            _ if self.exempt => "".into(),
+            Distinguisher::Nothing => "".into(),
+            Distinguisher::User => user.name.as_str().into(),
+            Distinguisher::Namespace => target.namespace.as_str().into(),
+        }
+    }
 }
 
 /// All FlowSchemas in the order in which they are tried.
 pub struct Classifier {
     schemas: Vec<Schema>,
     /// For users in neither of the groups that the last schema names.
-    fallback: Arc<Class>,
+    fallback: Option<Arc<Class>>,
 }
 
 struct Schema {
@@ -66,61 +89,50 @@ struct PathRule {
 
 impl Classifier {
     /// Schemas that name a level which does not exist are left out. The mandatory objects count as existing.
-    pub fn new(schemas: &[Arc<Value>], levels: &[Arc<Value>]) -> Classifier {
-        let built_in = |resource: &'static str| {
-            ensure::built_in()
-                .into_iter()
-                .filter(move |desired| desired.resource == resource && ensure::is_mandatory(desired.name()))
-        };
-        let mut known: HashMap<String, Arc<Value>> = HashMap::new();
-        known.extend(built_in(super::LEVELS).map(|desired| (desired.name().to_owned(), Arc::new(desired.object))));
-        known.extend(levels.iter().map(|level| (level.text(&["metadata", "name"]).to_owned(), level.clone())));
+    pub fn new(schemas: &[Arc<Value>], levels: &KnownLevels, stats: &StatsRegistry) -> Classifier {
         let compile = |schema: &Value| {
-            let level = known.get(schema.text(&["spec", "priorityLevelConfiguration", "name"]))?;
-            Some(Schema::new(schema, level))
+            let (level, uid) = levels.get(schema.text(&["spec", "priorityLevelConfiguration", "name"]))?;
+            Some(Schema::new(schema, level, uid.clone(), stats))
         };
         let mut compiled: Vec<Schema> = schemas.iter().filter_map(|schema| compile(schema)).collect();
-        for desired in built_in(super::SCHEMAS) {
-            if compiled.iter().all(|schema| schema.class.schema != desired.name()) {
+        for desired in ensure::mandatory(super::SCHEMAS) {
+            if compiled.iter().all(|schema| *schema.class.schema != *desired.name()) {
                 compiled.extend(compile(&desired.object));
             }
         }
         compiled.sort_by(|a, b| (a.precedence, &a.class.schema).cmp(&(b.precedence, &b.class.schema)));
-        let catch_all = compiled.iter().find(|schema| schema.class.schema == ensure::CATCH_ALL).or(compiled.last());
-        let fallback = catch_all.map(|schema| schema.class.clone()).unwrap_or_else(|| Arc::new(Class::nameless()));
+        let catch_all = compiled.iter().find(|schema| &*schema.class.schema == ensure::CATCH_ALL).or(compiled.last());
+        let fallback = catch_all.map(|schema| schema.class.clone());
         Classifier { schemas: compiled, fallback }
     }
 
     /// The class of a request.
-    pub fn classify(&self, user: &User, target: &Target) -> &Arc<Class> {
+    pub fn classify(&self, user: &User, target: &Target) -> Option<&Arc<Class>> {
         let resource = match target.subresource.as_str() {
             "" => target.resource.clone(),
             subresource => format!("{}/{subresource}", target.resource),
         };
         let found = self.schemas.iter().find(|schema| schema.matches(user, target, &resource));
-        found.map_or(&self.fallback, |schema| &schema.class)
-    }
-}
-
-impl Class {
-    fn nameless() -> Class {
-        let none = HeaderValue::from_static("");
-        Class { schema: String::new(), schema_uid: none.clone(), level: String::new(), level_uid: none, exempt: false }
+        found.map(|schema| &schema.class).or(self.fallback.as_ref())
     }
 }
 
 impl Schema {
-    fn new(schema: &Value, level: &Value) -> Schema {
-        let name = |object: &Value| object.text(&["metadata", "name"]).to_owned();
-        let uid = |object: &Value| {
-            HeaderValue::from_str(object.text(&["metadata", "uid"])).unwrap_or(HeaderValue::from_static(""))
-        };
+    fn new(schema: &Value, level: &Arc<Level>, level_uid: HeaderValue, stats: &StatsRegistry) -> Schema {
+        let name = schema.text(&["metadata", "name"]);
+        let uid = HeaderValue::from_str(schema.text(&["metadata", "uid"])).unwrap_or(HeaderValue::from_static(""));
         let class = Class {
-            schema: name(schema),
-            schema_uid: uid(schema),
-            level: name(level),
-            level_uid: uid(level),
-            exempt: level.text(&["spec", "type"]) == "Exempt",
+            schema: name.into(),
+            schema_uid: uid,
+            level: level.clone(),
+            level_uid,
+            stats: stats.of(&level.name, name),
+            exempt: level.is_exempt(),
+            distinguisher: match schema.text(&["spec", "distinguisherMethod", "type"]) {
+                "ByUser" => Distinguisher::User,
+                "ByNamespace" => Distinguisher::Namespace,
+                _ => Distinguisher::Nothing,
+            },
         };
         Schema {
             precedence: schema.integer(&["spec", "matchingPrecedence"]).unwrap_or(1000),
@@ -257,11 +269,15 @@ mod tests {
         Target { verb: verb.into(), path: path.into(), ..Target::default() }
     }
 
+    fn classifier(schemas: &[Arc<Value>], levels: &[Arc<Value>]) -> Classifier {
+        Classifier::new(schemas, &KnownLevels::new(levels, &[]), &StatsRegistry::default())
+    }
+
     const AUTHENTICATED: &str = "system:authenticated";
 
     #[test]
     fn requests_match_the_built_in_schemas() {
-        let classifier = Classifier::new(&objects(super::super::SCHEMAS), &objects(super::super::LEVELS));
+        let classifier = classifier(&objects(super::super::SCHEMAS), &objects(super::super::LEVELS));
         let admin = User::named("admin", &["system:masters", AUTHENTICATED]);
         let node = User::named("system:node:a", &["system:nodes", AUTHENTICATED]);
         let manager = User::named("system:kube-controller-manager", &[AUTHENTICATED]);
@@ -302,8 +318,8 @@ mod tests {
             (&someone, resource("watch", "apps", "", "deployments"), "global-default", "global-default"),
             (&User::named("odd", &[]), path("get", "/version"), "catch-all", "catch-all"),
         ] {
-            let class = classifier.classify(user, &target);
-            assert_eq!((class.schema.as_str(), class.level.as_str()), (schema, level), "{} {target:?}", user.name);
+            let class = classifier.classify(user, &target).unwrap();
+            assert_eq!((&*class.schema, &*class.level.name), (schema, level), "{} {target:?}", user.name);
             assert_eq!(class.schema_uid, format!("uid-{schema}"));
             assert_eq!(class.level_uid, format!("uid-{level}"));
             assert_eq!(class.exempt, level == "exempt");
@@ -332,28 +348,25 @@ mod tests {
             own("beta", 700, "system", json!(["one", "two"])),
             own("first", 600, "gone", json!(["*"])),
         ]);
-        let classifier = Classifier::new(&schemas, &objects(super::super::LEVELS));
+        let classifier = classifier(&schemas, &objects(super::super::LEVELS));
         let ann = User::named("ann", &[AUTHENTICATED]);
         for (namespace, schema) in
             [("one", "beta"), ("two", "beta"), ("three", "global-default"), ("", "global-default")]
         {
-            assert_eq!(
-                classifier.classify(&ann, &resource("get", "", namespace, "pods")).schema,
-                schema,
-                "{namespace}"
-            );
+            let class = classifier.classify(&ann, &resource("get", "", namespace, "pods")).unwrap();
+            assert_eq!(&*class.schema, schema, "{namespace}");
         }
     }
 
     #[test]
     fn without_objects_the_mandatory_schemas_remain() {
-        let classifier = Classifier::new(&[], &[]);
+        let classifier = classifier(&[], &[]);
         let admin = User::named("admin", &["system:masters", AUTHENTICATED]);
         let ann = User::named("ann", &[AUTHENTICATED]);
         let pods = resource("get", "", "a", "pods");
-        assert_eq!(classifier.classify(&admin, &pods).schema, "exempt");
-        assert!(classifier.classify(&admin, &pods).exempt);
-        let class = classifier.classify(&ann, &pods);
-        assert_eq!((class.schema.as_str(), class.schema_uid.as_bytes()), ("catch-all", &b""[..]));
+        let class = classifier.classify(&admin, &pods).unwrap();
+        assert_eq!((&*class.schema, class.exempt), ("exempt", true));
+        let class = classifier.classify(&ann, &pods).unwrap();
+        assert_eq!((&*class.schema, class.schema_uid.as_bytes()), ("catch-all", &b""[..]));
     }
 }

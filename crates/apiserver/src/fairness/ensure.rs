@@ -26,6 +26,11 @@ pub fn built_in() -> Vec<DesiredObject> {
     bootstrap::flow_control()
 }
 
+/// The objects of a resource that classification needs.
+pub fn mandatory(resource: &str) -> impl Iterator<Item = DesiredObject> {
+    built_in().into_iter().filter(move |desired| desired.resource == resource && is_mandatory(desired.name()))
+}
+
 /// Whether classification needs the object of this name. Users cannot change these objects.
 pub fn is_mandatory(name: &str) -> bool {
     name == EXEMPT || name == CATCH_ALL
