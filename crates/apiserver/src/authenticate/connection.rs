@@ -15,6 +15,16 @@ pub struct ClientAuthorities {
     pub users: Authorities,
     /// Authorities of front proxies, which authenticate users themselves.
     pub proxies: Authorities,
+    /// Authorities that the administrator added.
+    pub added: AddedAuthorities,
+}
+
+/// Authorities besides the cluster's own.
+#[derive(Default)]
+pub struct AddedAuthorities {
+    pub users: Option<Authorities>,
+    /// Authorities of front proxies, and the names that their certificates may have; none for any.
+    pub proxies: Option<(Authorities, Vec<String>)>,
 }
 
 impl ClientAuthorities {
@@ -24,7 +34,16 @@ impl ClientAuthorities {
             let is_allowed = knarr_identity::of_certificate(leaf).is_ok_and(|own| own.name == FRONT_PROXY_CLIENT);
             return if is_allowed { Sender::FrontProxy } else { Sender::Refused };
         }
-        if let Err(error) = self.users.verify(chain, now) {
+        if let Some((authorities, names)) = &self.added.proxies
+            && authorities.verify(chain, now).is_ok()
+        {
+            let name = knarr_identity::of_certificate(leaf).map(|own| own.name).unwrap_or_default();
+            if names.is_empty() || names.contains(&name) {
+                return Sender::FrontProxy;
+            }
+        }
+        let added = self.added.users.as_ref().is_some_and(|added| added.verify(chain, now).is_ok());
+        if let (false, Err(error)) = (added, self.users.verify(chain, now)) {
             tracing::debug!(%error, "client certificate rejected");
             return Sender::Refused;
         }

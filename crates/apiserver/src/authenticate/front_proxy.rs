@@ -8,22 +8,59 @@ use crate::request::User;
 /// The common name that a front proxy's certificate must have.
 pub const CLIENT: &str = "front-proxy-client";
 
-/// The user that the headers name, if any.
-pub fn user_of_headers(headers: &HeaderMap) -> Result<Option<User>, HeaderError> {
-    let first = |name: &str| texts(headers, name).map(|texts| texts.into_iter().next().unwrap_or_default());
-    let name = first("x-remote-user")?;
-    if name.is_empty() {
-        return Ok(None);
-    }
-    let groups = texts(headers, "x-remote-group")?;
-    let mut user = User { name, groups, uid: first("x-remote-uid")?, ..User::default() };
-    for header in headers.keys() {
-        if let Some(key) = header.as_str().strip_prefix("x-remote-extra-") {
-            let key = crate::route::query::decode(key, false).to_lowercase();
-            user.extra.entry(key).or_default().extend(texts(headers, header.as_str())?);
+/// The headers in which front proxies name users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHeaders {
+    pub username: Vec<String>,
+    pub uid: Vec<String>,
+    pub group: Vec<String>,
+    pub extra_prefixes: Vec<String>,
+}
+
+impl Default for RequestHeaders {
+    fn default() -> Self {
+        let one = |name: &str| vec![name.to_owned()];
+        RequestHeaders {
+            username: one("X-Remote-User"),
+            uid: one("X-Remote-Uid"),
+            group: one("X-Remote-Group"),
+            extra_prefixes: one("X-Remote-Extra-"),
         }
     }
-    Ok(Some(user))
+}
+
+impl RequestHeaders {
+    /// The user that the headers name, if any. Of several names for an attribute, the first that is given counts.
+    pub fn user(&self, headers: &HeaderMap) -> Result<Option<User>, HeaderError> {
+        let first = |names: &[String]| -> Result<String, HeaderError> {
+            for name in names {
+                if let Some(text) = texts(headers, name)?.into_iter().find(|text| !text.is_empty()) {
+                    return Ok(text);
+                }
+            }
+            Ok(String::new())
+        };
+        let name = first(&self.username)?;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let mut user = User { name, uid: first(&self.uid)?, ..User::default() };
+        for name in &self.group {
+            user.groups.extend(texts(headers, name)?);
+        }
+        for header in headers.keys() {
+            let key = self.extra_prefixes.iter().find_map(|prefix| {
+                let name = header.as_str();
+                let matches = name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+                matches.then(|| &name[prefix.len()..])
+            });
+            if let Some(key) = key {
+                let key = crate::route::query::decode(key, false).to_lowercase();
+                user.extra.entry(key).or_default().extend(texts(headers, header.as_str())?);
+            }
+        }
+        Ok(Some(user))
+    }
 }
 
 #[cfg(test)]
@@ -32,6 +69,7 @@ mod tests {
 
     #[test]
     fn headers_name_the_user() {
+        let user_of_headers = |headers: &HeaderMap| RequestHeaders::default().user(headers);
         let mut headers = HeaderMap::new();
         assert_eq!(user_of_headers(&headers), Ok(None));
         for (name, value) in [
@@ -51,5 +89,24 @@ mod tests {
             headers.insert(http::HeaderName::from_static(name), unreadable);
             assert!(user_of_headers(&headers).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn headers_have_the_configured_names() {
+        let own = RequestHeaders {
+            username: vec!["X-User".into(), "X-Name".into()],
+            uid: vec![],
+            group: vec!["X-Team".into()],
+            extra_prefixes: vec!["X-More-".into()],
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", "eve".parse().unwrap());
+        assert_eq!(own.user(&headers), Ok(None));
+        for (name, value) in [("x-name", "ann"), ("x-team", "a"), ("x-remote-group", "b"), ("x-more-scope", "all")] {
+            headers.append(http::HeaderName::from_static(name), value.parse().unwrap());
+        }
+        let user = own.user(&headers).unwrap().unwrap();
+        assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("ann", "a"));
+        assert_eq!(user.extra["scope"], ["all"]);
     }
 }

@@ -1,5 +1,6 @@
-//! Authentication: which user sent a request. By client certificate or bearer token (token file, bootstrap token, service
-//! account), otherwise anonymous. Afterwards the user may impersonate another one.
+//! Authentication: which user sent a request. By client certificate or bearer token (token file, service account,
+//! bootstrap token, identity provider, webhook), otherwise anonymous where that is allowed. Afterwards the user may
+//! impersonate another one.
 
 mod bootstrap_token;
 mod certificate;
@@ -7,12 +8,18 @@ mod connection;
 mod front_proxy;
 mod header;
 mod impersonate;
+pub mod jwt;
 mod secret_token;
 mod service_account;
+mod service_account_keys;
 mod token_file;
+mod webhook;
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
@@ -20,20 +27,41 @@ use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 
-pub use connection::{ClientAuthorities, ClientConnection};
-pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, user_of_headers};
-pub use impersonate::impersonate;
+pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection};
+pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
+pub use impersonate::{Impersonated, Impersonation};
 pub use secret_token::{publish_tracking_start, record_token_uses};
-pub use service_account::{BoundObject, KeyError, ServiceAccountTokens, TokenRequest};
+pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
+pub use service_account_keys::KeyError;
 pub use token_file::{TokenFile, TokenFileError};
+pub use webhook::TokenWebhook;
 
+use crate::configuration_file;
 use crate::object_reader::ObjectReader;
 use crate::request::{GROUP_AUTHENTICATED, User};
+use jwt::{Anonymous, JwtAuthenticators};
 
 /// Authenticates requests and tokens with every supported kind of credential.
 pub struct Authenticator {
     token_file: TokenFile,
     service_accounts: Arc<ServiceAccountTokens>,
+    providers: ArcSwap<JwtAuthenticators>,
+    anonymous: Anonymous,
+    webhook: Option<TokenWebhook>,
+}
+
+/// Authentication beyond the cluster's own credentials.
+pub struct External {
+    /// Identity providers.
+    pub providers: JwtAuthenticators,
+    pub anonymous: Anonymous,
+    pub webhook: Option<TokenWebhook>,
+}
+
+impl Default for External {
+    fn default() -> Self {
+        External { providers: JwtAuthenticators::default(), anonymous: Anonymous::Everywhere, webhook: None }
+    }
 }
 
 /// The user of a valid token, and which of the requested audiences the token was issued for.
@@ -49,14 +77,17 @@ pub struct AuthenticatedToken {
 pub type UserAndWarning = (User, Option<&'static str>);
 
 impl Authenticator {
-    pub fn new(token_file: TokenFile, service_accounts: Arc<ServiceAccountTokens>) -> Self {
-        Authenticator { token_file, service_accounts }
+    pub fn new(token_file: TokenFile, service_accounts: Arc<ServiceAccountTokens>, external: External) -> Self {
+        let External { providers, anonymous, webhook } = external;
+        Authenticator { token_file, service_accounts, providers: ArcSwap::from_pointee(providers), anonymous, webhook }
     }
 
-    /// The user of a request. A request without credentials is anonymous; one with invalid credentials is refused.
-    pub fn request(
+    /// The user of a request. A request without credentials is anonymous, where the configuration allows it; one with
+    /// invalid credentials is refused.
+    pub async fn request(
         &self,
         headers: &HeaderMap,
+        path: &str,
         certificate: Option<&User>,
         objects: &dyn ObjectReader,
         now: Timestamp,
@@ -65,10 +96,12 @@ impl Authenticator {
             (Some(user), _) => (user.clone(), None),
             (None, Some(token)) => {
                 let audiences = self.service_accounts.api_audiences();
-                let found = self.token(&token, audiences, objects, now).map_err(refused)?;
+                // On the heap: most requests need no room for calls of other servers.
+                let found = Box::pin(self.token(&token, audiences, objects, now)).await.map_err(refused)?;
                 (found.user, found.warning)
             }
-            (None, None) => return Ok((User::anonymous(), None)),
+            (None, None) if self.anonymous.allows(path) => return Ok((User::anonymous(), None)),
+            (None, None) => return Err(Status::unauthorized()),
         };
         if !user.is_in(GROUP_AUTHENTICATED) {
             user.groups.push(GROUP_AUTHENTICATED.to_owned());
@@ -77,28 +110,107 @@ impl Authenticator {
     }
 
     /// The user of a token, or why the token is invalid.
-    pub fn token(
+    pub async fn token(
         &self,
         token: &str,
         audiences: &[String],
         objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<AuthenticatedToken, String> {
-        let for_the_api = || {
-            let own = self.service_accounts.api_audiences();
-            audiences.iter().filter(|audience| own.contains(audience)).cloned().collect::<Vec<_>>()
+        let own = self.service_accounts.api_audiences();
+        // What is no service account's token is valid for this API server only.
+        let for_the_api: Vec<String> = audiences.iter().filter(|audience| own.contains(audience)).cloned().collect();
+        let of_the_api = |user: User| {
+            if for_the_api.is_empty() {
+                return Err(INVALID_TOKEN.to_owned());
+            }
+            Ok(AuthenticatedToken { user, audiences: for_the_api.clone(), warning: None })
         };
         let known = self.token_file.user(token).cloned().or_else(|| bootstrap_token::user(token, objects, now));
         if let Some(user) = known {
-            let common = for_the_api();
-            // These tokens are valid only for this API server.
-            return if common.is_empty() {
-                Err(INVALID_TOKEN.to_owned())
-            } else {
-                Ok(AuthenticatedToken { user, audiences: common, warning: None })
-            };
+            return of_the_api(user);
         }
-        self.service_accounts.verify(token, audiences, objects, now)
+        let mut errors = Vec::new();
+        match self.service_accounts.verify(token, audiences, objects, now) {
+            Ok(found) => return Ok(found),
+            Err(error) => errors.push(error),
+        }
+        let providers = self.providers.load_full();
+        match providers.user(token, now).await {
+            Ok(Some(user)) if !for_the_api.is_empty() => return of_the_api(user),
+            Ok(_) => {}
+            Err(error) => errors.push(error),
+        }
+        if let Some(webhook) = &self.webhook {
+            match webhook.user(token, audiences, own).await {
+                Ok(Some((user, audiences))) => return Ok(AuthenticatedToken { user, audiences, warning: None }),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        errors.retain(|error| error != INVALID_TOKEN);
+        Err(match errors.as_slice() {
+            [] => INVALID_TOKEN.to_owned(),
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        })
+    }
+
+    /// Replaces the identity providers.
+    fn set_providers(&self, providers: JwtAuthenticators) {
+        self.providers.store(Arc::new(providers));
+    }
+}
+
+/// How long new identity providers may take to be reachable before a changed configuration is given up.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const HEALTH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Replaces the identity providers whenever the configuration file changes, once the new ones can be used. An invalid
+/// file, or one whose providers cannot be reached, changes nothing.
+pub async fn follow_configuration(
+    authenticator: Arc<Authenticator>,
+    path: PathBuf,
+    known: String,
+    reserved: Vec<String>,
+    stopping: tokio::sync::watch::Receiver<bool>,
+) {
+    let (sender, mut changes) = tokio::sync::watch::channel(None);
+    let file = path.clone();
+    let watching = configuration_file::follow(path, known, stopping, move |text| {
+        sender.send_replace(Some(text.to_owned()));
+    });
+    let replacing = async {
+        while changes.changed().await.is_ok() {
+            let Some(text) = changes.borrow_and_update().clone() else { continue };
+            match reloaded(&text, &reserved).await {
+                Ok(providers) => {
+                    authenticator.set_providers(providers);
+                    tracing::info!(path = %file.display(), "reloaded authentication config");
+                }
+                Err(error) => {
+                    tracing::error!(path = %file.display(), error, "failed to load authentication config");
+                }
+            }
+        }
+    };
+    tokio::join!(watching, replacing);
+}
+
+async fn reloaded(text: &str, reserved: &[String]) -> Result<JwtAuthenticators, String> {
+    let configuration = jwt::Configuration::parse(text, reserved).map_err(|error| error.to_string())?;
+    let providers =
+        JwtAuthenticators::start(&configuration, &jwt::Algorithm::ALL).map_err(|error| error.to_string())?;
+    let deadline = tokio::time::Instant::now() + RELOAD_TIMEOUT;
+    loop {
+        let unhealthy = providers.unhealthy();
+        if unhealthy.is_empty() {
+            return Ok(providers);
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(unhealthy.join(", "));
+        }
+        tokio::time::sleep(HEALTH_INTERVAL).await;
     }
 }
 
@@ -111,7 +223,7 @@ fn refused(why: String) -> Status {
 }
 
 /// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, which is where browsers must put it.
-fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
+pub fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
     let text = header::text(headers, AUTHORIZATION.as_str()).map_err(|error| error.to_string())?;
     let token = text.and_then(|text| text.trim().split_once(' ')).and_then(|(scheme, token)| {
         let token = token.trim();
@@ -151,50 +263,112 @@ mod tests {
     use super::*;
     use crate::object_reader::tests::Fixed;
 
-    #[test]
-    fn a_request_is_anonymous_authenticated_or_refused() {
+    #[tokio::test]
+    async fn a_request_is_anonymous_authenticated_or_refused() {
         let file = TokenFile::parse("secret,ann,7,\"devs,ops\"\n").unwrap();
         let accounts = Arc::new(ServiceAccountTokens::for_tests());
-        let authenticator = Authenticator::new(file, accounts);
+        let authenticator = Authenticator::new(file, accounts, External::default());
         let objects = Fixed::new(vec![]);
-        let authenticate = |header: Option<&str>| {
+        let authenticate = async |header: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(header) = header {
                 headers.insert(AUTHORIZATION, header.parse().unwrap());
             }
-            authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH)
+            authenticator.request(&headers, "/api", None, &objects, Timestamp::UNIX_EPOCH).await
         };
-        assert_eq!(authenticate(None).unwrap().0, User::anonymous());
-        let (ann, _) = authenticate(Some("bearer secret")).unwrap();
+        assert_eq!(authenticate(None).await.unwrap().0, User::anonymous());
+        let (ann, _) = authenticate(Some("bearer secret")).await.unwrap();
         assert_eq!((ann.name.as_str(), ann.groups.join(",").as_str()), ("ann", "devs,ops,system:authenticated"));
-        assert_eq!(authenticate(Some("Bearer wrong")).unwrap_err().code, 401);
+        assert_eq!(authenticate(Some("Bearer wrong")).await.unwrap_err().code, 401);
     }
 
-    #[test]
-    fn an_unreadable_token_does_not_make_a_request_anonymous() {
+    #[tokio::test]
+    async fn requests_are_anonymous_at_allowed_paths_only() {
+        let external = External { anonymous: Anonymous::At(vec!["/livez".into()]), ..External::default() };
+        let accounts = Arc::new(ServiceAccountTokens::for_tests());
+        let authenticator = Authenticator::new(TokenFile::parse("").unwrap(), accounts, external);
+        let objects = Fixed::new(vec![]);
+        let headers = HeaderMap::new();
+        let code = async |path: &str| {
+            let known = authenticator.request(&headers, path, None, &objects, Timestamp::UNIX_EPOCH).await;
+            known.map(|(user, _)| user.name).map_err(|status| status.code)
+        };
+        assert_eq!(code("/livez").await, Ok("system:anonymous".into()));
+        assert_eq!(code("/api").await, Err(401));
+    }
+
+    /// A token of an identity provider, then with a changed configuration.
+    #[tokio::test]
+    async fn identity_providers_are_reloaded() {
+        use super::jwt::test_issuer::{TestIssuer, claims, initialized};
+        let issuer = TestIssuer::start().await;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("authentication.yaml");
+        let text = |prefix: &str| {
+            issuer.configuration(&format!("claimMappings: {{username: {{claim: sub, prefix: '{prefix}'}}}}"))
+        };
+        std::fs::write(&path, text("a:")).unwrap();
+        let configuration = jwt::Configuration::parse(&text("a:"), &[]).unwrap();
+        let providers = JwtAuthenticators::start(&configuration, &jwt::Algorithm::ALL).unwrap();
+        initialized(&providers).await;
+        let accounts = Arc::new(ServiceAccountTokens::for_tests());
+        let external = External { providers, ..External::default() };
+        let authenticator = Arc::new(Authenticator::new(TokenFile::parse("").unwrap(), accounts, external));
+        let (stop, stopping) = tokio::sync::watch::channel(false);
+        let following =
+            tokio::spawn(follow_configuration(authenticator.clone(), path.clone(), text("a:"), vec![], stopping));
+        let token = issuer.sign(&claims(&issuer, serde_json::json!({})));
+        let objects = Fixed::new(vec![]);
+        let audiences = ["https://issuer".to_owned()];
+        let name = async || {
+            let found = authenticator.token(&token, &audiences, &objects, Timestamp::now()).await;
+            found.map(|found| (found.user.name, found.audiences))
+        };
+        assert_eq!(name().await, Ok(("a:ann".to_owned(), audiences.to_vec())));
+        let elsewhere = authenticator.token(&token, &["other".to_owned()], &objects, Timestamp::now()).await;
+        assert_eq!(elsewhere.map(|found| found.user.name), Err(INVALID_TOKEN.to_owned()));
+        std::fs::write(&path, text("b:").replace("prefix", "prefixes")).unwrap();
+        tokio::time::sleep(2 * configuration_file::CHECK_INTERVAL).await;
+        assert_eq!(name().await.map(|(name, _)| name), Ok("a:ann".to_owned()), "an invalid file changes nothing");
+        std::fs::write(&path, text("b:")).unwrap();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        while name().await.map(|(name, _)| name) != Ok("b:ann".to_owned()) {
+            assert!(tokio::time::Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        stop.send_replace(true);
+        following.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_unreadable_token_does_not_make_a_request_anonymous() {
         let accounts = Arc::new(ServiceAccountTokens::for_tests());
         let file = TokenFile::parse("secret,ann,7,\n").unwrap();
-        let authenticator = Authenticator::new(file, accounts);
+        let authenticator = Authenticator::new(file, accounts, External::default());
         let objects = Fixed::new(vec![]);
-        let authenticate = |fields: &[(http::HeaderName, &[u8])]| {
+        let authenticate = async |fields: &[(http::HeaderName, &[u8])]| {
             let mut headers = HeaderMap::new();
             for (name, value) in fields {
                 headers.append(name, http::HeaderValue::from_bytes(value).unwrap());
             }
-            let known = authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH);
+            let known = authenticator.request(&headers, "/", None, &objects, Timestamp::UNIX_EPOCH).await;
             known.map(|(user, _)| user.name).map_err(|status| status.code)
         };
-        assert_eq!(authenticate(&[(AUTHORIZATION, b"Bearer \xff\xfe")]), Err(401));
-        assert_eq!(authenticate(&[(AUTHORIZATION, "Bearer schlüssel".as_bytes())]), Err(401));
-        let socket = |protocols: &'static [u8]| {
+        assert_eq!(authenticate(&[(AUTHORIZATION, b"Bearer \xff\xfe")]).await, Err(401));
+        assert_eq!(authenticate(&[(AUTHORIZATION, "Bearer schlüssel".as_bytes())]).await, Err(401));
+        let socket = async |protocols: &'static [u8]| {
             authenticate(&[
                 (http::header::UPGRADE, b"websocket"),
                 (http::header::CONNECTION, b"Upgrade"),
                 (SEC_WEBSOCKET_PROTOCOL, protocols),
             ])
+            .await
         };
-        assert_eq!(socket(b"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"), Ok("ann".into()));
-        assert_eq!(socket(b"v4.channel.k8s.io"), Ok("system:anonymous".into()));
+        assert_eq!(
+            socket(b"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io").await,
+            Ok("ann".into())
+        );
+        assert_eq!(socket(b"v4.channel.k8s.io").await, Ok("system:anonymous".into()));
         for wrong in [
             &b"base64url.bearer.authorization.k8s.io.c2VjcmV0"[..],
             b"base64url.bearer.authorization.k8s.io.!, v4.channel.k8s.io",
@@ -202,7 +376,7 @@ mod tests {
             b"base64url.bearer.authorization.k8s.io.eA, base64url.bearer.authorization.k8s.io.eA, v4.channel.k8s.io",
             b"base64url.bearer.authorization.k8s.io.eA, \xff",
         ] {
-            assert_eq!(socket(wrong), Err(401), "{}", String::from_utf8_lossy(wrong));
+            assert_eq!(socket(wrong).await, Err(401), "{}", String::from_utf8_lossy(wrong));
         }
     }
 }

@@ -3,19 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use knarr_api::value::Read;
 use parking_lot::Mutex;
-use rcgen::PublicKeyData;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::AuthenticatedToken;
+use super::jwt::{PublicKey, UntrustedToken};
 use super::secret_token::TokenUseTracker;
+use super::service_account_keys::{KeyError, SigningKey, key_set, public_keys};
 use crate::object_reader::ObjectReader;
 use crate::request::User;
 
@@ -29,25 +27,41 @@ const DELETION_LEEWAY: SignedDuration = SignedDuration::from_secs(60);
 const MAX_CACHED_TOKENS: usize = 4096;
 
 pub struct ServiceAccountTokens {
-    issuer: String,
-    audiences: Vec<String>,
-    key_id: String,
-    signing: EncodingKey,
-    verifying: DecodingKey,
-    public_point: Vec<u8>,
+    settings: TokenSettings,
+    signing: SigningKey,
+    /// The keys whose tokens are accepted; the signing key's are.
+    verifying: Vec<PublicKey>,
     verified: Mutex<BTreeMap<[u8; 32], Claims>>,
     /// Uses of tokens stored in secrets.
     pub(super) uses: TokenUseTracker,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    #[error("the service-account key cannot be read: {0}")]
-    Read(#[from] rcgen::Error),
-    #[error("the service-account key cannot be used: {0}")]
-    Use(#[from] jsonwebtoken::errors::Error),
-    #[error("the service-account key is not an ECDSA P-256 key")]
-    Kind,
+/// How tokens are issued and accepted.
+#[derive(Clone, Debug)]
+pub struct TokenSettings {
+    /// The first is that of new tokens; tokens of all are accepted.
+    pub issuers: Vec<String>,
+    /// Those for which a token is valid at the API server.
+    pub audiences: Vec<String>,
+    /// Where the key set is, if it is not below the issuer.
+    pub keys_uri: Option<String>,
+    /// The longest validity of a new token.
+    pub max_expiration: Option<SignedDuration>,
+    /// Whether tokens that pods get by default are valid for a year.
+    pub extends_expiration: bool,
+}
+
+impl TokenSettings {
+    /// One issuer, which is also the audience.
+    pub fn of_issuer(issuer: &str) -> TokenSettings {
+        TokenSettings {
+            issuers: vec![issuer.to_owned()],
+            audiences: vec![issuer.to_owned()],
+            keys_uri: None,
+            max_expiration: None,
+            extends_expiration: true,
+        }
+    }
 }
 
 /// The parameters of a token to issue.
@@ -103,22 +117,21 @@ struct Reference {
 }
 
 impl ServiceAccountTokens {
-    /// `key` is PEM. `audiences` are those for which a token is valid at the API server.
-    pub fn new(key: &str, issuer: &str, audiences: Vec<String>) -> Result<Self, KeyError> {
-        let pair = rcgen::KeyPair::from_pem(key)?;
-        if pair.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 {
-            return Err(KeyError::Kind);
+    /// `key` is PEM of the key that signs; tokens of the keys in `more` (PEM) are accepted too.
+    pub fn new(key: &str, more: &[String], settings: TokenSettings) -> Result<Self, KeyError> {
+        let signing = SigningKey::from_pem(key)?;
+        let mut verifying = vec![signing.public.clone()];
+        for pem in more {
+            for key in public_keys(pem)? {
+                if verifying.iter().all(|known| known.id != key.id) {
+                    verifying.push(key);
+                }
+            }
         }
-        let public_point = pair.public_key_raw().to_vec();
-        let key_id = URL_SAFE_NO_PAD.encode(Sha256::digest(pair.subject_public_key_info()));
-        let (x, y) = coordinates(&public_point).ok_or(KeyError::Kind)?;
         Ok(ServiceAccountTokens {
-            issuer: issuer.to_owned(),
-            audiences,
-            key_id,
-            signing: EncodingKey::from_ec_pem(key.as_bytes())?,
-            verifying: DecodingKey::from_ec_components(&x, &y)?,
-            public_point,
+            settings,
+            signing,
+            verifying,
             verified: Mutex::default(),
             uses: TokenUseTracker::default(),
         })
@@ -127,15 +140,20 @@ impl ServiceAccountTokens {
     #[cfg(test)]
     pub fn for_tests() -> Self {
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        Self::new(&key, "https://issuer", vec!["https://issuer".into()]).unwrap()
+        Self::new(&key, &[], TokenSettings::of_issuer("https://issuer")).unwrap()
     }
 
+    /// The issuer of new tokens.
     pub fn issuer(&self) -> &str {
-        &self.issuer
+        self.settings.issuers.first().map(String::as_str).unwrap_or_default()
+    }
+
+    pub fn issuers(&self) -> &[String] {
+        &self.settings.issuers
     }
 
     pub fn api_audiences(&self) -> &[String] {
-        &self.audiences
+        &self.settings.audiences
     }
 
     /// Issues a signed token; also returns the expiry time to report.
@@ -146,14 +164,21 @@ impl ServiceAccountTokens {
             uid: object.text(&["metadata", "uid"]).to_owned(),
         };
         let bound = |kind: &str| request.bound.as_ref().filter(|bound| bound.kind == kind);
-        let for_the_api = request.audiences.iter().all(|audience| self.audiences.contains(audience));
-        let extended = request.seconds == EXTENDED_REQUEST_SECONDS && bound("pod").is_some() && for_the_api;
+        let for_the_api = request.audiences.iter().all(|audience| self.settings.audiences.contains(audience));
+        let extended = self.settings.extends_expiration
+            && request.seconds == EXTENDED_REQUEST_SECONDS
+            && bound("pod").is_some()
+            && for_the_api;
+        let seconds = match self.settings.max_expiration {
+            Some(longest) if !extended => request.seconds.min(longest.as_secs()),
+            _ => request.seconds,
+        };
         let account = reference(request.account);
         let claims = Claims {
             aud: request.audiences.clone(),
-            exp: issued + if extended { EXTENDED_SECONDS } else { request.seconds },
+            exp: issued + if extended { EXTENDED_SECONDS } else { seconds },
             iat: issued,
-            iss: self.issuer.clone(),
+            iss: self.issuer().to_owned(),
             jti: uuid::Uuid::new_v4().to_string(),
             nbf: issued,
             sub: format!("system:serviceaccount:{}:{}", request.namespace, account.name),
@@ -166,12 +191,11 @@ impl ServiceAccountTokens {
                 pod: bound("pod").map(|bound| reference(bound.object)),
                 secret: bound("secret").map(|bound| reference(bound.object)),
                 serviceaccount: account,
-                warnafter: extended.then_some(issued + request.seconds),
+                warnafter: extended.then_some(issued + seconds),
             },
         };
-        let header = Header { kid: Some(self.key_id.clone()), typ: None, ..Header::new(Algorithm::ES256) };
-        let token = jsonwebtoken::encode(&header, &claims, &self.signing)?;
-        let expires = now.saturating_add(SignedDuration::from_secs(request.seconds)).unwrap_or(Timestamp::MAX);
+        let token = self.signing.sign(&claims)?;
+        let expires = now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
         Ok((token, expires))
     }
 
@@ -222,46 +246,46 @@ impl ServiceAccountTokens {
         if let Some(claims) = self.verified.lock().get(&hash) {
             return Ok(claims.clone());
         }
-        let mut validation = Validation::new(Algorithm::ES256);
-        validation.set_issuer(&[&self.issuer]);
         // The caller checks times and audiences.
-        validation.validate_exp = false;
-        validation.validate_nbf = false;
-        validation.validate_aud = false;
-        let decoded = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation)
-            .map_err(|_| super::INVALID_TOKEN.to_owned())?;
+        let claims = self.signed_claims(token).ok_or_else(|| super::INVALID_TOKEN.to_owned())?;
         let mut verified = self.verified.lock();
         if verified.len() >= MAX_CACHED_TOKENS {
             verified.clear();
         }
-        verified.insert(hash, decoded.claims.clone());
-        Ok(decoded.claims)
+        verified.insert(hash, claims.clone());
+        Ok(claims)
+    }
+
+    /// The claims of a token that one of the keys signed, if it is of one of the issuers.
+    fn signed_claims(&self, token: &str) -> Option<Claims> {
+        let token = UntrustedToken::parse(token)
+            .filter(|token| self.settings.issuers.iter().any(|own| own == token.issuer()))?;
+        let algorithm = token.algorithm()?;
+        if !self.verifying.iter().any(|key| token.is_signed_by(key, algorithm)) {
+            return None;
+        }
+        serde_json::from_value(token.claims().clone()).ok()
     }
 
     /// The response of `/.well-known/openid-configuration`.
-    pub fn discovery(&self, keys_uri: &str) -> Value {
+    pub fn discovery(&self) -> Value {
+        let keys_uri = match &self.settings.keys_uri {
+            Some(uri) => uri.clone(),
+            None => format!("{}/openid/v1/jwks", self.issuer()),
+        };
+        let mut algorithms: Vec<&str> = self.verifying.iter().map(|key| key.algorithm().name()).collect();
+        algorithms.sort_unstable();
+        algorithms.dedup();
         json!({
-            "issuer": self.issuer, "jwks_uri": keys_uri, "response_types_supported": ["id_token"],
-            "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["ES256"],
+            "issuer": self.issuer(), "jwks_uri": keys_uri, "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": algorithms,
         })
     }
 
     /// The response of `/openid/v1/jwks`.
     pub fn keys(&self) -> Value {
-        let (x, y) = coordinates(&self.public_point).unwrap_or_default();
-        json!({"keys": [{
-            "use": "sig", "kty": "EC", "kid": self.key_id, "crv": "P-256", "alg": "ES256", "x": x, "y": y,
-        }]})
+        key_set(&self.verifying)
     }
-}
-
-/// The coordinates of an uncompressed point, encoded as in JSON web keys.
-fn coordinates(point: &[u8]) -> Option<(String, String)> {
-    let [4, rest @ ..] = point else { return None };
-    if rest.len() != 64 {
-        return None;
-    }
-    Some((URL_SAFE_NO_PAD.encode(&rest[..32]), URL_SAFE_NO_PAD.encode(&rest[32..])))
 }
 
 fn check_bound(claims: &Private, objects: &dyn ObjectReader, now: Timestamp) -> Result<(), String> {
@@ -353,5 +377,57 @@ mod tests {
         assert!(tokens.verify(&token, &audiences, &replaced, now).is_err(), "another pod of the same name");
         assert!(ServiceAccountTokens::for_tests().verify(&token, &audiences, &there, now).is_err(), "another key");
         assert!(tokens.verify("a.b.c", &audiences, &there, now).is_err(), "nonsense");
+    }
+
+    /// A key and an issuer are replaced by accepting the old ones for a while.
+    #[test]
+    fn tokens_of_several_keys_and_issuers_are_accepted() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let there = Fixed::new(vec![("", "serviceaccounts", object("sa", "1")), ("", "pods", object("p", "2"))]);
+        let audiences = ["https://issuer".to_owned()];
+        let pair = |algorithm| rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let (old, new) = (pair(&rcgen::PKCS_ECDSA_P384_SHA384), pair(&rcgen::PKCS_ECDSA_P256_SHA256));
+        let settings = |issuers: &[&str]| TokenSettings {
+            issuers: issuers.iter().map(|issuer| (*issuer).to_owned()).collect(),
+            ..TokenSettings::of_issuer("https://issuer")
+        };
+        let before = ServiceAccountTokens::new(&old.serialize_pem(), &[], settings(&["https://old"])).unwrap();
+        let token = issue(&before, now);
+        for (more, issuers, accepted) in [
+            (vec![old.public_key_pem()], &["https://issuer", "https://old"][..], true),
+            (vec![old.serialize_pem()], &["https://issuer", "https://old"], true),
+            (vec![old.public_key_pem()], &["https://issuer"], false),
+            (vec![], &["https://issuer", "https://old"], false),
+        ] {
+            let after = ServiceAccountTokens::new(&new.serialize_pem(), &more, settings(issuers)).unwrap();
+            assert_eq!(after.verify(&token, &audiences, &there, now).is_ok(), accepted, "{issuers:?} {}", more.len());
+            assert!(after.verify(&issue(&after, now), &audiences, &there, now).is_ok());
+            assert_eq!(after.keys()["keys"].as_array().unwrap().len(), 1 + more.len());
+            assert_eq!(after.discovery()["issuer"], "https://issuer");
+        }
+        assert!(ServiceAccountTokens::new(&new.serialize_pem(), &["nonsense".into()], settings(&["a"])).is_err());
+    }
+
+    #[test]
+    fn the_longest_validity_is_kept() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let expiry = |settings: TokenSettings, seconds: i64| {
+            let tokens = ServiceAccountTokens::new(&key, &[], settings).unwrap();
+            let (account, pod) = (object("sa", "1"), object("p", "2"));
+            let bound = Some(BoundObject { kind: "pod", object: &pod, node: None });
+            let audiences = vec!["https://issuer".to_owned()];
+            let request = TokenRequest { namespace: "n", account: &account, audiences, seconds, bound };
+            let (token, reported) = tokens.issue(&request, now).unwrap();
+            let claims = tokens.signed_claims(&token).unwrap();
+            (claims.exp - now.as_second(), reported.as_second() - now.as_second())
+        };
+        let plain = TokenSettings::of_issuer("https://issuer");
+        let limited = TokenSettings { max_expiration: Some(SignedDuration::from_secs(3600)), ..plain.clone() };
+        let unextended = TokenSettings { extends_expiration: false, ..limited.clone() };
+        assert_eq!(expiry(plain, 86_400), (86_400, 86_400));
+        assert_eq!(expiry(limited.clone(), 86_400), (3600, 3600));
+        assert_eq!(expiry(limited, EXTENDED_REQUEST_SECONDS), (EXTENDED_SECONDS, EXTENDED_REQUEST_SECONDS));
+        assert_eq!(expiry(unextended, EXTENDED_REQUEST_SECONDS), (3600, 3600));
     }
 }
