@@ -1,21 +1,31 @@
-//! Authorization: whether a user may do what a request does. Runs the node authorizer, then RBAC; the first that allows
-//! decides. A request that neither allows is forbidden.
+//! Authorization: whether a user may do what a request does. Runs a chain of authorizers, by default the node authorizer
+//! and RBAC; the first that allows or denies decides. A request that none allows is forbidden.
 
+mod abac;
+mod chain;
+mod configuration;
 mod covering;
+mod match_conditions;
 mod node;
 mod node_graph;
 mod rbac;
+mod review_attributes;
 mod rule;
+mod webhook;
 
+pub use abac::AbacError;
+pub use chain::{BuiltIn, PreparedChain, ReloadableChain, follow_configuration};
+pub use configuration::{AuthorizationFlags, Configuration, ConfigurationError};
 pub use covering::uncovered;
 pub use node::{NodeAuthorizer, node_name};
 pub use node_graph::{NodeGraph, POD_FIELDS};
 pub use rbac::{Rbac, UserRules};
 pub use rule::Rule;
 
+use async_trait::async_trait;
 use knarr_api::status::{GroupResource, Status};
 
-use crate::request::{GROUP_MASTERS, Target, User};
+use crate::request::{Target, User};
 
 /// The decision of one authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,31 +34,50 @@ pub enum Decision {
     Allow(String),
     /// Not allowed; the reason may be empty.
     NoOpinion(String),
+    /// Not allowed, and no other authorizer may allow it.
+    Deny(String),
+    /// Not allowed, because the authorizer failed.
+    Failed {
+        error: String,
+        /// Whether no other authorizer may allow it.
+        is_final: bool,
+    },
+}
+
+impl Decision {
+    /// Why, where the authorizer says so.
+    pub fn reason(&self) -> &str {
+        match self {
+            Decision::Allow(reason) | Decision::NoOpinion(reason) | Decision::Deny(reason) => reason,
+            Decision::Failed { error, .. } => error,
+        }
+    }
 }
 
 /// Decides whether a user may do something.
+#[async_trait]
 pub trait Authorizer: Send + Sync {
+    /// Decides on this thread, which waits if another server must be asked: for callers that cannot wait otherwise.
     fn decide(&self, user: &User, target: &Target) -> Decision;
+    /// Decides, waiting for other servers if they must be asked.
+    async fn authorize(&self, user: &User, target: &Target) -> Decision {
+        self.decide(user, target)
+    }
+    /// What the user may do in a namespace, as far as that can be listed.
+    fn rules(&self, _user: &User, _namespace: &str) -> UserRules {
+        UserRules::default()
+    }
 }
 
-/// Runs authorizers in order. Members of `system:masters` may do everything, so that an administrator can fix a broken
-/// policy.
-pub struct Union(pub Vec<Box<dyn Authorizer>>);
-
-impl Authorizer for Union {
-    fn decide(&self, user: &User, target: &Target) -> Decision {
-        if user.is_in(GROUP_MASTERS) {
-            return Decision::Allow(String::new());
+/// The response to a request that was not allowed, or `None` if it was.
+pub fn refusal(user: &User, target: &Target, decision: Decision) -> Option<Status> {
+    match decision {
+        Decision::Allow(_) => None,
+        Decision::NoOpinion(reason) | Decision::Deny(reason) => Some(forbidden(user, target, &reason)),
+        Decision::Failed { error, .. } => {
+            let path = target.path.replace(['<', '>', '&'], "");
+            Some(Status::internal(format!("Internal Server Error: {path:?}: {error}")))
         }
-        let mut reasons = Vec::new();
-        for authorizer in &self.0 {
-            match authorizer.decide(user, target) {
-                Decision::NoOpinion(reason) if !reason.is_empty() => reasons.push(reason),
-                Decision::NoOpinion(_) => {}
-                allowed => return allowed,
-            }
-        }
-        Decision::NoOpinion(reasons.join("\n"))
     }
 }
 

@@ -1,10 +1,14 @@
-//! The RBAC authorizer. Roles and bindings are compiled into an index by subject, again after each change.
+//! The RBAC authorizer. Roles and bindings are compiled into an index by subject.
+//!
+//! After a change, what it can concern is compiled again, once: the cluster's roles and bindings, if one of them changed, and
+//! the bindings of each namespace when a request for it comes. So a change costs little however many namespaces there are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use knarr_api::value::Read;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
 use super::{Authorizer, Decision, Rule};
@@ -18,6 +22,8 @@ const RESOURCES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "r
 pub struct Rbac {
     objects: Arc<dyn ObjectReader>,
     compiled: ArcSwap<Compiled>,
+    /// Held by the request that compiles, so that others wait for it instead of doing the same.
+    compiling: Mutex<()>,
 }
 
 /// All rules of a user in a namespace, and the bound roles that do not exist.
@@ -29,13 +35,13 @@ pub struct UserRules {
 
 impl Rbac {
     pub fn new(objects: Arc<dyn ObjectReader>) -> Self {
-        Rbac { objects, compiled: ArcSwap::from_pointee(Compiled::default()) }
+        Rbac { objects, compiled: ArcSwap::from_pointee(Compiled::default()), compiling: Mutex::default() }
     }
 
     /// All rules that the user's bindings grant in a namespace (empty: only at the cluster scope).
     pub fn rules_for(&self, user: &User, namespace: &str) -> UserRules {
         let mut found = UserRules::default();
-        self.policy().visit(user, namespace, |binding| {
+        self.visit(user, namespace, |binding| {
             match &binding.rules {
                 Ok(rules) => found.rules.extend(rules.iter().cloned()),
                 Err(missing) => found.missing_roles.push(missing.clone()),
@@ -56,14 +62,35 @@ impl Rbac {
     }
 
     fn policy(&self) -> Arc<Compiled> {
-        let versions = RESOURCES.map(|resource| self.objects.version(GROUP, resource));
-        let compiled = self.compiled.load();
-        if compiled.versions == versions && versions != [0; 4] {
-            return Arc::clone(&compiled);
+        if let Some(current) = self.current() {
+            return current;
         }
-        let fresh = Arc::new(Compiled::build(self.objects.as_ref(), versions));
+        let _compiling = self.compiling.lock();
+        if let Some(current) = self.current() {
+            return current;
+        }
+        let versions = self.versions();
+        let fresh = Arc::new(Compiled::build(&*self.objects, versions, &self.compiled.load()));
         self.compiled.store(Arc::clone(&fresh));
         fresh
+    }
+
+    /// What is compiled, if it is up to date.
+    fn current(&self) -> Option<Arc<Compiled>> {
+        let (versions, compiled) = (self.versions(), self.compiled.load());
+        (compiled.versions == versions && versions != [0; 4]).then(|| Arc::clone(&compiled))
+    }
+
+    fn versions(&self) -> [u64; 4] {
+        RESOURCES.map(|resource| self.objects.version(GROUP, resource))
+    }
+
+    /// Calls `each` with the user's bindings, cluster role bindings first, until it returns false.
+    fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Binding) -> bool) {
+        let policy = self.policy();
+        if policy.cluster.bindings.visit(user, &mut each) && !namespace.is_empty() {
+            policy.namespace(&*self.objects, namespace).visit(user, &mut each);
+        }
     }
 }
 
@@ -71,7 +98,7 @@ impl Authorizer for Rbac {
     fn decide(&self, user: &User, target: &Target) -> Decision {
         let mut allowed = None;
         let mut missing = Vec::new();
-        self.policy().visit(user, &target.namespace, |binding| {
+        self.visit(user, &target.namespace, |binding| {
             match &binding.rules {
                 Ok(rules) if rules.iter().any(|rule| rule.allows(target)) => {
                     allowed = Some(binding.reason.clone());
@@ -88,6 +115,10 @@ impl Authorizer for Rbac {
             None => Decision::NoOpinion(format!("RBAC: {}", one_or_list(&missing))),
         }
     }
+
+    fn rules(&self, user: &User, namespace: &str) -> UserRules {
+        self.rules_for(user, namespace)
+    }
 }
 
 fn one_or_list(texts: &[String]) -> String {
@@ -101,8 +132,15 @@ fn one_or_list(texts: &[String]) -> String {
 #[derive(Default)]
 struct Compiled {
     versions: [u64; 4],
-    cluster: BySubject,
-    by_namespace: HashMap<String, BySubject>,
+    cluster: Arc<Cluster>,
+    /// The namespaces that have bindings and that were requested.
+    namespaces: RwLock<HashMap<String, Arc<BySubject>>>,
+}
+
+#[derive(Default)]
+struct Cluster {
+    roles: HashMap<String, Arc<Vec<Rule>>>,
+    bindings: BySubject,
 }
 
 #[derive(Default)]
@@ -118,45 +156,52 @@ struct Binding {
 }
 
 impl Compiled {
-    /// Roles and bindings can only allow, so an unreadable one is left out and allows nothing.
-    fn build(objects: &dyn ObjectReader, versions: [u64; 4]) -> Self {
-        let mut compiled = Compiled { versions, ..Compiled::default() };
-        let mut cluster_roles = HashMap::new();
-        for role in objects.list(GROUP, "clusterroles", "") {
-            cluster_roles.insert(role.text(&["metadata", "name"]).to_owned(), Arc::new(rules_of(&role)));
+    fn build(objects: &dyn ObjectReader, versions: [u64; 4], previous: &Compiled) -> Self {
+        let is_same_cluster = versions[..2] == previous.versions[..2] && versions[0] != 0;
+        let cluster = if is_same_cluster { previous.cluster.clone() } else { Arc::new(Cluster::build(objects)) };
+        Compiled { versions, cluster, namespaces: RwLock::default() }
+    }
+
+    /// The bindings of a namespace.
+    fn namespace(&self, objects: &dyn ObjectReader, namespace: &str) -> Arc<BySubject> {
+        if let Some(known) = self.namespaces.read().get(namespace) {
+            return known.clone();
         }
-        for binding in objects.list(GROUP, "clusterrolebindings", "") {
-            compiled.cluster.add(&binding, "", |role| find(&cluster_roles, role));
+        let bindings = objects.list(GROUP, "rolebindings", namespace);
+        if bindings.is_empty() {
+            // Not kept: requests can name any number of namespaces that do not exist.
+            return Arc::default();
         }
-        for binding in objects.list(GROUP, "rolebindings", "") {
-            let namespace = binding.text(&["metadata", "namespace"]).to_owned();
-            let by_subject = compiled.by_namespace.entry(namespace.clone()).or_default();
-            by_subject.add(&binding, &namespace, |role| match role.text(&["kind"]) {
-                "ClusterRole" => find(&cluster_roles, role),
+        let mut by_subject = BySubject::default();
+        for binding in bindings {
+            by_subject.add(&binding, namespace, |role| match role.text(&["kind"]) {
+                "ClusterRole" => find(&self.cluster.roles, role),
                 _ => {
                     let name = role.text(&["name"]);
-                    let found = objects.get(GROUP, "roles", &namespace, name);
+                    let found = objects.get(GROUP, "roles", namespace, name);
                     found
                         .map(|role| Arc::new(rules_of(&role)))
                         .ok_or_else(|| format!("role.{GROUP} {name:?} not found"))
                 }
             });
         }
-        compiled
+        let by_subject = Arc::new(by_subject);
+        self.namespaces.write().insert(namespace.to_owned(), by_subject.clone());
+        by_subject
     }
+}
 
-    /// Calls `each` with the user's bindings, cluster role bindings first, until it returns false.
-    fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Binding) -> bool) {
-        let in_namespace = if namespace.is_empty() { None } else { self.by_namespace.get(namespace) };
-        for by_subject in std::iter::once(&self.cluster).chain(in_namespace) {
-            let of_user = by_subject.users.get(&user.name).into_iter().flatten();
-            let of_groups = user.groups.iter().filter_map(|group| by_subject.groups.get(group)).flatten();
-            for binding in of_user.chain(of_groups) {
-                if !each(binding) {
-                    return;
-                }
-            }
+impl Cluster {
+    /// Roles and bindings can only allow, so an unreadable one is left out and allows nothing.
+    fn build(objects: &dyn ObjectReader) -> Self {
+        let mut cluster = Cluster::default();
+        for role in objects.list(GROUP, "clusterroles", "") {
+            cluster.roles.insert(role.text(&["metadata", "name"]).to_owned(), Arc::new(rules_of(&role)));
         }
+        for binding in objects.list(GROUP, "clusterrolebindings", "") {
+            cluster.bindings.add(&binding, "", |role| find(&cluster.roles, role));
+        }
+        cluster
     }
 }
 
@@ -170,6 +215,13 @@ fn rules_of(role: &Value) -> Vec<Rule> {
 }
 
 impl BySubject {
+    /// Calls `each` with the user's bindings until it returns false, and returns what it returned last.
+    fn visit(&self, user: &User, each: &mut impl FnMut(&Binding) -> bool) -> bool {
+        let of_user = self.users.get(&user.name).into_iter().flatten();
+        let of_groups = user.groups.iter().filter_map(|group| self.groups.get(group)).flatten();
+        of_user.chain(of_groups).all(|binding| each(binding))
+    }
+
     fn add(&mut self, binding: &Value, namespace: &str, resolve: impl Fn(&Value) -> Result<Arc<Vec<Rule>>, String>) {
         let role = binding.at(&["roleRef"]);
         let rules = resolve(role);
@@ -207,6 +259,7 @@ impl BySubject {
 mod tests {
     use super::*;
     use crate::object_reader::tests::Fixed;
+    use knarr_api::status::Status;
     use serde_json::json;
 
     fn policy() -> Rbac {
@@ -262,5 +315,74 @@ mod tests {
         let decision = policy().decide(&User::named("x", &["readers"]), &list_pods(""));
         let reason = r#"RBAC: allowed by ClusterRoleBinding "readers" of ClusterRole "view" to Group "readers""#;
         assert_eq!(decision, Decision::Allow(reason.into()));
+    }
+
+    /// Objects that can be changed, and that count how often each resource is listed.
+    struct Counted {
+        objects: Mutex<Fixed>,
+        versions: Mutex<HashMap<&'static str, u64>>,
+        lists: Mutex<Vec<String>>,
+    }
+
+    impl ObjectReader for Counted {
+        fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status> {
+            self.objects.lock().read(group, resource, namespace, name)
+        }
+
+        fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status> {
+            self.objects.lock().read_all(group, resource, namespace)
+        }
+
+        fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+            self.objects.lock().get(group, resource, namespace, name)
+        }
+
+        fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+            self.lists.lock().push(format!("{resource} {namespace}"));
+            self.objects.lock().list(group, resource, namespace)
+        }
+
+        fn version(&self, _group: &str, resource: &str) -> u64 {
+            self.versions.lock().get(resource).copied().unwrap_or(1)
+        }
+    }
+
+    #[test]
+    fn a_change_is_compiled_where_it_can_matter() {
+        let view =
+            json!({"metadata": {"name": "view"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        let binding = |namespace: &str, user: &str| {
+            let subjects = json!([{"kind": "User", "name": user}]);
+            json!({"metadata": {"name": "b", "namespace": namespace}, "roleRef": {"kind": "ClusterRole", "name": "view"},
+                "subjects": subjects})
+        };
+        let objects = |user: &str| {
+            Fixed::new(vec![
+                (GROUP, "clusterroles", view.clone()),
+                (GROUP, "rolebindings", binding("n", user)),
+                (GROUP, "rolebindings", binding("m", user)),
+            ])
+        };
+        let reader = Arc::new(Counted {
+            objects: Mutex::new(objects("ann")),
+            versions: Mutex::default(),
+            lists: Mutex::default(),
+        });
+        let rbac = Rbac::new(reader.clone());
+        let allows = |user: &str, namespace: &str| {
+            matches!(rbac.decide(&User::named(user, &[]), &list_pods(namespace)), Decision::Allow(_))
+        };
+        let lists = || std::mem::take(&mut *reader.lists.lock());
+        assert!(allows("ann", "n") && !allows("ann", "absent"));
+        assert_eq!(lists(), ["clusterroles ", "clusterrolebindings ", "rolebindings n", "rolebindings absent"]);
+        assert!(allows("ann", "n") && allows("ann", "m"));
+        assert_eq!(lists(), ["rolebindings m"]);
+        *reader.objects.lock() = objects("bob");
+        reader.versions.lock().insert("rolebindings", 2);
+        assert!(!allows("ann", "n") && allows("bob", "n"));
+        assert_eq!(lists(), ["rolebindings n"], "only bindings of the namespace");
+        *reader.objects.lock() = Fixed::new(vec![(GROUP, "rolebindings", binding("n", "bob"))]);
+        reader.versions.lock().insert("clusterroles", 2);
+        assert!(!allows("bob", "n"), "its role is gone");
     }
 }
