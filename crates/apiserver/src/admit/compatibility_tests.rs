@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use knarr_api::catalogue::Catalogue;
 
-use super::{ALWAYS, DENY_EXTERNAL_IPS, EnabledPlugins};
+use super::enabled::{ORDERED, Runs};
 
 const PAGE: &str = include_str!("../../../../docs/compatibility.md");
 
@@ -37,11 +37,10 @@ fn the_page_lists_the_admission_plugins() {
     let listed = |status: &str| -> BTreeSet<String> {
         rows("Admission plugins").into_iter().filter(|row| row[1] == status).map(|row| row[0].clone()).collect()
     };
-    assert_eq!(listed("enabled"), ALWAYS.map(str::to_owned).into());
-    assert_eq!(listed("optional"), [DENY_EXTERNAL_IPS.to_owned()].into());
-    let absent = listed("absent");
-    assert!(!absent.is_empty());
-    for plugin in absent {
-        assert!(EnabledPlugins::parse(std::slice::from_ref(&plugin)).is_err(), "{plugin}");
-    }
+    let of = |runs: Runs| -> BTreeSet<String> {
+        ORDERED.iter().filter(|(_, own)| *own == runs).map(|(name, _)| (*name).to_owned()).collect()
+    };
+    assert_eq!(listed("enabled"), of(Runs::ByDefault));
+    assert_eq!(listed("optional"), of(Runs::IfEnabled));
+    assert_eq!(listed("accepted"), of(Runs::Never));
 }

@@ -14,6 +14,9 @@ use crate::request::{GROUP_MASTERS, Target};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
+/// Not a plugin of Kubernetes, which does this when it stores roles.
+pub const NAME: &str = "RBACEscalation";
+
 pub struct Escalation {
     authorizer: Arc<dyn Authorizer>,
     rbac: Arc<Rbac>,
@@ -97,7 +100,7 @@ impl Escalation {
 #[async_trait]
 impl Plugin for Escalation {
     fn name(&self) -> &'static str {
-        "RBACEscalation"
+        NAME
     }
 
     fn handles(&self, write: &Write<'_>) -> bool {

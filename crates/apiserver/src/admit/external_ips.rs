@@ -14,7 +14,7 @@ pub struct DenyServiceExternalIps;
 #[async_trait]
 impl Plugin for DenyServiceExternalIps {
     fn name(&self) -> &'static str {
-        super::DENY_EXTERNAL_IPS
+        "DenyServiceExternalIPs"
     }
 
     fn handles(&self, write: &Write<'_>) -> bool {

@@ -3,19 +3,27 @@
 //! Each plugin has a file of its own. All `admit` steps run in order and may change the object; then all `validate` steps
 //! run and may only refuse it.
 
+mod always_pull_images;
 mod certificates;
 #[cfg(test)]
 mod compatibility_tests;
 mod defaults;
 mod durations;
 mod dynamic;
+mod enabled;
 mod escalation;
+mod event_rate_limit;
 mod external_ips;
+mod image_policy;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod namespaces;
 mod node_restriction;
+mod owner_references;
+mod pod_node_selector;
 mod pod_resize;
 mod pod_security;
+mod pod_tolerations;
 pub mod policy;
 mod priority;
 mod references;
@@ -39,8 +47,11 @@ use crate::authorize::{Authorizer, Rbac};
 use crate::object_reader::ObjectReader;
 use crate::request::User;
 use crate::resource_request::ResourceRequest;
+use crate::state::ApiServer;
+use namespaces::OwnServer;
 
 pub use crate::request::Operation;
+pub use enabled::{EnabledPlugins, PluginsError};
 pub use resource_quota::QuotaWriter;
 
 /// A write on its way to the store.
@@ -112,64 +123,11 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// Plugins that run only where `--enable-admission-plugins` names them.
-const DENY_EXTERNAL_IPS: &str = "DenyServiceExternalIPs";
-
-/// Plugins that always run, by the names that `--enable-admission-plugins` may list them with.
-const ALWAYS: [&str; 24] = [
-    "NamespaceLifecycle",
-    "LimitRanger",
-    "ServiceAccount",
-    "NodeRestriction",
-    "TaintNodesByCondition",
-    "PodSecurity",
-    "Priority",
-    "DefaultTolerationSeconds",
-    "DefaultStorageClass",
-    "StorageObjectInUseProtection",
-    "PersistentVolumeClaimResize",
-    "RuntimeClass",
-    "CertificateApproval",
-    "CertificateSigning",
-    "ClusterTrustBundleAttest",
-    "CertificateSubjectRestriction",
-    "DefaultIngressClass",
-    "PodTopologyLabels",
-    "PodResizeValidator",
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionWebhook",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionWebhook",
-    "ResourceQuota",
-];
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("enable-admission-plugins plugin {0:?} is unknown")]
-pub struct UnknownPlugin(String);
-
-/// Optional plugins that an administrator enabled.
-#[derive(Clone, Debug, Default)]
-pub struct EnabledPlugins(Vec<String>);
-
-impl EnabledPlugins {
-    /// Unknown plugins are an error, since the administrator relies on what they would refuse.
-    pub fn parse(names: &[String]) -> Result<Self, UnknownPlugin> {
-        let is_known = |name: &str| name == DENY_EXTERNAL_IPS || ALWAYS.contains(&name);
-        match names.iter().find(|name| !is_known(name)) {
-            Some(unknown) => Err(UnknownPlugin(unknown.clone())),
-            None => Ok(EnabledPlugins(names.to_vec())),
-        }
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        self.0.iter().any(|own| own == name)
-    }
-}
-
-/// All enabled plugins: those that Kubernetes enables by default, in its order, and NodeRestriction.
+/// All enabled plugins, in the order of Kubernetes.
 pub struct Chain {
     plugins: Vec<Timed>,
     durations: Durations,
+    server: OwnServer,
 }
 
 /// A plugin with its duration metrics.
@@ -183,19 +141,36 @@ impl Chain {
         authorizer: Arc<dyn Authorizer>,
         rbac: Arc<Rbac>,
         quotas: Arc<dyn QuotaWriter>,
-        enabled: &EnabledPlugins,
+        enabled: EnabledPlugins,
     ) -> Self {
-        let mut plugins: Vec<Box<dyn Plugin>> = vec![
+        let server = OwnServer::default();
+        let limited = enabled.limited_resources.clone();
+        let mut all: Vec<Box<dyn Plugin>> = vec![
+            Box::new(namespaces::AlwaysAdmit),
+            Box::new(namespaces::NamespaceAutoProvision(server.clone())),
             Box::new(namespace_lifecycle::NamespaceLifecycle),
+            Box::new(namespaces::NamespaceExists),
+            Box::new(always_pull_images::LimitPodHardAntiAffinityTopology),
             Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
             Box::new(node_restriction::NodeRestriction::new(Arc::clone(&authorizer))),
             Box::new(defaults::TaintNodesByCondition),
-            Box::new(pod_security::PodSecurity),
+            Box::new(always_pull_images::AlwaysPullImages),
+        ];
+        if let Some(webhook) = &enabled.image_policy {
+            all.push(Box::new(image_policy::ImagePolicy(webhook.clone())));
+        }
+        all.extend::<Vec<Box<dyn Plugin>>>(vec![
+            Box::new(pod_security::PodSecurity(enabled.pod_security.clone())),
+            Box::new(enabled.pod_node_selector.clone()),
             Box::new(priority::Priority),
             Box::new(defaults::DefaultTolerationSeconds),
+            Box::new(enabled.pod_tolerations.clone()),
+            Box::new(event_rate_limit::EventRateLimit::new(&enabled.event_rate_limit)),
+            Box::new(pod_tolerations::ExtendedResourceToleration),
             Box::new(storage::DefaultStorageClass),
             Box::new(storage::StorageObjectInUseProtection),
+            Box::new(owner_references::OwnerReferences(Arc::clone(&authorizer))),
             Box::new(storage::PersistentVolumeClaimResize),
             Box::new(runtime_class::RuntimeClass),
             Box::new(certificates::CertificateApproval(Arc::clone(&authorizer))),
@@ -203,6 +178,7 @@ impl Chain {
             Box::new(certificates::ClusterTrustBundleAttest(Arc::clone(&authorizer))),
             Box::new(certificates::CertificateSubjectRestriction),
             Box::new(defaults::DefaultIngressClass),
+            Box::new(external_ips::DenyServiceExternalIps),
             Box::new(defaults::PodTopologyLabels),
             Box::new(pod_resize::PodResizeValidator),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
@@ -210,13 +186,19 @@ impl Chain {
             Box::new(webhook::MutatingWebhooks::new()),
             Box::new(policy::ValidatingPolicies::default()),
             Box::new(webhook::ValidatingWebhooks::new()),
-            Box::new(resource_quota::ResourceQuota::new(quotas)),
-        ];
-        if enabled.contains(DENY_EXTERNAL_IPS) {
-            plugins.push(Box::new(external_ips::DenyServiceExternalIps));
-        }
+            Box::new(resource_quota::ResourceQuota::new(quotas, limited)),
+            Box::new(namespaces::AlwaysDeny),
+        ]);
+        // Roles are guarded whatever is enabled.
+        all.retain(|plugin| enabled.has(plugin.name()) || plugin.name() == escalation::NAME);
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
-        Chain { plugins: plugins.into_iter().map(timed).collect(), durations: Durations::default() }
+        Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default(), server }
+    }
+
+    /// Tells plugins that send requests of their own which server they are part of.
+    pub fn attach(&self, server: &Arc<ApiServer>) {
+        // A chain is part of one server.
+        let _ = self.server.set(Arc::downgrade(server));
     }
 
     /// Runs the mutating step of all plugins. If policies or webhooks changed the object, runs all once more, so that each
@@ -282,17 +264,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::object_reader::tests::Fixed;
 
-    #[test]
-    fn a_plugin_that_does_not_exist_cannot_be_enabled() {
-        let parse = |names: &[&str]| {
-            EnabledPlugins::parse(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-                .map(|enabled| enabled.0.len())
-        };
-        assert_eq!(parse(&["NodeRestriction", "DenyServiceExternalIPs"]), Ok(2));
-        let refused = parse(&["ImagePolicyWebhook"]).unwrap_err().to_string();
-        assert_eq!(refused, "enable-admission-plugins plugin \"ImagePolicyWebhook\" is unknown");
-    }
-
     /// An unreadable limit must not count as "no limit".
     #[tokio::test]
     async fn a_write_is_refused_if_an_object_that_decides_it_cannot_be_read() {
@@ -306,7 +277,7 @@ pub(crate) mod tests {
             (&namespace_lifecycle::NamespaceLifecycle, "", "configmaps", object("ConfigMap", json!({}))),
             (&limit_ranger::LimitRanger, "", "pods", pod()),
             (&service_account::ServiceAccount, "", "pods", pod()),
-            (&pod_security::PodSecurity, "", "pods", pod()),
+            (&pod_security::PodSecurity::default(), "", "pods", pod()),
             (&priority::Priority, "", "pods", pod()),
             (&runtime_class::RuntimeClass, "", "pods", pod()),
             (&storage::DefaultStorageClass, "", "persistentvolumeclaims", object("PersistentVolumeClaim", json!({}))),

@@ -176,10 +176,11 @@ impl Authorize for RequestAuthority<'_> {
             label_selector: check.label_selector.clone(),
         };
         let authorizer: &dyn Authorizer = &*self.call.server.security.authorizer;
-        Ok(match authorizer.decide(user, &target) {
-            Decision::Allow(reason) => (true, reason),
-            Decision::NoOpinion(reason) => (false, reason),
-        })
+        match authorizer.decide(user, &target) {
+            Decision::Allow(reason) => Ok((true, reason)),
+            Decision::NoOpinion(reason) | Decision::Deny(reason) => Ok((false, reason)),
+            Decision::Failed { error, .. } => Err(error),
+        }
     }
 
     fn of_request(&self) -> AccessCheck {

@@ -214,7 +214,8 @@ async fn custom_resources_are_converted_by_webhooks() {
         "conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
             "clientConfig": server.client_config("/convert")}}}});
     make(&cluster, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
-    let tasks = crate::background::run(cluster.server());
+    let supervisor = knarr_supervisor::Supervisor::new(&cluster.server().telemetry.components);
+    crate::background::run(cluster.server(), &supervisor);
     let ships = |version: &str| format!("/apis/example.com/{version}/namespaces/default/ships");
     let first = json!({"apiVersion": "example.com/v1", "kind": "Ship", "metadata": {"name": "a"}, "hostPort": "h:1"});
     loop {
@@ -238,8 +239,7 @@ async fn custom_resources_are_converted_by_webhooks() {
     let (_, list) = cluster.request("GET", &ships("v1"), "application/json", Value::Null).await;
     let all: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["hostPort"]).collect();
     assert_eq!(all, ["h:1", "k:3"]);
+    supervisor.expect_stop();
     cluster.started.stop.send_replace(true);
-    for task in tasks {
-        task.await.unwrap();
-    }
+    supervisor.finish().await;
 }

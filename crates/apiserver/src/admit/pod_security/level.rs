@@ -13,6 +13,17 @@ pub enum Level {
     Restricted,
 }
 
+impl Level {
+    pub fn parse(text: &str) -> Option<Level> {
+        match text {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+}
+
 /// A level, and the minor version of Kubernetes whose checks apply; the newest if `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelVersion {
@@ -51,10 +62,9 @@ pub const PREFIX: &str = "pod-security.kubernetes.io/";
 
 impl Policy {
     /// The policy of the labels, and errors in them. An invalid level enforces the strictest one, without audit or warnings.
-    pub fn of(labels: &Value) -> (Self, Errors) {
+    pub fn of(labels: &Value, defaults: Policy) -> (Self, Errors) {
         let mut errors = Errors::new();
-        let unset = LevelVersion { level: Level::Privileged, version: None };
-        let mut policy = Policy { enforce: unset, audit: unset, warn: unset };
+        let mut policy = defaults;
         let enforced = read(labels, "enforce", Level::Restricted, &mut policy.enforce, &mut errors);
         read(labels, "audit", Level::Privileged, &mut policy.audit, &mut errors);
         let warns = labels.has(&[&format!("{PREFIX}warn")]);
@@ -67,6 +77,27 @@ impl Policy {
         }
         (policy, errors)
     }
+
+    /// The whole policy as messages show it.
+    pub fn full(&self) -> String {
+        let Policy { enforce, audit, warn } = self;
+        if enforce == audit && enforce == warn {
+            return enforce.to_string();
+        }
+        format!(
+            "enforce={enforce:?}, audit={audit:?}, warn={warn:?}",
+            enforce = enforce.to_string(),
+            audit = audit.to_string(),
+            warn = warn.to_string()
+        )
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let unset = LevelVersion { level: Level::Privileged, version: None };
+        Policy { enforce: unset, audit: unset, warn: unset }
+    }
 }
 
 /// Whether a valid level is set.
@@ -77,16 +108,14 @@ fn read(labels: &Value, mode: &str, otherwise: Level, into: &mut LevelVersion, e
     let mut given = false;
     if labels.has(&[&level_key]) {
         let text = labels.text(&[&level_key]);
-        match text {
-            "privileged" => into.level = Level::Privileged,
-            "baseline" => into.level = Level::Baseline,
-            "restricted" => into.level = Level::Restricted,
-            _ => {
+        match Level::parse(text) {
+            Some(level) => into.level = level,
+            None => {
                 into.level = otherwise;
                 errors.invalid(&path.key(&level_key), text, "must be one of privileged, baseline, restricted");
             }
         }
-        given = matches!(text, "privileged" | "baseline" | "restricted");
+        given = Level::parse(text).is_some();
     }
     if labels.has(&[&version_key]) {
         let text = labels.text(&[&version_key]);
@@ -99,7 +128,7 @@ fn read(labels: &Value, mode: &str, otherwise: Level, into: &mut LevelVersion, e
 }
 
 /// `latest` or `v1.N`.
-fn parse_version(text: &str) -> Option<Option<u32>> {
+pub fn parse_version(text: &str) -> Option<Option<u32>> {
     if text == "latest" {
         return Some(None);
     }
@@ -115,15 +144,21 @@ mod tests {
 
     #[test]
     fn labels_say_level_and_version() {
-        let (policy, errors) = Policy::of(&json!({"pod-security.kubernetes.io/enforce": "baseline",
-            "pod-security.kubernetes.io/enforce-version": "v1.24"}));
+        let (policy, errors) = Policy::of(
+            &json!({"pod-security.kubernetes.io/enforce": "baseline",
+            "pod-security.kubernetes.io/enforce-version": "v1.24"}),
+            Policy::default(),
+        );
         assert!(errors.is_empty());
         assert_eq!(
             (policy.enforce.to_string(), policy.warn.to_string()),
             ("baseline:v1.24".into(), "baseline:v1.24".into())
         );
-        let (policy, errors) = Policy::of(&json!({"pod-security.kubernetes.io/enforce": "no",
-            "pod-security.kubernetes.io/warn-version": "1.2"}));
+        let (policy, errors) = Policy::of(
+            &json!({"pod-security.kubernetes.io/enforce": "no",
+            "pod-security.kubernetes.io/warn-version": "1.2"}),
+            Policy::default(),
+        );
         assert_eq!((policy.enforce.level, errors.0.len()), (Level::Restricted, 2));
     }
 }

@@ -2,6 +2,7 @@
 //! refused, those of the audit level are recorded, and those of the warn level become warnings.
 
 mod checks;
+mod configuration;
 mod level;
 
 use async_trait::async_trait;
@@ -13,12 +14,14 @@ use serde_json::Value;
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 use checks::evaluate;
+pub use configuration::PodSecuritySettings;
 use level::{Level, LevelVersion, PREFIX, Policy};
 
 /// How many existing pods are checked when a namespace gets a stricter level.
 const MAX_PODS_CHECKED: usize = 3000;
 
-pub struct PodSecurity;
+#[derive(Default)]
+pub struct PodSecurity(pub PodSecuritySettings);
 
 #[async_trait]
 impl Plugin for PodSecurity {
@@ -36,12 +39,18 @@ impl Plugin for PodSecurity {
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.is("", "namespaces") {
-            return check_namespace(write, objects);
+            return self.check_namespace(write, objects);
+        }
+        if let Some(exempt) = self.0.exemption(write, template(write)) {
+            if let Some(call) = write.call {
+                call.annotate(format!("{PREFIX}exempt"), exempt.to_owned());
+            }
+            return Ok(());
         }
         let Some(namespace) = objects.read("", "namespaces", "", write.namespace)? else {
             return Err(Status::internal(format!("failed to lookup namespace {:?}", write.namespace)));
         };
-        let (policy, errors) = Policy::of(namespace.at(&["metadata", "labels"]));
+        let (policy, errors) = Policy::of(namespace.at(&["metadata", "labels"]), self.0.defaults);
         let verdict = match write.is_part_of("", "pods") {
             true => check_pod(write.object, write.old, &policy, &errors),
             // Workloads only cause warnings; their pods are refused at creation.
@@ -143,24 +152,32 @@ fn images_changed(pod: &Value, old: &Value) -> bool {
     ["containers", "initContainers", "ephemeralContainers"].iter().any(|list| images(pod, list) != images(old, list))
 }
 
-fn check_namespace(write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-    let (policy, errors) = Policy::of(write.object.at(&["metadata", "labels"]));
-    let (old_policy, old_errors) = match write.old {
-        Some(old) => Policy::of(old.at(&["metadata", "labels"])),
-        None => (policy, Errors::new()),
-    };
-    let unchanged = write.operation == Operation::Update && errors == old_errors;
-    if !errors.is_empty() && !unchanged {
-        return Err(Status::invalid(GroupResource { group: "", name: "Namespace" }, write.name, &errors));
+impl PodSecurity {
+    fn check_namespace(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
+        let (policy, errors) = Policy::of(write.object.at(&["metadata", "labels"]), self.0.defaults);
+        let (old_policy, old_errors) = match write.old {
+            Some(old) => Policy::of(old.at(&["metadata", "labels"]), self.0.defaults),
+            None => (policy, Errors::new()),
+        };
+        let unchanged = write.operation == Operation::Update && errors == old_errors;
+        if !errors.is_empty() && !unchanged {
+            return Err(Status::invalid(GroupResource { group: "", name: "Namespace" }, write.name, &errors));
+        }
+        let relaxed =
+            policy.enforce.version == old_policy.enforce.version && policy.enforce.level <= old_policy.enforce.level;
+        if write.operation == Operation::Create || policy.enforce.level == Level::Privileged || relaxed {
+            return Ok(());
+        }
+        if self.0.exempts_namespace(write.name) {
+            let shown = policy.full();
+            let why = "is exempt from Pod Security, and the policy";
+            write.warnings.push(format!("namespace {:?} {why} ({shown}) will be ignored", write.name));
+            return Ok(());
+        }
+        let pods = objects.read_all("", "pods", write.name)?;
+        write.warnings.extend(violating_pods(write.name, &policy, &pods));
+        Ok(())
     }
-    let relaxed =
-        policy.enforce.version == old_policy.enforce.version && policy.enforce.level <= old_policy.enforce.level;
-    if write.operation == Operation::Create || policy.enforce.level == Level::Privileged || relaxed {
-        return Ok(());
-    }
-    let pods = objects.read_all("", "pods", write.name)?;
-    write.warnings.extend(violating_pods(write.name, &policy, &pods));
-    Ok(())
 }
 
 /// Warnings about existing pods that violate the new level; equal pods are reported once.
@@ -228,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn pods_that_violate_the_enforced_level_are_refused() {
         let create = |level: &'static str, pod: Value| async move {
-            run(&PodSecurity, Operation::Create, ("", "pods"), pod, None, &namespaces(level)).await
+            run(&PodSecurity::default(), Operation::Create, ("", "pods"), pod, None, &namespaces(level)).await
         };
         let privileged = pod(json!({"securityContext": {"privileged": true}}));
         assert!(create("privileged", privileged.clone()).await.is_ok());
@@ -255,7 +272,7 @@ mod tests {
         let labels = json!({"pod-security.kubernetes.io/enforce": "strict"});
         let namespace = json!({"kind": "Namespace", "metadata": {"name": "n", "labels": labels}});
         let none = Fixed::new(vec![]);
-        let refused = run(&PodSecurity, Operation::Create, ("", "namespaces"), namespace, None, &none).await;
+        let refused = run(&PodSecurity::default(), Operation::Create, ("", "namespaces"), namespace, None, &none).await;
         assert!(refused.unwrap_err().contains("must be one of privileged, baseline, restricted"));
     }
 
@@ -263,7 +280,7 @@ mod tests {
     fn violations_are_recorded_and_warned_of() {
         let namespace = |labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(mode, level)| (format!("{PREFIX}{mode}"), Value::from(*level)));
-            Policy::of(&Value::Object(labels.collect()))
+            Policy::of(&Value::Object(labels.collect()), Policy::default())
         };
         let privileged = pod(json!({"securityContext": {"privileged": true}}));
         let detail = "privileged (container \"c\" must not set securityContext.privileged=true)";

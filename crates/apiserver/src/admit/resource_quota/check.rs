@@ -224,7 +224,7 @@ mod tests {
             (json!({"pods": "1"}), json!({}), json!({}), Err("status unknown for quota: q, resources: pods")),
         ] {
             let writer = Arc::new(Recorded::default());
-            let plugin = ResourceQuota::new(Arc::clone(&writer) as Arc<dyn QuotaWriter>);
+            let plugin = ResourceQuota::new(Arc::clone(&writer) as Arc<dyn QuotaWriter>, Default::default());
             let objects = quota(hard, used);
             let result = run(&plugin, Operation::Create, ("", "pods"), pod(requests), None, &objects).await;
             match expected {

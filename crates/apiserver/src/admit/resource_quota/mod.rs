@@ -3,6 +3,7 @@
 //! namespace are charged together ([`queue`]).
 
 mod check;
+mod limited;
 mod queue;
 mod scope;
 mod usage;
@@ -16,6 +17,7 @@ use serde_json::Value;
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 use check::{Demand, charge};
+pub use limited::LimitedResources;
 use queue::Queues;
 
 /// Stores the usage of a quota.
@@ -28,11 +30,12 @@ pub trait QuotaWriter: Send + Sync {
 pub struct ResourceQuota {
     writer: Arc<dyn QuotaWriter>,
     queues: Queues,
+    limited: LimitedResources,
 }
 
 impl ResourceQuota {
-    pub fn new(writer: Arc<dyn QuotaWriter>) -> Self {
-        ResourceQuota { writer, queues: Queues::default() }
+    pub fn new(writer: Arc<dyn QuotaWriter>, limited: LimitedResources) -> Self {
+        ResourceQuota { writer, queues: Queues::default(), limited }
     }
 }
 
@@ -54,10 +57,11 @@ impl Plugin for ResourceQuota {
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let quotas = objects.read_all("", "resourcequotas", write.namespace)?;
-        if quotas.is_empty() {
+        if quotas.is_empty() && self.limited.is_empty() {
             return Ok(());
         }
         let Some(demand) = Demand::of(write) else { return Ok(()) };
+        self.limited.check(write, &quotas)?;
         // A write that exceeds a quota or counts towards none need not wait.
         if charge(&demand, &quotas)?.is_empty() || write.dry_run {
             return Ok(());

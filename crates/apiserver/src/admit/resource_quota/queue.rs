@@ -254,7 +254,7 @@ mod tests {
     }
 
     async fn create(count: usize, live: &Arc<SharedQuota>) -> Vec<Result<Value, String>> {
-        let plugin = Arc::new(ResourceQuota::new(Arc::clone(live) as Arc<dyn QuotaWriter>));
+        let plugin = Arc::new(ResourceQuota::new(Arc::clone(live) as Arc<dyn QuotaWriter>, Default::default()));
         let creations = (0..count).map(|at| {
             let (plugin, live) = (Arc::clone(&plugin), Arc::clone(live));
             tokio::spawn(async move {

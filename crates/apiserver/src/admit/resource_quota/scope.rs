@@ -14,7 +14,20 @@ pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bo
     let chosen = quota.items(&["spec", "scopeSelector", "matchExpressions"]).iter().map(|expression| {
         (expression.text(&["scopeName"]), expression.text(&["operator"]), expression.items(&["values"]))
     });
-    plain.chain(chosen).all(|(scope, operator, values)| match (group, resource) {
+    plain
+        .chain(chosen)
+        .all(|(scope, operator, values)| matches_scope((group, resource), object, scope, operator, values))
+}
+
+/// Whether one requirement on a scope selects an object.
+pub fn matches_scope(
+    (group, resource): (&str, &str),
+    object: &Value,
+    scope: &str,
+    operator: &str,
+    values: &[Value],
+) -> bool {
+    match (group, resource) {
         ("", "pods") => selects_pod(object, scope, operator, values),
         ("", "persistentvolumeclaims") => {
             let classes = attributes_classes(object);
@@ -27,7 +40,7 @@ pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bo
             }
         }
         _ => false,
-    })
+    }
 }
 
 /// The attributes classes that a claim requests, has, or is being changed to.
