@@ -6,11 +6,40 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::backend::{NotStored, Sink};
+use super::text_line::text_line;
 
 const MEGABYTE: u64 = 1024 * 1024;
+const COMPRESSED: &str = ".gz";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-const DEFAULT_MEGABYTES: u64 = 100;
+
+/// How an event is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A line of JSON.
+    #[default]
+    Json,
+    /// A line of text, which leaves out bodies.
+    Legacy,
+}
+
+impl Format {
+    const ALL: [(&str, Format); 2] = [("legacy", Format::Legacy), ("json", Format::Json)];
+
+    /// The format with a name.
+    pub fn parse(name: &str) -> Option<Format> {
+        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, format)| format)
+    }
+
+    /// The names of all formats, separated by commas.
+    pub fn names() -> String {
+        Self::ALL.map(|(name, _)| name).join(",")
+    }
+}
 
 /// Path and rotation settings of an audit log.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +50,11 @@ pub struct LogSettings {
     pub days: u64,
     /// How many rotated files are kept; zero keeps all.
     pub files: usize,
-    /// A file is rotated before it grows larger; zero means 100.
+    /// A file is rotated before it grows larger; zero never rotates.
     pub megabytes: u64,
+    /// Whether rotated files are compressed.
+    pub compress: bool,
+    pub format: Format,
 }
 
 /// An open audit log.
@@ -42,11 +74,14 @@ impl Log {
         Ok(Log { settings, open: Mutex::new(open) })
     }
 
-    /// Writes one line. A failed write does not fail the request; it is logged.
-    pub fn write(&self, line: &str) {
-        let mut open = self.open.lock();
-        if let Err(error) = self.try_write(&mut open, line) {
-            tracing::error!(%error, "cannot write to the audit log");
+    fn write(&self, line: &str) -> io::Result<()> {
+        self.try_write(&mut self.open.lock(), line)
+    }
+
+    fn line(&self, event: &Value) -> String {
+        match self.settings.format {
+            Format::Json => format!("{event}\n"),
+            Format::Legacy => format!("{}\n", text_line(event)),
         }
     }
 
@@ -54,8 +89,8 @@ impl Log {
         let Output::File(file, size) = open else {
             return io::stdout().lock().write_all(line.as_bytes());
         };
-        let limit = if self.settings.megabytes == 0 { DEFAULT_MEGABYTES } else { self.settings.megabytes };
-        if *size > 0 && *size + line.len() as u64 > limit * MEGABYTE {
+        let limit = self.settings.megabytes.saturating_mul(MEGABYTE);
+        if limit > 0 && *size > 0 && *size + line.len() as u64 > limit {
             self.rotate()?;
             *open = open_file(&self.settings.path)?;
             return self.try_write(open, line);
@@ -68,7 +103,11 @@ impl Log {
     fn rotate(&self) -> io::Result<()> {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f").to_string();
         let (stem, end) = self.name_parts();
-        std::fs::rename(&self.settings.path, self.settings.path.with_file_name(format!("{stem}-{now}{end}")))?;
+        let rotated = self.settings.path.with_file_name(format!("{stem}-{now}{end}"));
+        std::fs::rename(&self.settings.path, &rotated)?;
+        if self.settings.compress {
+            compress(&rotated)?;
+        }
         self.remove_old(SystemTime::now())
     }
 
@@ -85,7 +124,8 @@ impl Log {
         for entry in std::fs::read_dir(directory.unwrap_or(Path::new(".")))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(&format!("{stem}-")) && name.ends_with(&end) {
+            let is_rotated = name.strip_suffix(COMPRESSED).unwrap_or(&name).ends_with(&end);
+            if name.starts_with(&format!("{stem}-")) && is_rotated {
                 rotated.push((entry.metadata()?.modified()?, entry.path()));
             }
         }
@@ -93,12 +133,39 @@ impl Log {
         for (at, (modified, path)) in rotated.into_iter().enumerate() {
             let too_many = self.settings.files > 0 && at >= self.settings.files;
             let age = now.duration_since(modified).unwrap_or_default();
-            if too_many || self.settings.days > 0 && age > DAY * self.settings.days as u32 {
+            if too_many || self.settings.days > 0 && age.as_secs() / DAY.as_secs() >= self.settings.days {
                 std::fs::remove_file(path)?;
             }
         }
         Ok(())
     }
+}
+
+#[async_trait]
+impl Sink for Log {
+    /// All events are tried, also if one cannot be written.
+    async fn send(&self, events: Vec<Value>) -> Result<(), NotStored> {
+        let mut outcome = Ok(());
+        for event in events {
+            if let Err(error) = self.write(&self.line(&event)) {
+                tracing::error!(%error, "cannot write to the audit log");
+                outcome = Err(NotStored);
+            }
+        }
+        outcome
+    }
+}
+
+/// Replaces a file by a compressed one.
+fn compress(path: &Path) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(COMPRESSED);
+    let compressed =
+        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path.with_file_name(name))?;
+    let mut encoder = flate2::write::GzEncoder::new(compressed, flate2::Compression::default());
+    io::copy(&mut File::open(path)?, &mut encoder)?;
+    encoder.finish()?.sync_all()?;
+    std::fs::remove_file(path)
 }
 
 fn open_file(path: &Path) -> io::Result<Output> {
@@ -113,20 +180,61 @@ fn open_file(path: &Path) -> io::Result<Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
 
     #[test]
     fn full_files_are_rotated_and_old_ones_deleted() {
+        for compress in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("audit.log");
+            let settings = LogSettings { path: path.clone(), files: 1, megabytes: 1, compress, ..Default::default() };
+            let log = Log::open(settings).unwrap();
+            let line = "x".repeat(600 * 1024);
+            for _ in 0..4 {
+                log.write(&line).unwrap();
+                // Names of rotated files differ by the millisecond.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let names = names(directory.path());
+            assert_eq!(names.len(), 2, "the file and the newest rotated file: {names:?}");
+            assert_eq!(names.iter().any(|name| name.ends_with(".log.gz")), compress, "{names:?}");
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64);
+        }
+    }
+
+    #[test]
+    fn without_a_size_nothing_is_rotated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.log");
-        let log = Log::open(LogSettings { path: path.clone(), files: 1, megabytes: 1, ..Default::default() }).unwrap();
-        let line = "x".repeat(600 * 1024);
-        for _ in 0..4 {
-            log.write(&line);
-            // Names of rotated files differ by the millisecond.
-            std::thread::sleep(Duration::from_millis(2));
+        let log = Log::open(LogSettings { path, files: 1, ..Default::default() }).unwrap();
+        let line = "x".repeat(1024 * 1024);
+        for _ in 0..3 {
+            log.write(&line).unwrap();
         }
-        let count = std::fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(count, 2, "the file and the newest rotated file");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64);
+        assert_eq!(names(directory.path()), ["audit.log"]);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_an_error() {
+        let log = Log::open(LogSettings { path: "/dev/full".into(), ..Default::default() }).unwrap();
+        assert_eq!(log.send(vec![json!({"auditID": "1"})]).await, Err(NotStored));
+    }
+
+    #[tokio::test]
+    async fn events_are_lines_of_json_or_text() {
+        for (format, start) in [("json", "{\"auditID\":\"1\"}\n"), ("legacy", " AUDIT: id=\"1\" ")] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("audit.log");
+            let format = Format::parse(format).unwrap();
+            let log = Log::open(LogSettings { path: path.clone(), format, ..Default::default() }).unwrap();
+            log.send(vec![json!({"auditID": "1"})]).await.unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.starts_with(start) && text.ends_with('\n'), "{text}");
+        }
     }
 }

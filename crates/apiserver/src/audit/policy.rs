@@ -1,7 +1,8 @@
 //! Audit policies: how much of each request is recorded.
 
-use knarr_api::decode;
+use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
+use knarr_api::{decode, names};
 use serde_json::Value;
 
 use crate::request::{Target, User};
@@ -16,6 +17,8 @@ pub enum Level {
 }
 
 impl Level {
+    const ALL: [Level; 4] = [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
+
     pub fn name(self) -> &'static str {
         match self {
             Level::None => "None",
@@ -26,19 +29,23 @@ impl Level {
     }
 
     fn parse(name: &str) -> Option<Level> {
-        [Level::None, Level::Metadata, Level::Request, Level::RequestResponse]
-            .into_iter()
-            .find(|level| level.name() == name)
+        Self::ALL.into_iter().find(|level| level.name() == name)
     }
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PolicyError {
-    #[error("the audit policy cannot be read: {0}")]
+    #[error("failed decoding: {0}")]
     Unreadable(String),
-    #[error("rules[{0}].level: {1:?} is not a level")]
-    Level(usize, String),
+    #[error("unknown group version field {0} in policy")]
+    GroupVersion(String),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("loaded illegal policy with 0 rules")]
+    NoRules,
 }
+
+const STAGES: [&str; 4] = ["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"];
 
 pub struct Policy {
     rules: Vec<Rule>,
@@ -78,12 +85,17 @@ impl Policy {
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let decoded = decode::untyped_yaml(text.as_bytes());
         let document = decoded.map_err(|error| PolicyError::Unreadable(error.to_string()))?.value;
-        if document.text(&["kind"]) != "Policy" {
-            return Err(PolicyError::Unreadable(format!("its kind is {:?}", document.text(&["kind"]))));
+        let (version, kind) = (document.text(&["apiVersion"]), document.text(&["kind"]));
+        if (version, kind) != ("audit.k8s.io/v1", "Policy") {
+            return Err(PolicyError::GroupVersion(format!("{version}, Kind={kind}")));
         }
-        let rules = document.items(&["rules"]).iter().enumerate().map(|(at, rule)| Rule::read(at, rule));
+        check(&document)?;
+        let rules: Vec<Rule> = document.items(&["rules"]).iter().map(Rule::read).collect();
+        if rules.is_empty() {
+            return Err(PolicyError::NoRules);
+        }
         Ok(Policy {
-            rules: rules.collect::<Result<_, _>>()?,
+            rules,
             omitted: texts(&document, "omitStages"),
             omits_managed: document.flag(&["omitManagedFields"]) == Some(true),
         })
@@ -103,20 +115,87 @@ impl Policy {
     }
 }
 
+/// What Kubernetes refuses in a policy, with its messages.
+fn check(document: &Value) -> Result<(), PolicyError> {
+    let mut errors = Errors::new();
+    check_stages(document.items(&["omitStages"]), &Path::root("omitStages"), &mut errors);
+    let rules = Path::root("rules");
+    for (index, rule) in document.items(&["rules"]).iter().enumerate() {
+        check_rule(rule, &rules.index(index), &mut errors);
+    }
+    match errors.0.as_slice() {
+        [] => Ok(()),
+        [one] => Err(PolicyError::Invalid(one.to_string())),
+        many => {
+            let texts: Vec<String> = many.iter().map(ToString::to_string).collect();
+            Err(PolicyError::Invalid(format!("[{}]", texts.join(", "))))
+        }
+    }
+}
+
+fn check_rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match rule.text(&["level"]) {
+        "" => errors.required(&path.child("level"), ""),
+        level if Level::parse(level).is_none() => {
+            errors.not_supported(&path.child("level"), level, &Level::ALL.map(Level::name));
+        }
+        _ => {}
+    }
+    let urls = rule.items(&["nonResourceURLs"]);
+    let urls_path = path.child("nonResourceURLs");
+    for (at, url) in urls.iter().filter_map(Value::as_str).enumerate().filter(|(_, url)| *url != "*") {
+        if !url.starts_with('/') {
+            errors.invalid(&urls_path.index(at), url, "non-resource URL rules must begin with a '/' character");
+        }
+        if url.strip_suffix('*').unwrap_or(url).contains('*') {
+            let why = "non-resource URL wildcards '*' must be the final character of the rule";
+            errors.invalid(&urls_path.index(at), url, why);
+        }
+    }
+    let resources_path = path.child("resources");
+    for resource in rule.items(&["resources"]) {
+        let group = resource.text(&["group"]);
+        let wrong = if matches!(group, "" | "*") { Vec::new() } else { names::dns_subdomain(group) };
+        if !wrong.is_empty() {
+            errors.invalid(&resources_path.child("group"), group, wrong.join(","));
+        }
+        let has_names = !resource.items(&["resourceNames"]).is_empty();
+        if has_names && resource.items(&["resources"]).is_empty() {
+            let given = resource.get("resourceNames").cloned().unwrap_or_default();
+            let why = "using resourceNames requires at least one resource";
+            errors.invalid(&resources_path.child("resourceNames"), given, why);
+        }
+    }
+    check_stages(rule.items(&["omitStages"]), &path.child("omitStages"), errors);
+    if !urls.is_empty() && (!rule.items(&["resources"]).is_empty() || !rule.items(&["namespaces"]).is_empty()) {
+        let why = "rules cannot apply to both regular resources and non-resource URLs";
+        errors.invalid(&urls_path, Value::from(urls.to_vec()), why);
+    }
+}
+
+fn check_stages(stages: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, stage) in stages.iter().enumerate() {
+        let name = stage.as_str().unwrap_or_default();
+        if !STAGES.contains(&name) {
+            errors.invalid(&path.index(index), name, format!("allowed stages are {}", STAGES.join(",")));
+        }
+    }
+}
+
 fn texts(value: &Value, field: &str) -> Vec<String> {
     value.items(&[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 impl Rule {
-    fn read(at: usize, rule: &Value) -> Result<Rule, PolicyError> {
-        let level = rule.text(&["level"]);
+    /// Reads a rule that was checked.
+    fn read(rule: &Value) -> Rule {
         let resources = rule.items(&["resources"]).iter().map(|one| Resources {
             group: one.text(&["group"]).to_owned(),
             resources: texts(one, "resources"),
             names: texts(one, "resourceNames"),
         });
-        Ok(Rule {
-            level: Level::parse(level).ok_or_else(|| PolicyError::Level(at, level.to_owned()))?,
+        Rule {
+            level: Level::parse(rule.text(&["level"])).unwrap_or(Level::RequestResponse),
             users: texts(rule, "users"),
             groups: texts(rule, "userGroups"),
             verbs: texts(rule, "verbs"),
@@ -125,7 +204,7 @@ impl Rule {
             paths: texts(rule, "nonResourceURLs"),
             omitted: texts(rule, "omitStages"),
             omits_managed: rule.flag(&["omitManagedFields"]),
-        })
+        }
     }
 
     fn matches(&self, user: Option<&User>, target: &Target) -> bool {
@@ -177,7 +256,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_a_request_decides() {
         let policy = Policy::parse(
-            "kind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
              - {level: None, users: [system:kube-proxy], verbs: [watch]}\n\
              - {level: RequestResponse, resources: [{group: '', resources: [pods]}]}\n\
              - {level: Metadata, resources: [{group: '', resources: ['pods/log', '*/status']}]}\n\
@@ -210,9 +289,53 @@ mod tests {
             assert_eq!(config.level, level, "{} {target:?}", user.name);
             assert_eq!(config.omitted, ["RequestReceived"]);
         }
-        assert_eq!(
-            Policy::parse("kind: Policy\nrules: [{level: Loud}]").err(),
-            Some(PolicyError::Level(0, "Loud".to_owned()))
-        );
+    }
+
+    /// The messages of Kubernetes v1.36.
+    #[test]
+    fn policies_are_checked() {
+        const HEAD: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
+        for (text, refusal) in [
+            (format!("{HEAD}rules: [{{level: None}}]"), ""),
+            (format!("{HEAD}rules: []"), "loaded illegal policy with 0 rules"),
+            (
+                "apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules: [{level: None}]".to_owned(),
+                "unknown group version field audit.k8s.io/v1beta1, Kind=Policy in policy",
+            ),
+            (format!("{HEAD}rules: [{{}}]"), "rules[0].level: Required value"),
+            (
+                format!("{HEAD}rules: [{{level: Loud}}]"),
+                "rules[0].level: Unsupported value: \"Loud\": supported values: \"None\", \"Metadata\", \"Request\", \
+                 \"RequestResponse\"",
+            ),
+            (
+                format!("{HEAD}omitStages: [Never]\nrules: [{{level: None}}]"),
+                "omitStages[0]: Invalid value: \"Never\": allowed stages are \
+                 RequestReceived,ResponseStarted,ResponseComplete,Panic",
+            ),
+            (
+                format!("{HEAD}rules: [{{level: None, nonResourceURLs: [healthz]}}]"),
+                "rules[0].nonResourceURLs[0]: Invalid value: \"healthz\": non-resource URL rules must begin with a '/' \
+                 character",
+            ),
+            (
+                format!("{HEAD}rules: [{{level: None, nonResourceURLs: ['/a*b']}}]"),
+                "rules[0].nonResourceURLs[0]: Invalid value: \"/a*b\": non-resource URL wildcards '*' must be the final \
+                 character of the rule",
+            ),
+            (
+                format!("{HEAD}rules: [{{level: None, resources: [{{group: '', resourceNames: [a]}}]}}]"),
+                "rules[0].resources.resourceNames: Invalid value: [\"a\"]: using resourceNames requires at least one \
+                 resource",
+            ),
+            (
+                format!("{HEAD}rules: [{{level: None, nonResourceURLs: [/a], namespaces: [n]}}]"),
+                "rules[0].nonResourceURLs: Invalid value: [\"/a\"]: rules cannot apply to both regular resources and \
+                 non-resource URLs",
+            ),
+        ] {
+            let found = Policy::parse(&text).err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(found, refusal, "{text}");
+        }
     }
 }

@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use knarr_api::{decode, protobuf};
 use serde_json::{Map, Value, json};
 
-use super::Audit;
 use super::policy::{Level, RequestAuditConfig};
+use super::{Audit, NotStored};
+use crate::authenticate::Impersonated;
 use crate::decode::set_defaults;
 use crate::kinds::Kinds;
 use crate::request::{Target, User};
@@ -25,6 +26,8 @@ pub struct Record<'a> {
     id: String,
     event: Map<String, Value>,
     annotations: BTreeMap<String, String>,
+    /// Events of stages that are not written yet.
+    pending: Vec<Value>,
     /// Whether authentication failed.
     unauthenticated: bool,
 }
@@ -34,8 +37,15 @@ impl<'a> Record<'a> {
         let given = parts.headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
         let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
         let config = RequestAuditConfig { level: Level::None, omitted: Vec::new(), omits_managed: false };
-        let mut record =
-            Record { audit, config, id, event: Map::new(), annotations: BTreeMap::new(), unauthenticated: false };
+        let mut record = Record {
+            audit,
+            config,
+            id,
+            event: Map::new(),
+            annotations: BTreeMap::new(),
+            pending: Vec::new(),
+            unauthenticated: false,
+        };
         if audit.is_some() {
             record.describe(parts, target, now);
         }
@@ -45,6 +55,19 @@ impl<'a> Record<'a> {
     /// The audit ID, which the response carries too.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Writes the events of the stages so far. After an error nothing more is recorded.
+    pub async fn write(&mut self) -> Result<(), NotStored> {
+        let Some(audit) = self.audit else { return Ok(()) };
+        let mut outcome = Ok(());
+        for event in std::mem::take(&mut self.pending) {
+            outcome = audit.write(event).await.and(outcome);
+        }
+        if outcome.is_err() {
+            self.audit = None;
+        }
+        outcome
     }
 
     fn describe(&mut self, parts: &Parts, target: &Target, now: Timestamp) {
@@ -69,19 +92,26 @@ impl<'a> Record<'a> {
         self.event.insert(field.to_owned(), value.into());
     }
 
-    /// Sets the authenticated user and the one it impersonates, and evaluates the policy.
-    pub fn identified(&mut self, sender: Option<&User>, acting: Option<&User>, target: &Target, now: Timestamp) {
+    /// Sets the authenticated user, if there is one, and evaluates the policy for it.
+    pub fn identified(&mut self, sender: Option<&User>, target: &Target, now: Timestamp) {
         let Some(audit) = self.audit else { return };
         match sender {
             Some(sender) => self.set("user", user_info(sender)),
             None => self.unauthenticated = true,
         }
-        if let Some(acting) = acting {
-            self.set("impersonatedUser", user_info(acting));
-            self.set("authenticationMetadata", json!({"impersonationConstraint": "impersonate:user-info"}));
-        }
-        self.config = audit.policy.evaluate(acting.or(sender), target);
+        self.config = audit.policy.evaluate(sender, target);
         self.stage("RequestReceived", now);
+    }
+
+    /// Sets the user on whose behalf the request is made, for the stages from here on.
+    pub fn impersonated(&mut self, impersonated: &Impersonated) {
+        if self.audit.is_none() {
+            return;
+        }
+        self.set("impersonatedUser", user_info(&impersonated.user));
+        if !impersonated.constraint.is_empty() {
+            self.set("authenticationMetadata", json!({"impersonationConstraint": impersonated.constraint}));
+        }
     }
 
     pub fn allowed(&mut self, reason: &str) {
@@ -135,6 +165,15 @@ impl<'a> Record<'a> {
         if self.audit.is_none() || self.config.level == Level::None {
             return;
         }
+        if let Some(panicked) = response.extensions().get::<Panicked>() {
+            let message = format!("APIServer panic'd: {}", panicked.0);
+            self.set(
+                "responseStatus",
+                json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500}),
+            );
+            self.stage("Panic", now);
+            return;
+        }
         if let Some(annotations) = response.extensions().get::<AuditAnnotations>() {
             for annotation in &annotations.0 {
                 if !annotation.of_request || self.config.level >= Level::Request {
@@ -144,7 +183,7 @@ impl<'a> Record<'a> {
         }
         let mut status = json!({"metadata": {}, "code": response.status().as_u16()});
         // Bodies are encoded here only if the policy records responses.
-        let is_encoded = !matches!(response.body(), Body::Lazy { .. });
+        let is_encoded = response.body().is_encoded();
         let read = !long && (is_encoded || self.config.level >= Level::RequestResponse);
         let body = if read { response.body_mut().gather() } else { None };
         let object = body.and_then(|body| read_object(response.headers(), &body));
@@ -183,8 +222,10 @@ impl<'a> Record<'a> {
     }
 
     fn stage(&mut self, stage: &str, now: Timestamp) {
-        let Some(audit) = self.audit else { return };
-        if self.config.level == Level::None || self.config.omitted.iter().any(|omitted| omitted == stage) {
+        if self.audit.is_none()
+            || self.config.level == Level::None
+            || self.config.omitted.iter().any(|omitted| omitted == stage)
+        {
             return;
         }
         let mut event = Map::new();
@@ -198,7 +239,7 @@ impl<'a> Record<'a> {
         if !self.annotations.is_empty() && stage != "RequestReceived" {
             event.insert("annotations".to_owned(), json!(self.annotations));
         }
-        audit.log.write(&format!("{}\n", Value::Object(event)));
+        self.pending.push(Value::Object(event));
     }
 }
 
@@ -210,6 +251,10 @@ pub struct Annotation {
     /// Whether it reveals contents of the request.
     pub of_request: bool,
 }
+
+/// Marks the response to a request whose handling panicked, with the panic's message.
+#[derive(Clone, Debug)]
+pub struct Panicked(pub String);
 
 /// Audit annotations that admission adds; carried in the response's extensions.
 #[derive(Clone, Debug, Default)]
@@ -284,19 +329,31 @@ fn micro_time(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{Log, LogSettings, Policy};
+    use crate::audit::{Backend, BatchSettings, Log, LogSettings, Mode, Policy};
     use crate::kinds::no_descriptions;
     use http::Request;
     use knarr_api::catalogue::Catalogue;
     use std::collections::HashMap;
+    use std::path::Path;
+    use std::sync::Arc;
 
-    #[test]
-    fn a_request_is_recorded_in_stages() {
+    fn audit(path: &Path, mode: Mode) -> Audit {
+        let policy =
+            "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitManagedFields: true\nrules: [{level: RequestResponse}]";
+        let log = Log::open(LogSettings { path: path.to_owned(), ..Default::default() }).unwrap();
+        let (backend, _) = Backend::new(Arc::new(log), mode, BatchSettings::LOG, None);
+        Audit::new(Policy::parse(policy).unwrap(), vec![backend])
+    }
+
+    fn lines(path: &Path) -> Vec<Value> {
+        std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_request_is_recorded_in_stages() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.log");
-        let policy = Policy::parse("kind: Policy\nomitManagedFields: true\nrules: [{level: RequestResponse}]").unwrap();
-        let log = Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap();
-        let audit = Audit::new(policy, log);
+        let audit = audit(&path, Mode::Blocking);
         let (parts, ()) = Request::post("/api/v1/namespaces/a/pods?dryRun=All")
             .header("user-agent", "test/1")
             .header("content-type", "application/json")
@@ -313,7 +370,9 @@ mod tests {
         };
         let now = Timestamp::UNIX_EPOCH;
         let mut record = Record::start(Some(&audit), &parts, &target, now);
-        record.identified(Some(&User::named("ann", &["devs"])), None, &target, now);
+        record.identified(Some(&User::named("ann", &["devs"])), &target, now);
+        record.write().await.unwrap();
+        assert_eq!(lines(&path).len(), 1, "the arrival is recorded before the request is handled");
         record.allowed("RBAC: allowed");
         let body = Bytes::from(r#"{"kind":"Pod","metadata":{"name":"p","managedFields":[]}}"#);
         let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
@@ -326,8 +385,8 @@ mod tests {
             of_request: false,
         }]));
         record.responded(&mut response, false, now);
-        let lines: Vec<Value> =
-            std::fs::read_to_string(&path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        record.write().await.unwrap();
+        let lines = lines(&path);
         assert_eq!(lines.len(), 2);
         assert_eq!((&lines[0]["stage"], &lines[0]["auditID"]), (&json!("RequestReceived"), &json!("42")));
         let last = &lines[1];
@@ -340,5 +399,44 @@ mod tests {
         assert_eq!(last["annotations"]["k"], "v");
         assert_eq!(last["objectRef"], json!({"resource": "pods", "namespace": "a", "name": "p", "apiVersion": "v1"}));
         assert_eq!(last["stageTimestamp"], "1970-01-01T00:00:00.000000Z");
+    }
+
+    #[tokio::test]
+    async fn impersonation_and_panics_are_recorded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let audit = audit(&path, Mode::Blocking);
+        let (parts, ()) = Request::get("/version").body(()).unwrap().into_parts();
+        let target = Target { verb: "get".into(), path: "/version".into(), ..Target::default() };
+        for (constraint, expected) in
+            [("", Value::Null), ("impersonate:user-info", json!({"impersonationConstraint": "impersonate:user-info"}))]
+        {
+            let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+            record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
+            record.impersonated(&Impersonated { user: User::named("bob", &["g"]), constraint });
+            let mut response = Response::new(Body::full("text"));
+            response.extensions_mut().insert(Panicked("index out of bounds".to_owned()));
+            record.responded(&mut response, false, Timestamp::UNIX_EPOCH);
+            record.write().await.unwrap();
+            let lines = lines(&path);
+            let [.., first, last] = lines.as_slice() else { panic!("{lines:?}") };
+            assert_eq!((&first["stage"], first.get("impersonatedUser")), (&json!("RequestReceived"), None));
+            assert_eq!(last["impersonatedUser"], json!({"username": "bob", "groups": ["g"]}));
+            assert_eq!(last.get("authenticationMetadata").unwrap_or(&Value::Null), &expected);
+            assert_eq!(last["stage"], "Panic");
+            assert_eq!(last["responseStatus"]["message"], "APIServer panic'd: index out of bounds");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_cannot_be_recorded_fails_in_strict_mode() {
+        let (parts, ()) = Request::get("/version").body(()).unwrap().into_parts();
+        let target = Target { verb: "get".into(), path: "/version".into(), ..Target::default() };
+        for (mode, fails) in [(Mode::Blocking, false), (Mode::BlockingStrict, true)] {
+            let audit = audit(Path::new("/dev/full"), mode);
+            let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+            record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
+            assert_eq!(record.write().await.is_err(), fails, "{mode:?}");
+        }
     }
 }
