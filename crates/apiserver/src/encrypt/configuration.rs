@@ -1,5 +1,9 @@
 //! EncryptionConfiguration: which resources are encrypted with which keys.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use knarr_api::catalogue::Catalogue;
@@ -8,6 +12,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::cipher::{Algorithm, Key};
+use super::kms::KmsProvider;
 
 /// The common prefix of encrypted values.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
@@ -20,8 +25,12 @@ pub enum ConfigurationError {
     Empty,
     #[error("resources[{0}] names neither resources nor providers")]
     NoResources(usize),
-    #[error("resources[{0}]: provider {1:?} is not supported (supported are aescbc, aesgcm, secretbox and identity)")]
+    #[error(
+        "resources[{0}]: provider {1:?} is not supported (supported are aescbc, aesgcm, secretbox, kms and identity)"
+    )]
     Provider(usize, String),
+    #[error("resources[{0}]: {1}")]
+    Kms(usize, String),
     #[error("resources[{0}]: key {1:?} is not base64 of a valid length")]
     Key(usize, String),
 }
@@ -44,6 +53,7 @@ enum Place {
 
 enum Provider {
     Identity,
+    Kms(Arc<KmsProvider>),
     Cipher(Algorithm, Vec<Key>),
 }
 
@@ -56,13 +66,25 @@ impl Configuration {
             let why = format!("its kind is {:?}", document.text(&["kind"]));
             return Err(ConfigurationError::Unreadable(why));
         }
-        let rules = document.items(&["resources"]).iter().enumerate().map(|(at, rule)| Rule::read(at, rule));
+        let mut kms: Vec<Arc<KmsProvider>> = Vec::new();
+        let rules = document.items(&["resources"]).iter().enumerate().map(|(at, rule)| Rule::read(at, rule, &mut kms));
         let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
         if rules.is_empty() { Err(ConfigurationError::Empty) } else { Ok(Configuration { rules }) }
     }
 
     fn rule(&self, key: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.places.iter().any(|place| place.holds(key)))
+    }
+
+    /// The KMS plugins, each once.
+    pub fn kms_providers(&self) -> Vec<Arc<KmsProvider>> {
+        let mut names = HashSet::new();
+        let all = self.rules.iter().flat_map(|rule| &rule.providers);
+        let kms = all.filter_map(|provider| match provider {
+            Provider::Kms(provider) => Some(provider.clone()),
+            _ => None,
+        });
+        kms.filter(|provider| names.insert(provider.name.clone())).collect()
     }
 
     /// Whether any value under a prefix may be encrypted.
@@ -78,6 +100,13 @@ impl Configuration {
     pub fn encrypt(&self, key: &str, plain: &[u8]) -> Option<Vec<u8>> {
         match self.rule(key).and_then(|rule| rule.providers.first()) {
             None | Some(Provider::Identity) => Some(plain.to_vec()),
+            Some(Provider::Kms(provider)) => match provider.encrypt(plain, key) {
+                Ok(encrypted) => Some(encrypted),
+                Err(error) => {
+                    tracing::error!(key, error, "a value cannot be encrypted");
+                    None
+                }
+            },
             Some(Provider::Cipher(algorithm, keys)) => {
                 let first = keys.first()?;
                 let head = format!("{}{}:", algorithm.prefix(), first.name).into_bytes();
@@ -93,7 +122,14 @@ impl Configuration {
         }
         let providers = self.rule(key).map_or(&[][..], |rule| rule.providers.as_slice());
         providers.iter().find_map(|provider| {
-            let Provider::Cipher(algorithm, keys) = provider else { return None };
+            let (algorithm, keys) = match provider {
+                Provider::Identity => return None,
+                Provider::Kms(provider) => {
+                    let opened = provider.decrypt(stored.strip_prefix(provider.prefix().as_slice())?, key);
+                    return opened.inspect_err(|error| tracing::error!(key, error, "a value cannot be decrypted")).ok();
+                }
+                Provider::Cipher(algorithm, keys) => (algorithm, keys),
+            };
             let rest = stored.strip_prefix(algorithm.prefix().as_bytes())?;
             keys.iter().find_map(|own| {
                 let sealed = rest.strip_prefix(own.name.as_bytes())?.strip_prefix(b":")?;
@@ -136,13 +172,13 @@ impl Place {
 }
 
 impl Rule {
-    fn read(at: usize, rule: &Value) -> Result<Rule, ConfigurationError> {
+    fn read(at: usize, rule: &Value, kms: &mut Vec<Arc<KmsProvider>>) -> Result<Rule, ConfigurationError> {
         let resources = rule.items(&["resources"]).iter().filter_map(Value::as_str);
         let places: Vec<Place> = resources.flat_map(Place::read).collect();
         let mut providers = Vec::new();
         for provider in rule.items(&["providers"]) {
             for (name, settings) in provider.as_object().into_iter().flatten() {
-                providers.push(Provider::read(at, name, settings)?);
+                providers.push(Provider::read(at, name, settings, kms)?);
             }
         }
         if places.is_empty() || providers.is_empty() {
@@ -153,9 +189,15 @@ impl Rule {
 }
 
 impl Provider {
-    fn read(at: usize, name: &str, settings: &Value) -> Result<Provider, ConfigurationError> {
+    fn read(
+        at: usize,
+        name: &str,
+        settings: &Value,
+        kms: &mut Vec<Arc<KmsProvider>>,
+    ) -> Result<Provider, ConfigurationError> {
         let algorithm = match name {
             "identity" => return Ok(Provider::Identity),
+            "kms" => return read_kms(settings, kms).map(Provider::Kms).map_err(|why| ConfigurationError::Kms(at, why)),
             "aescbc" => Algorithm::AesCbc,
             "aesgcm" => Algorithm::AesGcm,
             "secretbox" => Algorithm::SecretBox,
@@ -176,6 +218,45 @@ impl Provider {
         }
         Ok(Provider::Cipher(algorithm, keys))
     }
+}
+
+const KMS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Reads a KMS provider; resources that name the same one share it.
+fn read_kms(settings: &Value, known: &mut Vec<Arc<KmsProvider>>) -> Result<Arc<KmsProvider>, String> {
+    let (name, endpoint) = (settings.text(&["name"]), settings.text(&["endpoint"]));
+    if name.is_empty() {
+        return Err("kms.name: Required value: name is required".to_owned());
+    }
+    if name.contains(':') {
+        return Err(format!("kms.name: Invalid value: {name:?}: should not contain \":\""));
+    }
+    match settings.text(&["apiVersion"]) {
+        "v2" => {}
+        "" | "v1" => {
+            let why = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.";
+            return Err(format!("{why}  To continue use KMSv1 set --feature-gates=KMSv1=true"));
+        }
+        other => {
+            return Err(format!("kms.apiVersion: Invalid value: {other:?}: unsupported apiVersion, must be v1 or v2"));
+        }
+    }
+    if endpoint.is_empty() {
+        return Err("kms.endpoint: Required value: endpoint is a required field".to_owned());
+    }
+    let timeout = match settings.text(&["timeout"]) {
+        "" => KMS_TIMEOUT,
+        text => crate::configuration_file::duration(text)?,
+    };
+    if timeout.is_zero() {
+        return Err("kms.timeout: Invalid value: \"0s\": should be a positive value".to_owned());
+    }
+    if let Some(same) = known.iter().find(|provider| provider.name == name) {
+        return Ok(same.clone());
+    }
+    let provider = KmsProvider::new(name, endpoint, timeout)?;
+    known.push(provider.clone());
+    Ok(provider)
 }
 
 #[cfg(test)]
@@ -218,7 +299,18 @@ mod tests {
     #[test]
     fn invalid_files_are_refused() {
         let refused = |text: &str| Configuration::parse(text).err().unwrap();
-        assert_eq!(refused(&text("  - kms: {}\n")), ConfigurationError::Provider(0, "kms".into()));
+        assert_eq!(refused(&text("  - vault: {}\n")), ConfigurationError::Provider(0, "vault".into()));
+        for (settings, why) in [
+            ("{}", "resources[0]: kms.name: Required value: name is required"),
+            ("{name: a, apiVersion: v3}", "unsupported apiVersion, must be v1 or v2"),
+            ("{name: a, endpoint: 'unix:///x'}", "KMSv1 is deprecated"),
+            ("{name: a, apiVersion: v2}", "kms.endpoint: Required value"),
+            ("{name: 'a:b', apiVersion: v2}", "should not contain"),
+            ("{name: a, apiVersion: v2, endpoint: 'http://x'}", "unsupported scheme"),
+        ] {
+            let found = refused(&text(&format!("  - kms: {settings}\n"))).to_string();
+            assert!(found.contains(why), "{found}");
+        }
         assert_eq!(
             refused(&text("  - aescbc: {keys: [{name: a, secret: c2hvcnQ=}]}\n")),
             ConfigurationError::Key(0, "a".into())

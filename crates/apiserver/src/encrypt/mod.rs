@@ -3,7 +3,8 @@
 
 mod cipher;
 mod configuration;
+mod kms;
 mod store;
 
 pub use configuration::{Configuration, ConfigurationError};
-pub use store::Encrypted;
+pub use store::{Encrypted, Encryption, follow_configuration};

@@ -5,26 +5,77 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
+use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
 
-use super::configuration::Configuration;
+use arc_swap::ArcSwap;
+
+use super::configuration::{Configuration, ConfigurationError};
+
+/// The configuration in use, which can be replaced.
+#[derive(Clone)]
+pub struct Encryption(Arc<ArcSwap<Configuration>>);
+
+impl Encryption {
+    pub fn new(configuration: Configuration) -> Self {
+        Encryption(Arc::new(ArcSwap::from_pointee(configuration)))
+    }
+
+    /// Replaces the configuration; an invalid one changes nothing.
+    pub fn reload(&self, text: &str) -> Result<(), ConfigurationError> {
+        self.0.store(Arc::new(Configuration::parse(text)?));
+        Ok(())
+    }
+
+    /// Whether all KMS plugins work, or what is wrong with them; `None` if there are none.
+    pub fn health(&self) -> Option<Result<(), String>> {
+        let providers = self.0.load().kms_providers();
+        if providers.is_empty() {
+            return None;
+        }
+        let unhealthy: Vec<String> = providers.iter().filter_map(|one| one.health().err()).collect();
+        Some(match unhealthy.as_slice() {
+            [] => Ok(()),
+            [one] => Err(one.clone()),
+            many => Err(format!("[{}]", many.join(", "))),
+        })
+    }
+
+    fn current(&self) -> arc_swap::Guard<Arc<Configuration>> {
+        self.0.load()
+    }
+}
+
+/// Replaces the configuration whenever its file changes; an invalid file changes nothing.
+pub async fn follow_configuration(
+    encryption: Encryption,
+    path: std::path::PathBuf,
+    known: String,
+    stopping: tokio::sync::watch::Receiver<bool>,
+) {
+    crate::configuration_file::follow(path.clone(), known, stopping, move |text| match encryption.reload(text) {
+        Ok(()) => tracing::info!(path = %path.display(), "loaded new encryption configuration"),
+        Err(error) => tracing::error!(path = %path.display(), %error, "cannot load the encryption configuration"),
+    })
+    .await;
+}
 
 /// Encrypts values written to another store and decrypts those read from it.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
-    configuration: Arc<Configuration>,
+    configuration: Encryption,
 }
 
 impl Encrypted {
-    pub fn new(inner: Arc<dyn Store>, configuration: Configuration) -> Encrypted {
-        Encrypted { inner, configuration: Arc::new(configuration) }
+    pub fn new(inner: Arc<dyn Store>, configuration: Encryption) -> Encrypted {
+        Encrypted { inner, configuration }
     }
 
     fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
-        if !self.configuration.concerns(key) {
+        let configuration = self.configuration.current();
+        if !configuration.concerns(key) {
             return Ok(value);
         }
-        let encrypted = self.configuration.encrypt(key, &value);
+        let encrypted = configuration.encrypt(key, &value);
         encrypted.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
     }
 }
@@ -60,13 +111,14 @@ impl Store for Encrypted {
     }
 
     fn peek(&self, key: &str) -> Option<Arc<Entry>> {
-        self.inner.peek(key).map(|entry| decrypted(&self.configuration, entry))
+        self.inner.peek(key).map(|entry| decrypted(&self.configuration.current(), entry))
     }
 
     fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error> {
         let mut page = self.inner.peek_range(range)?;
-        if self.configuration.concerns(range.prefix) {
-            page.entries = page.entries.into_iter().map(|entry| decrypted(&self.configuration, entry)).collect();
+        if self.configuration.current().concerns(range.prefix) {
+            page.entries =
+                page.entries.into_iter().map(|entry| decrypted(&self.configuration.current(), entry)).collect();
         }
         Ok(page)
     }
@@ -75,8 +127,20 @@ impl Store for Encrypted {
         self.inner.count(prefix)
     }
 
+    fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
+        self.inner.weigh(range, max_bytes)
+    }
+
     async fn sync(&self) -> Result<Revision, Error> {
         self.inner.sync().await
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.inner.status()
+    }
+
+    async fn failed(&self) -> String {
+        self.inner.failed().await
     }
 
     async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
@@ -85,7 +149,7 @@ impl Store for Encrypted {
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
         let stored = self.inner.create(key, self.encrypted(key, value)?, ttl).await;
-        stored.map(|entry| decrypted(&self.configuration, entry))
+        stored.map(|entry| decrypted(&self.configuration.current(), entry))
     }
 
     async fn update(
@@ -97,21 +161,29 @@ impl Store for Encrypted {
     ) -> Result<Arc<Entry>, Error> {
         let stored = self.inner.update(key, self.encrypted(key, value)?, expected, ttl).await;
         stored
-            .map(|entry| decrypted(&self.configuration, entry))
-            .map_err(|error| decrypted_error(&self.configuration, error))
+            .map(|entry| decrypted(&self.configuration.current(), entry))
+            .map_err(|error| decrypted_error(&self.configuration.current(), error))
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
         let gone = self.inner.delete(key, expected).await;
-        gone.map_err(|error| decrypted_error(&self.configuration, error))
+        gone.map_err(|error| decrypted_error(&self.configuration.current(), error))
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let inner = self.inner.watch(prefix, after)?;
-        if !self.configuration.concerns(prefix) {
-            return Ok(inner);
-        }
+        // The configuration may come to concern what it does not yet.
         Ok(Box::new(DecryptingWatch { inner, configuration: self.configuration.clone() }))
+    }
+
+    fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        let inner = self.inner.watch_scope(scope, after)?;
+        Ok(Box::new(DecryptingWatch { inner, configuration: self.configuration.clone() }))
+    }
+
+    /// The topic of an encrypted value is unknown: it belongs to all.
+    fn index_topics(&self, index: TopicIndex) {
+        self.inner.index_topics(index);
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
@@ -130,13 +202,13 @@ impl Store for Encrypted {
 /// A watch that decrypts values.
 struct DecryptingWatch {
     inner: Box<dyn Watch>,
-    configuration: Arc<Configuration>,
+    configuration: Encryption,
 }
 
 #[async_trait]
 impl Watch for DecryptingWatch {
     async fn next(&mut self) -> Option<Notice> {
-        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| decrypted(&self.configuration, entry));
+        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| decrypted(&self.configuration.current(), entry));
         Some(match self.inner.next().await? {
             Notice::Events(events) => {
                 let events = events.into_iter().map(|event| Event {
@@ -169,7 +241,7 @@ mod tests {
             "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{{name: a, \
              secret: {key}}}]}}}}]}}]"
         );
-        let store = Encrypted::new(inner.clone(), Configuration::parse(&text).unwrap());
+        let store = Encrypted::new(inner.clone(), Encryption::new(Configuration::parse(&text).unwrap()));
         let place = "/registry/secrets/default/s";
         let mut watch = store.watch("/registry/secrets/", store.revision()).unwrap();
         let stored = store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
@@ -184,5 +256,50 @@ mod tests {
             Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value[..], b"plain"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn keys_are_replaced_while_the_server_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let key = |letter: &str| letter.repeat(43) + "=";
+        let text = |keys: &[(&str, &str)]| {
+            let keys: Vec<String> =
+                keys.iter().map(|(name, letter)| format!("{{name: {name}, secret: {}}}", key(letter))).collect();
+            format!(
+                "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{}]}}}}]}}]",
+                keys.join(", ")
+            )
+        };
+        let encryption = Encryption::new(Configuration::parse(&text(&[("a", "A")])).unwrap());
+        let store = Encrypted::new(inner.clone(), encryption.clone());
+        let place = |name: &str| format!("/registry/secrets/default/{name}");
+        store.create(&place("old"), Bytes::from_static(b"old"), None).await.unwrap();
+        assert!(encryption.reload("nonsense").is_err());
+        encryption.reload(&text(&[("b", "E"), ("a", "A")])).unwrap();
+        store.create(&place("new"), Bytes::from_static(b"new"), None).await.unwrap();
+        assert!(inner.peek(&place("new")).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:b:"));
+        assert_eq!(&store.peek(&place("old")).unwrap().value[..], b"old");
+        assert_eq!(&store.peek(&place("new")).unwrap().value[..], b"new");
+    }
+
+    #[tokio::test]
+    async fn values_are_encrypted_with_keys_of_a_plugin() {
+        let plugin = super::super::kms::test_plugin::TestPlugin::start().await;
+        let directory = tempfile::tempdir().unwrap();
+        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let text = format!(
+            "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{kms: {{apiVersion: v2, name: \
+             vault, endpoint: '{}'}}}}, {{identity: {{}}}}]}}]",
+            plugin.endpoint()
+        );
+        let encryption = Encryption::new(Configuration::parse(&text).unwrap());
+        let store = Encrypted::new(inner.clone(), encryption.clone());
+        let place = "/registry/secrets/default/s";
+        store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
+        assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:kms:v2:vault:"));
+        assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
+        let again = Encrypted::new(inner, Encryption::new(Configuration::parse(&text).unwrap()));
+        assert_eq!(&again.peek(place).unwrap().value[..], b"plain", "after a restart");
     }
 }

@@ -1,0 +1,319 @@
+//! KMS v2: a plugin outside of this process holds the key that encrypts other keys. Values are encrypted with keys derived
+//! from a random seed, and the plugin encrypts the seed. The stored format is that of Kubernetes.
+
+mod client;
+mod envelope;
+#[cfg(test)]
+pub(super) mod test_plugin;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use prost::Message;
+use sha2::{Digest, Sha256};
+
+use client::{EncryptResponse, KmsClient};
+use envelope::{EncryptedObject, SEED_SIZE, SEED_SOURCE, Source};
+
+/// How often the plugin is asked for its status, while it is healthy and while it is not.
+const HEALTHY_INTERVAL: Duration = Duration::from_secs(60);
+const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(10);
+/// How long values are encrypted without the plugin confirming the key.
+const WRITE_PERIOD: Duration = Duration::from_secs(3 * 60);
+/// How long a failed decryption of a key is remembered: a plugin that hangs would otherwise hold every read.
+const FAILURE_PERIOD: Duration = Duration::from_secs(1);
+const MAX_CACHED_KEYS: usize = 4096;
+
+/// A KMS plugin and the keys it made or opened.
+pub struct KmsProvider {
+    pub name: String,
+    client: KmsClient,
+    writing: ArcSwapOption<WriteKey>,
+    opened: Mutex<HashMap<[u8; 32], Opened>>,
+    health: Mutex<Result<(), String>>,
+    polling: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// The key that encrypts new values.
+struct WriteKey {
+    key_id: String,
+    encrypted_seed: Vec<u8>,
+    annotations: BTreeMap<String, Vec<u8>>,
+    source: Source,
+    confirmed: Mutex<Instant>,
+}
+
+enum Opened {
+    Source(Source),
+    Failed(String, Instant),
+}
+
+impl std::fmt::Debug for KmsProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KmsProvider").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Drop for KmsProvider {
+    fn drop(&mut self) {
+        if let Some(polling) = self.polling.lock().take() {
+            polling.abort();
+        }
+    }
+}
+
+impl KmsProvider {
+    /// `endpoint` is `unix:///path`.
+    pub fn new(name: &str, endpoint: &str, timeout: Duration) -> Result<Arc<KmsProvider>, String> {
+        let provider = Arc::new(KmsProvider {
+            name: name.to_owned(),
+            client: KmsClient::new(endpoint, timeout)?,
+            writing: ArcSwapOption::empty(),
+            opened: Mutex::default(),
+            health: Mutex::new(Err("failed to get status: the plugin was not asked yet".to_owned())),
+            polling: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&provider);
+        let polling = provider.client.spawn(async move {
+            while let Some(provider) = weak.upgrade() {
+                let healthy = provider.poll().await;
+                drop(provider);
+                tokio::time::sleep(if healthy { HEALTHY_INTERVAL } else { UNHEALTHY_INTERVAL }).await;
+            }
+        });
+        *provider.polling.lock() = polling;
+        Ok(provider)
+    }
+
+    /// The start of stored values of this provider.
+    pub fn prefix(&self) -> Vec<u8> {
+        format!("k8s:enc:kms:v2:{}:", self.name).into_bytes()
+    }
+
+    /// Whether the plugin works, or why not.
+    pub fn health(&self) -> Result<(), String> {
+        self.health.lock().clone()
+    }
+
+    /// Asks the plugin for its status, and makes a new seed if its key has changed.
+    async fn poll(&self) -> bool {
+        let checked = self.check().await;
+        if let Err(error) = &checked {
+            tracing::warn!(provider = self.name, error, "the KMS plugin is unhealthy");
+        }
+        let is_healthy = checked.is_ok();
+        *self.health.lock() = checked;
+        is_healthy
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        let status = self.client.status().await.map_err(|error| format!("failed to get status: {error}"))?;
+        if status.healthz != "ok" {
+            return Err(format!("got unexpected healthz status: {}", status.healthz));
+        }
+        if !matches!(status.version.as_str(), "v2" | "v2beta1") {
+            return Err(format!("unsupported KMSv2 API version: {:?}", status.version));
+        }
+        envelope::check_key_id(&status.key_id)?;
+        match self.writing.load_full() {
+            Some(current) if current.key_id == status.key_id => *current.confirmed.lock() = Instant::now(),
+            _ => {
+                let key = self.new_key().await?;
+                if key.key_id != status.key_id {
+                    tracing::warn!(
+                        provider = self.name,
+                        "the KMS plugin encrypted with another key than its status names"
+                    );
+                }
+                self.writing.store(Some(Arc::new(key)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn new_key(&self) -> Result<WriteKey, String> {
+        let mut seed = vec![0; SEED_SIZE];
+        aws_lc_rs::rand::fill(&mut seed).map_err(|_| "no random bytes".to_owned())?;
+        let encrypted = self.client.encrypt(seed.clone()).await;
+        let EncryptResponse { ciphertext, key_id, annotations } =
+            encrypted.map_err(|error| format!("failed to encrypt DEK, error: {error}"))?;
+        let key = WriteKey {
+            key_id,
+            encrypted_seed: ciphertext,
+            annotations,
+            source: Source::seed(seed)?,
+            confirmed: Mutex::new(Instant::now()),
+        };
+        key.object(vec![0]).check()?;
+        Ok(key)
+    }
+
+    /// The value to store.
+    pub fn encrypt(&self, plain: &[u8], store_key: &str) -> Result<Vec<u8>, String> {
+        if self.writing.load().is_none() {
+            // The first write may come before the first status.
+            let failed = self.client.wait(self.check()).unwrap_or_else(Err).err();
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        let Some(key) = self.writing.load_full() else { return Err("the KMS plugin has no key".to_owned()) };
+        let confirmed = *key.confirmed.lock();
+        if confirmed.elapsed() > WRITE_PERIOD {
+            let hash = envelope::hash(&key.key_id);
+            return Err(format!("encryptedDEKSource with keyID hash {hash:?} expired"));
+        }
+        let object = key.object(key.source.encrypt(plain, store_key)?);
+        object.check()?;
+        Ok([self.prefix(), object.encode_to_vec()].concat())
+    }
+
+    /// The plain value of a stored one, without its prefix.
+    pub fn decrypt(&self, stored: &[u8], store_key: &str) -> Result<Vec<u8>, String> {
+        let object = EncryptedObject::decode(stored).map_err(|error| error.to_string())?;
+        object.check()?;
+        if let Some(key) = &*self.writing.load()
+            && key.encrypted_seed == object.encrypted_dek_source
+            && key.key_id == object.key_id
+        {
+            return key.source.decrypt(&object.encrypted_data, store_key);
+        }
+        let cache_key = cache_key(&object);
+        if let Some(opened) = self.opened.lock().get(&cache_key) {
+            match opened {
+                Opened::Source(source) => return source.decrypt(&object.encrypted_data, store_key),
+                Opened::Failed(error, until) if Instant::now() < *until => return Err(error.clone()),
+                Opened::Failed(..) => {}
+            }
+        }
+        let opened = self.open(&object);
+        let outcome = match &opened {
+            Ok(source) => source.decrypt(&object.encrypted_data, store_key),
+            Err(error) => Err(error.clone()),
+        };
+        let mut cache = self.opened.lock();
+        if cache.len() >= MAX_CACHED_KEYS {
+            cache.clear();
+        }
+        cache.insert(
+            cache_key,
+            match opened {
+                Ok(source) => Opened::Source(source),
+                Err(error) => Opened::Failed(error, Instant::now() + FAILURE_PERIOD),
+            },
+        );
+        outcome
+    }
+
+    /// Has the plugin decrypt the key of a value.
+    fn open(&self, object: &EncryptedObject) -> Result<Source, String> {
+        let decrypting =
+            self.client.decrypt(object.encrypted_dek_source.clone(), object.key_id.clone(), object.annotations.clone());
+        let key = self.client.wait(decrypting).unwrap_or_else(Err);
+        let key = key.map_err(|error| format!("failed to decrypt DEK, error: {error}"))?;
+        if object.source_type == SEED_SOURCE { Source::seed(key) } else { Source::key(key) }
+    }
+}
+
+impl WriteKey {
+    fn object(&self, encrypted_data: Vec<u8>) -> EncryptedObject {
+        EncryptedObject {
+            encrypted_data,
+            key_id: self.key_id.clone(),
+            encrypted_dek_source: self.encrypted_seed.clone(),
+            annotations: self.annotations.clone(),
+            source_type: SEED_SOURCE,
+        }
+    }
+}
+
+fn cache_key(object: &EncryptedObject) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_be_bytes());
+        hash.update(bytes);
+    };
+    part(&object.source_type.to_be_bytes());
+    part(&object.encrypted_dek_source);
+    part(object.key_id.as_bytes());
+    for (key, value) in &object.annotations {
+        part(key.as_bytes());
+        part(value);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_plugin::TestPlugin;
+    use super::*;
+
+    const KEY: &str = "/registry/secrets/default/s";
+
+    async fn healthy(provider: &KmsProvider) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while provider.health().is_err() {
+            assert!(Instant::now() < deadline, "{:?}", provider.health());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn values_are_encrypted_by_way_of_a_plugin() {
+        let plugin = TestPlugin::start().await;
+        let provider = KmsProvider::new("vault", &plugin.endpoint(), Duration::from_secs(3)).unwrap();
+        healthy(&provider).await;
+        let stored = provider.encrypt(b"plain", KEY).unwrap();
+        assert!(stored.starts_with(b"k8s:enc:kms:v2:vault:") && !stored.windows(5).any(|part| part == b"plain"));
+        let body = &stored[provider.prefix().len()..];
+        assert_eq!(provider.decrypt(body, KEY).unwrap(), b"plain");
+        assert!(provider.decrypt(body, "/registry/secrets/default/other").is_err(), "bound to its place");
+        assert_ne!(provider.encrypt(b"plain", KEY).unwrap(), stored);
+
+        // Another server, which has to ask the plugin once for all values of the key.
+        let other = KmsProvider::new("vault", &plugin.endpoint(), Duration::from_secs(3)).unwrap();
+        healthy(&other).await;
+        let before = plugin.decryptions();
+        for _ in 0..10 {
+            assert_eq!(other.decrypt(body, KEY).unwrap(), b"plain");
+        }
+        assert_eq!(plugin.decryptions() - before, 1);
+
+        // A rotated key.
+        plugin.rotate("k2");
+        assert!(other.poll().await);
+        let rotated = other.encrypt(b"plain", KEY).unwrap();
+        let object = EncryptedObject::decode(&rotated[other.prefix().len()..]).unwrap();
+        assert_eq!((object.key_id.as_str(), object.source_type), ("k2", SEED_SOURCE));
+        assert_eq!(provider.decrypt(&rotated[provider.prefix().len()..], KEY).unwrap(), b"plain");
+        assert_eq!(other.decrypt(body, KEY).unwrap(), b"plain", "old values stay readable");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_fails_or_is_absent_is_reported_and_opens_nothing() {
+        let plugin = TestPlugin::start().await;
+        let provider = KmsProvider::new("vault", &plugin.endpoint(), Duration::from_secs(1)).unwrap();
+        healthy(&provider).await;
+        let stored = provider.encrypt(b"plain", KEY).unwrap();
+        plugin.set_health("sealed");
+        assert!(!provider.poll().await);
+        assert_eq!(provider.health(), Err("got unexpected healthz status: sealed".to_owned()));
+        let directory = tempfile::tempdir().unwrap();
+        let nowhere = format!("unix://{}/none.sock", directory.path().display());
+        let lost = KmsProvider::new("vault", &nowhere, Duration::from_millis(200)).unwrap();
+        let started = Instant::now();
+        for _ in 0..100 {
+            let error = lost.decrypt(&stored[lost.prefix().len()..], KEY).unwrap_err();
+            assert!(error.starts_with("failed to decrypt DEK"), "{error}");
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "failures are remembered");
+        assert!(lost.encrypt(b"plain", KEY).is_err());
+        for nonsense in [&b""[..], b"nonsense", &[0x0a, 0x01]] {
+            assert!(provider.decrypt(nonsense, KEY).is_err());
+        }
+        assert!(KmsProvider::new("x", "http://a", Duration::from_secs(1)).is_err());
+    }
+}
