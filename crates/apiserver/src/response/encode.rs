@@ -1,26 +1,17 @@
-//! Encodes objects and lists in the negotiated representation.
+//! Encodes objects in the negotiated representation.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use http::Response;
-use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::protobuf;
 use knarr_api::status::Status;
-use knarr_store::Entry;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::table::{self, IncludeObject};
 use super::yaml;
 use super::{Body, with_type};
 use crate::kinds::Resource;
-use crate::persist::list::Listed;
 use crate::persist::{Outcome, convert, stored};
 use crate::route::accept::{Encoding, Format, Shape};
 use crate::state::ApiServer;
-
-/// Lists are sent in chunks of about this size, so that the first is sent while the next is encoded.
-const CHUNK_SIZE: usize = 256 * 1024;
 
 /// A response with one object of a resource.
 pub fn object(
@@ -69,12 +60,12 @@ pub async fn written(
     object(resource, &outcome, code, format, include)
 }
 
-fn not_acceptable(text: String) -> Status {
+pub(super) fn not_acceptable(text: String) -> Status {
     Status::new(406, "NotAcceptable", text)
 }
 
 /// The name of the type of objects in messages.
-fn type_of(resource: &Resource, suffix: &str) -> String {
+pub(super) fn type_of(resource: &Resource, suffix: &str) -> String {
     match resource.kind.group.as_str() {
         _ if resource.custom.is_some() => format!("*unstructured.Unstructured{suffix}"),
         "" | "events.k8s.io" => format!("*core.{}{suffix}", resource.kind.kind),
@@ -125,156 +116,4 @@ fn ordered(value: &Value) -> Vec<u8> {
 /// A response with any object that names its kind.
 pub fn value(value: &Value, code: u16, format: &Format) -> Response<Body> {
     with_type(code, format.media_type(), Body::full(served_bytes(value, format)))
-}
-
-/// A response with a list of objects.
-pub fn list(
-    resource: &Arc<Resource>,
-    listed: Listed,
-    format: &Format,
-    include: IncludeObject,
-) -> Result<Response<Body>, Status> {
-    let mut metadata = list_metadata(&listed);
-    if resource.custom.is_some() && format.shape == Shape::Whole {
-        // Kubernetes holds lists of custom resources as maps, which always print this field.
-        metadata["continue"] = listed.continue_token.as_str().into();
-    }
-    match (format.shape, format.encoding) {
-        (Shape::Whole, Encoding::Json) if !format.pretty => plain_list(resource, listed, &metadata),
-        (Shape::Whole, Encoding::Protobuf) => protobuf_list(resource, &listed, &metadata),
-        (Shape::Whole, _) => {
-            let mut items = Vec::with_capacity(listed.entries.len());
-            for entry in &listed.entries {
-                let mut item = stored::parse_served(resource, entry)?;
-                if let Some(fields) = item.as_object_mut().filter(|_| !resource.kind.custom) {
-                    fields.remove("kind");
-                    fields.remove("apiVersion");
-                }
-                items.push(item);
-            }
-            let list = json!({
-                "kind": resource.kind.list_kind, "apiVersion": resource.kind.api_version(), "metadata": metadata, "items": items,
-            });
-            Ok(value(&list, 200, format))
-        }
-        (Shape::Partial, _) => Err(not_acceptable(format!(
-            "you requested PartialObjectMetadata, but the requested object is a list ({})",
-            type_of(resource, "List")
-        ))),
-        (Shape::PartialList, _) => {
-            let mut items = Vec::with_capacity(listed.entries.len());
-            for entry in &listed.entries {
-                items.push(table::partial(resource, &stored::parse_served(resource, entry)?, format.meta_version));
-            }
-            let list = json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),
-                // An empty list is printed as a nil slice of Go.
-                "metadata": metadata, "items": if items.is_empty() { Value::Null } else { items.into() },
-            });
-            Ok(value(&list, 200, format))
-        }
-        (Shape::Table, _) => {
-            let mut objects = Vec::with_capacity(listed.entries.len());
-            for entry in &listed.entries {
-                objects.push(stored::parse_served(resource, entry)?);
-            }
-            let table = table::Tables::new(resource, format.meta_version, include).of(metadata, objects);
-            Ok(value(&table, 200, format))
-        }
-    }
-}
-
-fn list_metadata(listed: &Listed) -> Value {
-    let mut metadata = Map::new();
-    metadata.insert("resourceVersion".to_owned(), listed.revision.to_string().into());
-    if !listed.continue_token.is_empty() {
-        metadata.insert("continue".to_owned(), listed.continue_token.as_str().into());
-    }
-    if let Some(remaining) = listed.remaining {
-        metadata.insert("remainingItemCount".to_owned(), remaining.into());
-    }
-    Value::Object(metadata)
-}
-
-/// Joins stored bytes without parsing them. Entries stored in the served version are joined chunk by chunk, while the list
-/// is sent.
-fn plain_list(resource: &Arc<Resource>, listed: Listed, metadata: &Value) -> Result<Response<Body>, Status> {
-    let kind = &resource.kind;
-    let head = format!(
-        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
-        json!(kind.list_kind),
-        json!(kind.api_version())
-    );
-    let lengths: Option<usize> = listed.entries.iter().map(|entry| stored::item_length(resource, entry)).sum();
-    let Some(items) = lengths else {
-        let mut whole = head.into_bytes();
-        for (at, entry) in listed.entries.iter().enumerate() {
-            if at > 0 {
-                whole.push(b',');
-            }
-            stored::append_item(&mut whole, resource, entry)?;
-        }
-        whole.extend_from_slice(LIST_END);
-        return Ok(with_type(200, Format::JSON.media_type(), Body::full(whole)));
-    };
-    let remaining = head.len() + items + listed.entries.len().saturating_sub(1) + LIST_END.len();
-    let chunks =
-        ListChunks { resource: resource.clone(), entries: listed.entries.into_iter(), next: Some(head), first: true };
-    Ok(with_type(200, Format::JSON.media_type(), Body::Lazy { chunks: Box::new(chunks), remaining }))
-}
-
-const LIST_END: &[u8] = b"]}\n";
-
-/// A list that is encoded while it is sent.
-struct ListChunks {
-    resource: Arc<Resource>,
-    entries: std::vec::IntoIter<Arc<Entry>>,
-    /// The bytes before the next items; `None` after the end.
-    next: Option<String>,
-    first: bool,
-}
-
-impl Iterator for ListChunks {
-    type Item = Bytes;
-
-    fn next(&mut self) -> Option<Bytes> {
-        let head = self.next.take()?;
-        let mut chunk = Vec::with_capacity(CHUNK_SIZE + 8 * 1024);
-        chunk.extend_from_slice(head.as_bytes());
-        for entry in self.entries.by_ref() {
-            if !std::mem::take(&mut self.first) {
-                chunk.push(b',');
-            }
-            // Cannot fail: entries of known length need no parsing.
-            let _ = stored::append_item(&mut chunk, &self.resource, &entry);
-            if chunk.len() >= CHUNK_SIZE {
-                self.next = Some(String::new());
-                return Some(chunk.into());
-            }
-        }
-        chunk.extend_from_slice(LIST_END);
-        Some(chunk.into())
-    }
-}
-
-fn protobuf_list(resource: &Resource, listed: &Listed, metadata: &Value) -> Result<Response<Body>, Status> {
-    let kind = resource.kind.group_version_kind();
-    let mut items = Vec::with_capacity(listed.entries.len());
-    for entry in &listed.entries {
-        let object = stored::parse_served(resource, entry)?;
-        items.push(encode_message(&kind, &object)?);
-    }
-    let lengths = items.iter().map(Vec::len);
-    let mut bytes = protobuf::list_prefix(&kind.api_version(), &resource.kind.list_kind, metadata, lengths)
-        .map_err(Status::internal)?;
-    for item in &items {
-        bytes.extend_from_slice(&protobuf::list_item_prefix(item.len()));
-        bytes.extend_from_slice(item);
-    }
-    bytes.extend_from_slice(protobuf::list_suffix());
-    Ok(with_type(200, crate::route::accept::PROTOBUF, Body::full(bytes)))
-}
-
-fn encode_message(kind: &GroupVersionKind, object: &Value) -> Result<Vec<u8>, Status> {
-    protobuf::encode_message(kind, object).map_err(Status::internal)
 }

@@ -2,14 +2,21 @@
 
 mod body;
 mod encode;
+pub mod encoder_pool;
 mod gzip;
+mod held;
+mod list;
+mod produced;
+mod protobuf_list;
 pub mod table;
 mod yaml;
 mod yaml_text;
 
-pub use body::Body;
-pub use encode::{list, object, served_bytes, value, written};
+pub use body::{Body, BodyError};
+pub use encode::{object, served_bytes, value, written};
 pub use gzip::compress;
+pub use held::hold;
+pub use list::list;
 pub use table::{IncludeObject, Tables, partial, serves_stored_metadata};
 
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -51,6 +58,16 @@ pub fn failure(status: &Status, format: &Format) -> Response<Body> {
 /// A plain text.
 pub fn text(code: u16, text: impl Into<String>) -> Response<Body> {
     with_type(code, "text/plain; charset=utf-8", Body::full(text.into()))
+}
+
+/// The response to a request that failed before anything was known of its format.
+pub fn internal_error(parts: &http::request::Parts, error: &dyn std::fmt::Display) -> Response<Body> {
+    let uri = parts.uri.path_and_query().map_or("", |uri| uri.as_str());
+    let message = format!("Internal Server Error: {uri:?}: {error}\n");
+    let escaped = message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut response = text(500, escaped);
+    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// The response to paths that nothing serves.

@@ -50,10 +50,19 @@ impl<'a> Tables<'a> {
 
     /// A table with one row per object.
     pub fn of(&self, metadata: Value, objects: impl IntoIterator<Item = Value>) -> Value {
-        self.with_cells(metadata, objects, |object| match &self.resource.custom {
+        self.with_cells(metadata, objects, |object| self.cells(object))
+    }
+
+    /// One row.
+    pub fn row_of(&self, object: Value) -> Value {
+        self.row(self.cells(&object), object)
+    }
+
+    fn cells(&self, object: &Value) -> Vec<Value> {
+        match &self.resource.custom {
             Some(custom) => custom.cells(object, self.now),
             None => self.resource.rules.cells(object, self.now),
-        })
+        }
     }
 
     /// Like `of`, with cells from the caller.

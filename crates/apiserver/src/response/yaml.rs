@@ -20,6 +20,16 @@ pub fn write(value: &Value) -> String {
     out
 }
 
+/// Writes one element of a list at the top of a document or below one of its keys.
+pub fn write_item(item: Value) -> String {
+    write(&Value::Array(vec![item]))
+}
+
+/// Whether a key comes before another in a document.
+pub fn comes_before(key: &str, other: &str) -> bool {
+    natural_order(key, other) == Ordering::Less
+}
+
 /// Writes a non-empty map or list, one entry per line.
 fn block(out: &mut String, value: &Value, depth: usize) {
     match value {

@@ -14,6 +14,7 @@ use crate::response::{IncludeObject, Tables, partial, serves_stored_metadata};
 use crate::route::accept::{Encoding, Format, Shape};
 
 /// Encodes watch events in one representation.
+#[derive(Clone)]
 pub struct Events {
     pub resource: Arc<Resource>,
     pub selection: Selection,
@@ -42,8 +43,23 @@ impl Events {
         }
     }
 
-    /// Appends an object that existed when the watch started.
+    /// Whether changes of nothing but heartbeats are left out.
+    pub fn omits_heartbeats(&self) -> bool {
+        self.format.omits_heartbeats && self.resource.is("", "nodes")
+    }
+
+    /// Whether objects have to be parsed before they are sent.
+    pub fn is_costly(&self) -> bool {
+        !(self.format.is_plain() || self.format.trim().is_some())
+            || !self.selection.is_everything()
+            || !self.resource.is_stored_version()
+    }
+
+    /// Appends an object that existed when the watch started, if it is selected.
     pub fn append_initial(&mut self, out: &mut Vec<u8>, entry: &Entry) -> Result<(), Status> {
+        if !self.selection.matches(&self.resource, entry) {
+            return Ok(());
+        }
         self.append_entry(out, "ADDED", entry, entry.revision)
     }
 

@@ -1,8 +1,12 @@
 //! Watches: the changes of a resource, in order, as one long response.
 
 mod events;
+mod initial;
+mod metrics;
 mod stream;
 pub mod websocket;
+
+pub use metrics::FAMILIES;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +24,7 @@ use crate::route::accept::{Encoding, Format};
 use crate::route::options::ListOptions;
 use crate::state::ApiServer;
 use events::Events;
+use metrics::MeasuredWatch;
 use stream::{Start, Stream};
 
 /// A watch without a timeout lasts for this many seconds, and up to twice as long.
@@ -56,6 +61,9 @@ pub async fn serve(
         initial: options.send_initial_events,
         bookmarks: options.bookmarks,
         lifetime: lifetime(options.timeout),
+        permit: request.permit.take(),
+        counted: server.fairness.watches().count(target),
+        measured: MeasuredWatch::start(resource, target),
     };
     let stream = Stream::open(server.clone(), events, start).await;
     if websocket::is_requested(&request.parts.headers) {

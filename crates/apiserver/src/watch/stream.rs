@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use knarr_api::status::Status;
-use knarr_store::{Error, Notice, Range, Watch};
+use knarr_store::{Error, Event, Notice, Range, Scope, Watch};
 use tokio::time::{Instant, Sleep};
 
 use super::events::Events;
-use crate::persist::{convert, store_error, too_large};
+use super::initial::{Initial, Remaining};
+use super::metrics::MeasuredWatch;
+use crate::fairness::{CountedWatch, Permit};
+use crate::persist::time_slice::TimeSlice;
+use crate::persist::{convert, store_error, too_large, topic};
+use crate::response::encoder_pool;
 use crate::state::ApiServer;
 
 /// How often a watcher that requested bookmarks gets one.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a watch waits for a revision that this server has not reached yet.
 const REVISION_TIMEOUT: Duration = Duration::from_secs(3);
-/// The initial objects are sent in chunks of about this size.
-const CHUNK_SIZE: usize = 256 * 1024;
+/// Initial objects and changes are sent in chunks of about this size.
+const CHUNK_SIZE: usize = 64 * 1024;
 
 /// Where a watch starts and when it ends.
 pub struct Start {
@@ -28,6 +33,19 @@ pub struct Start {
     pub initial: Option<bool>,
     pub bookmarks: bool,
     pub lifetime: Duration,
+    /// The seats that the watch occupies until its initial objects are sent.
+    pub permit: Option<Permit>,
+    /// Counts the watch while it is open.
+    pub counted: Option<CountedWatch>,
+    pub measured: MeasuredWatch,
+}
+
+/// Where a watch starts.
+struct StartPoint {
+    namespace: String,
+    revision: Option<u64>,
+    initial: Option<bool>,
+    bookmarks: bool,
 }
 
 /// A running watch.
@@ -35,8 +53,14 @@ pub struct Stream {
     server: Arc<ApiServer>,
     events: Events,
     watch: Option<Box<dyn Watch>>,
-    /// Chunks to be sent before changes.
-    pending: std::collections::VecDeque<Bytes>,
+    /// A chunk to be sent before anything else.
+    pending: Option<Bytes>,
+    /// Objects to be sent before changes.
+    initial: Option<Initial>,
+    /// Changes that did not fit into the last chunk.
+    changes: std::vec::IntoIter<Event>,
+    _counted: Option<CountedWatch>,
+    measured: MeasuredWatch,
     bookmark: Option<Pin<Box<Sleep>>>,
     bookmarked: u64,
     end: Pin<Box<Sleep>>,
@@ -47,27 +71,34 @@ impl Stream {
     /// Starts a watch. An error at its start becomes its only event.
     pub async fn open(server: Arc<ApiServer>, events: Events, start: Start) -> Stream {
         let stopping = server.stopping.clone();
+        let Start { namespace, revision, initial, bookmarks, lifetime, permit, counted, measured } = start;
         let mut stream = Stream {
             events,
             watch: None,
-            pending: std::collections::VecDeque::new(),
-            bookmark: start.bookmarks.then(|| Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL))),
+            pending: None,
+            initial: None,
+            changes: Vec::new().into_iter(),
+            _counted: counted,
+            measured,
+            bookmark: bookmarks.then(|| Box::pin(tokio::time::sleep(BOOKMARK_INTERVAL))),
             bookmarked: 0,
-            end: Box::pin(tokio::time::sleep(start.lifetime)),
+            end: Box::pin(tokio::time::sleep(lifetime)),
             stopping,
             server,
         };
-        if let Err(status) = stream.start(&start).await {
+        let from = StartPoint { namespace, revision, initial, bookmarks };
+        if let Err(status) = stream.start(from, permit).await {
             let mut chunk = Vec::new();
             stream.events.append_error(&mut chunk, &status);
-            stream.pending = [Bytes::from(chunk)].into();
+            stream.pending = Some(chunk.into());
             stream.watch = None;
         }
         stream
     }
 
-    async fn start(&mut self, start: &Start) -> Result<(), Status> {
-        let prefix = self.prefix(start);
+    async fn start(&mut self, start: StartPoint, permit: Option<Permit>) -> Result<(), Status> {
+        let key = self.key(&start);
+        let scope = self.scope(&key);
         let from_state = start.initial.unwrap_or(matches!(start.revision, None | Some(0)));
         let store = self.server.store.clone();
         if from_state {
@@ -75,38 +106,27 @@ impl Stream {
                 None => drop(store.sync().await.map_err(store_error)?),
                 Some(revision) => store.reach(revision, REVISION_TIMEOUT).await.map_err(store_error)?,
             }
-            let page = store.peek_range(&Range { prefix: &prefix, ..Range::default() }).map_err(store_error)?;
-            let mut chunk = Vec::new();
-            let entries = convert::entries(&self.server, &self.events.resource, page.entries).await?;
-            for entry in &entries {
-                if self.events.selection.matches(&self.events.resource, entry) {
-                    self.events.append_initial(&mut chunk, entry)?;
-                    if chunk.len() >= CHUNK_SIZE {
-                        self.pending.push_back(std::mem::take(&mut chunk).into());
-                    }
-                }
-            }
-            if start.initial == Some(true) && start.bookmarks {
-                self.events.append_bookmark(&mut chunk, page.revision, true);
-                self.bookmarked = page.revision;
-            }
-            if !chunk.is_empty() {
-                self.pending.push_back(chunk.into());
-            }
-            self.watch = Some(store.watch(&prefix, page.revision).map_err(store_error)?);
+            let topic = topic::of(&self.events.resource, &self.events.selection);
+            let range = Range { prefix: scope.prefix(), topic, ..Range::default() };
+            let page = store.peek_range(&range).map_err(store_error)?;
+            self.watch = Some(store.watch_scope(scope, page.revision).map_err(store_error)?);
+            let entries = convert::entries(&self.server, &self.events.resource, page.entries).await?.into_iter();
+            let bookmark = (start.initial == Some(true) && start.bookmarks).then_some(page.revision);
+            self.bookmarked = bookmark.unwrap_or(self.bookmarked);
+            self.initial = Some(Initial::new(Remaining { entries, bookmark }, permit));
             return Ok(());
         }
         let revision = match start.revision {
             Some(revision) if revision > 0 => revision,
             _ => store.sync().await.map_err(store_error)?,
         };
-        let opened = match store.watch(&prefix, revision) {
+        let opened = match store.watch_scope(scope, revision) {
             Err(Error::Future { .. }) => {
                 match store.reach(revision, REVISION_TIMEOUT).await {
                     Err(Error::Future { requested, newest }) => return Err(too_large(requested, newest)),
                     reached => reached.map_err(store_error)?,
                 }
-                store.watch(&prefix, revision)
+                store.watch_scope(scope, revision)
             }
             opened => opened,
         };
@@ -114,8 +134,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The key of one object is also a prefix of longer names, which the selection leaves out.
-    fn prefix(&self, start: &Start) -> String {
+    /// The key of the one object that can be selected, or the prefix of all.
+    fn key(&self, start: &StartPoint) -> String {
         let resource = &self.events.resource;
         match self.events.selection.name() {
             Some(name) if !resource.kind.namespaced || !start.namespace.is_empty() => {
@@ -125,7 +145,17 @@ impl Stream {
         }
     }
 
-    /// The watch as chunks of a body. All available events go into one chunk.
+    /// The changes that can be selected. The selection leaves out others that come with them.
+    fn scope<'s>(&'s self, key: &'s str) -> Scope<'s> {
+        match topic::of(&self.events.resource, &self.events.selection) {
+            Some(topic) if key.ends_with('/') => Scope::Topic { prefix: key, topic },
+            _ if self.events.omits_heartbeats() => Scope::Distinct(key),
+            _ if key.ends_with('/') => Scope::Prefix(key),
+            _ => Scope::Key(key),
+        }
+    }
+
+    /// The watch as chunks of a body.
     pub fn into_chunks(self) -> impl futures::Stream<Item = Bytes> + Send {
         futures::stream::unfold(self, |mut stream| async move { stream.next().await.map(|chunk| (chunk, stream)) })
     }
@@ -133,8 +163,20 @@ impl Stream {
     /// Waits for the next chunk; `None` at the end of the watch.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(chunk) = self.pending.pop_front() {
+            if let Some(chunk) = self.pending.take() {
                 return Some(chunk);
+            }
+            if let Some(initial) = self.initial.take() {
+                // A client that took too long has to start again.
+                match self.next_initial(initial.take()?, initial).await {
+                    chunk if chunk.is_empty() => continue,
+                    chunk => return Some(chunk),
+                }
+            }
+            let mut chunk = Vec::new();
+            self.append_changes(&mut chunk).await;
+            if !chunk.is_empty() {
+                return Some(chunk.into());
             }
             let watch = self.watch.as_mut()?;
             let bookmark = async {
@@ -156,7 +198,6 @@ impl Stream {
                 }
                 _ = self.stopping.wait_for(|stopping| *stopping) => return None,
             };
-            let mut chunk = Vec::new();
             let notice = match notice {
                 Notice::Events(events) => {
                     let converted = convert::events(&self.server, &self.events.resource, events).await;
@@ -164,12 +205,12 @@ impl Stream {
                 }
                 other => Ok(other),
             };
+            let mut chunk = Vec::new();
             match notice {
-                Ok(notice) => self.append_notice(notice, &mut chunk),
-                Err(status) => {
-                    self.events.append_error(&mut chunk, &status);
-                    self.watch = None;
-                }
+                Ok(Notice::Events(events)) => self.changes = events.into_iter(),
+                Ok(Notice::Progress(revision)) => self.append_progress(revision, &mut chunk),
+                Ok(Notice::Compacted) => self.fail(&Status::expired("too old resource version"), &mut chunk),
+                Err(status) => self.fail(&status, &mut chunk),
             }
             if !chunk.is_empty() {
                 return Some(chunk.into());
@@ -177,27 +218,82 @@ impl Stream {
         }
     }
 
-    fn append_notice(&mut self, notice: Notice, chunk: &mut Vec<u8>) {
-        match notice {
-            Notice::Events(events) => {
-                for event in &events {
-                    if let Err(status) = self.events.append(chunk, event) {
-                        self.events.append_error(chunk, &status);
-                        self.watch = None;
-                        return;
-                    }
-                }
+    /// Encodes the next chunk of initial objects. What is left is kept for the next call.
+    async fn next_initial(&mut self, mut remaining: Remaining, initial: Initial) -> Bytes {
+        let mut chunk = Vec::new();
+        if self.events.is_costly() {
+            let mut events = self.events.clone();
+            let encoding = encoder_pool::run(move || {
+                let result = append_some(&mut events, &mut chunk, &mut remaining);
+                (events, chunk, remaining, result)
+            });
+            let Ok((events, encoded, left, result)) = encoding.await else {
+                let mut chunk = Vec::new();
+                self.fail(&Status::internal("the encoder failed"), &mut chunk);
+                return chunk.into();
+            };
+            (self.events, chunk, remaining) = (events, encoded, left);
+            if let Err(status) = result {
+                self.fail(&status, &mut chunk);
+                return chunk.into();
             }
-            Notice::Progress(revision) => {
-                if self.bookmark.is_some() && revision > self.bookmarked {
-                    self.bookmarked = revision;
-                    self.events.append_bookmark(chunk, revision, false);
+        } else {
+            let mut slice = TimeSlice::start();
+            while chunk.len() < CHUNK_SIZE
+                && let Some(entry) = remaining.entries.next()
+            {
+                if let Err(status) = self.events.append_initial(&mut chunk, &entry) {
+                    self.fail(&status, &mut chunk);
+                    return chunk.into();
                 }
-            }
-            Notice::Compacted => {
-                self.events.append_error(chunk, &Status::expired("too old resource version"));
-                self.watch = None;
+                slice.check().await;
             }
         }
+        if remaining.entries.len() > 0 {
+            initial.put(remaining);
+            self.initial = Some(initial);
+        } else if let Some(revision) = remaining.bookmark {
+            self.events.append_bookmark(&mut chunk, revision, true);
+            self.measured.initial_sent();
+        }
+        chunk.into()
     }
+
+    /// Appends changes up to the size of a chunk.
+    async fn append_changes(&mut self, chunk: &mut Vec<u8>) {
+        let mut slice = TimeSlice::start();
+        while chunk.len() < CHUNK_SIZE
+            && let Some(event) = self.changes.next()
+        {
+            if let Err(status) = self.events.append(chunk, &event) {
+                self.changes = Vec::new().into_iter();
+                self.fail(&status, chunk);
+                return;
+            }
+            slice.check().await;
+        }
+    }
+
+    fn append_progress(&mut self, revision: u64, chunk: &mut Vec<u8>) {
+        if self.bookmark.is_some() && revision > self.bookmarked {
+            self.bookmarked = revision;
+            self.events.append_bookmark(chunk, revision, false);
+        }
+    }
+
+    /// Ends the watch with an error.
+    fn fail(&mut self, status: &Status, chunk: &mut Vec<u8>) {
+        self.events.append_error(chunk, status);
+        self.watch = None;
+    }
+}
+
+/// Appends initial objects up to the size of a chunk.
+fn append_some(events: &mut Events, chunk: &mut Vec<u8>, remaining: &mut Remaining) -> Result<(), Status> {
+    while chunk.len() < CHUNK_SIZE
+        && let Some(entry) = remaining.entries.next()
+    {
+        events.append_initial(chunk, &entry)?;
+    }
+    Ok(())
 }

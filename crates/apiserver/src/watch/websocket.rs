@@ -75,7 +75,7 @@ fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<R
         .extensions
         .remove::<hyper::upgrade::OnUpgrade>()
         .ok_or_else(|| Status::bad_request("the connection cannot be upgraded"))?;
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         match upgrade.await {
             Ok(connection) => send(TokioIo::new(connection), messages).await,
             Err(error) => tracing::debug!(%error, "cannot upgrade a WebSocket connection"),
