@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use jiff::Timestamp;
 
+use crate::fairness::Permit;
 use crate::request::{StageTimes, User};
 use crate::route::query::Query;
 use crate::route::target::Routed;
@@ -17,4 +18,6 @@ pub struct AuthorizedRequest<'a> {
     pub query: &'a Query,
     pub now: Timestamp,
     pub stage_times: StageTimes,
+    /// The seats that the request occupies until its response is sent. A watch takes them, and releases them earlier.
+    pub permit: &'a mut Option<Permit>,
 }

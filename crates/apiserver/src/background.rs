@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use knarr_store::{Entry, Notice, Range, Retention};
+use knarr_supervisor::Supervisor;
 use serde_json::Value;
-use tokio::task::JoinHandle;
 
 use crate::authorize::POD_FIELDS;
 use crate::kinds::Resource;
@@ -19,17 +20,26 @@ const HISTORY_BYTES: usize = 256 * 1024 * 1024;
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
-/// Starts the background tasks, which end when the server stops.
-pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
-    let mut tasks = vec![
-        tokio::spawn(compact(server.clone())),
-        tokio::spawn(repair(server.clone())),
-        tokio::spawn(crate::custom::run_definition_controller(server.clone())),
-        tokio::spawn(crate::admit::policy::sync_type_checks(server.clone())),
-        tokio::spawn(crate::aggregate::run_availability_controller(server.clone())),
-        tokio::spawn(crate::fairness::run(server.clone())),
-        tokio::spawn(crate::authenticate::record_token_uses(server.clone())),
-    ];
+/// Names of components that health checks refer to.
+pub const REPAIR: &str = "service-ip-repair";
+pub const DEFINITIONS: &str = "custom-resource-definitions";
+pub const AVAILABILITY: &str = "apiservice-availability";
+pub const FAIRNESS: &str = "priority-and-fairness";
+pub const TOKEN_USES: &str = "token-use-recorder";
+
+/// Starts the background components, which return when the server stops.
+pub fn run(server: &Arc<ApiServer>, supervisor: &Supervisor) {
+    let start = |name: &'static str, run: fn(Arc<ApiServer>) -> BoxFuture<'static, ()>| {
+        let server = server.clone();
+        supervisor.restart(name, move || run(server.clone()));
+    };
+    start("store-compaction", |server| Box::pin(compact(server)));
+    start(REPAIR, |server| Box::pin(repair(server)));
+    start(DEFINITIONS, |server| Box::pin(crate::custom::run_definition_controller(server)));
+    start("policy-type-checks", |server| Box::pin(crate::admit::policy::sync_type_checks(server)));
+    start(AVAILABILITY, |server| Box::pin(crate::aggregate::run_availability_controller(server)));
+    start(FAIRNESS, |server| Box::pin(crate::fairness::run(server)));
+    start(TOKEN_USES, |server| Box::pin(crate::authenticate::record_token_uses(server)));
     type Changed = fn(&ApiServer, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
         ("", "pods", |server, old, new| server.security.node_graph.pod_changed(old, new)),
@@ -40,9 +50,9 @@ pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
         ("resource.k8s.io", "resourceslices", |server, old, new| server.security.node_graph.slice_changed(old, new)),
     ];
     for (group, plural, changed) in watched {
-        tasks.push(tokio::spawn(watch(server.clone(), group, plural, changed)));
+        let server = server.clone();
+        supervisor.restart(format!("node-authorizer/{plural}"), move || watch(server.clone(), group, plural, changed));
     }
-    tasks
 }
 
 /// Compacts history that no watch may start from.

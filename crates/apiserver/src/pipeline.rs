@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
+use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -16,16 +16,15 @@ use jiff::Timestamp;
 use knarr_api::status::Status;
 
 use crate::audit::Record;
-use crate::authenticate::{impersonate, user_of_headers};
-use crate::authorize::{Decision, forbidden};
+use crate::authorize::{Decision, refusal};
 use crate::authorized_request::AuthorizedRequest;
-use crate::fairness::Class;
+use crate::fairness::{Class, Permit, Refused};
 use crate::request::{ANONYMOUS, Sender, StageTimes, Target, User};
 use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
 use crate::route::target::{self, Routed};
 use crate::state::ApiServer;
-use crate::{aggregate, deadline, endpoint, resource_handler};
+use crate::{aggregate, deadline, endpoint, panics, resource_handler, ui, warnings};
 
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -40,6 +39,15 @@ const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prio
 /// A warning about the token that came with a request.
 #[derive(Clone, Copy)]
 struct TokenWarning(&'static str);
+
+/// A request before its sender is known.
+struct Arrival<'a> {
+    query: &'a Query,
+    routed: &'a Routed,
+    sender: &'a Sender,
+    received: Instant,
+    timeout: Option<Duration>,
+}
 
 impl ApiServer {
     /// Handles one request.
@@ -59,12 +67,22 @@ impl ApiServer {
             self.telemetry.metrics.start_request(&routed.target, resource.map(|resource| &*resource.kind))
         };
         let mut record = Record::start(self.telemetry.audit.get(), &parts, &routed.target, Timestamp::now());
-        let handled = match deadline::timeout(&routed.target, &query) {
+        let timeout = deadline::timeout(&routed.target, &query);
+        let deadline = timeout.as_ref().ok().copied().flatten().map(|limit| started + limit);
+        let mut permit = None;
+        let handled = match timeout {
             Err(status) => Err(status),
-            Ok(None) => self.dispatch(&mut parts, body, &query, &routed, sender, &mut record).await,
-            Ok(Some(limit)) => {
-                let dispatched = self.dispatch(&mut parts, body, &query, &routed, sender, &mut record);
-                tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+            Ok(timeout) => {
+                let arrival = Arrival { query: &query, routed: &routed, sender, received: started, timeout };
+                // On the heap: it is large, and would be moved around on the stack.
+                let dispatched = Box::pin(self.dispatch(&mut parts, body, &arrival, &mut record, &mut permit));
+                let dispatched = panics::caught(dispatched);
+                match timeout {
+                    Some(limit) => {
+                        tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+                    }
+                    None => dispatched.await,
+                }
             }
         };
         let mut handled = match handled {
@@ -77,11 +95,11 @@ impl ApiServer {
             add_class(handled.response.headers_mut(), class);
         }
         record.responded(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
+        // The response is there: only the arrival of a request can fail it.
+        let _ = record.write().await;
         running.finish(handled.response.status().as_u16(), started.elapsed());
-        if handled.response.body().length().is_some() {
-            return response::compress(handled.response, &parts.headers);
-        }
-        handled.response
+        let response = response::compress(handled.response, &parts.headers);
+        response::hold(response, permit, deadline.map(tokio::time::Instant::from_std))
     }
 
     /// Authenticates and authorizes a request, and calls its handler.
@@ -89,41 +107,69 @@ impl ApiServer {
         self: &Arc<Self>,
         parts: &mut Parts,
         body: B,
-        query: &Query,
-        routed: &Routed,
-        sender: &Sender,
+        arrival: &Arrival<'_>,
         record: &mut Record<'_>,
+        permit: &mut Option<Permit>,
     ) -> Result<HandlerResponse, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let Arrival { query, routed, sender, received, timeout } = *arrival;
         let now = Timestamp::now();
         let mut stage_times = StageTimes::start();
-        let authenticated = self.authenticate(&parts.headers, sender, now);
-        if let Ok((_, _, Some(warning))) = &authenticated {
+        if let Some(public) = ui::public_request(&parts.method, parts.uri.path()) {
+            let body = read(body).await?;
+            return Ok(ui::serve_public(&self.security.sessions, public, parts, &body)?.into());
+        }
+        let session = ui::resolve_session(&self.security.sessions, parts);
+        let sender = session.as_ref().unwrap_or(sender);
+        let authenticated = self.authenticate(&parts.headers, parts.uri.path(), sender, now).await;
+        if let Ok((_, Some(warning))) = &authenticated {
             parts.extensions.insert(TokenWarning(warning));
         }
-        match &authenticated {
-            Ok((user, acting, _)) => record.identified(Some(user), acting.as_deref(), &routed.target, now),
-            Err(_) => record.identified(None, None, &routed.target, now),
+        record.identified(authenticated.as_ref().ok().map(|(user, _)| &**user), &routed.target, now);
+        if let Err(error) = record.write().await {
+            drain(body).await;
+            return Ok(response::internal_error(parts, &error).into());
         }
-        let allowed = authenticated.and_then(|(user, acting, _)| {
-            stage_times.authenticated = Instant::now();
-            let user = acting.unwrap_or(user);
-            if let Some(class) = self.fairness.classify(&user, &routed.target) {
-                parts.extensions.insert(class);
-            }
-            match self.security.authorizer.decide(&user, &routed.target) {
-                Decision::Allow(reason) => record.allowed(&reason),
-                Decision::NoOpinion(reason) => {
-                    record.forbidden(&reason);
-                    return Err(forbidden(&user, &routed.target, &reason));
+        let acting = match authenticated {
+            Err(status) => Err(status),
+            Ok((user, _)) => self.impersonate(user, &parts.headers, &routed.target, record).await,
+        };
+        let allowed = match acting {
+            Err(status) => Err(status),
+            Ok(user) => {
+                stage_times.authenticated = Instant::now();
+                let class = self.fairness.classify(&user, &routed.target);
+                let seats = self.wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout).await;
+                if let Some(class) = class {
+                    parts.extensions.insert(class);
+                }
+                match seats {
+                    Ok(seats) => *permit = seats,
+                    Err(refused) => {
+                        drain(body).await;
+                        return Ok(too_many_requests(&refused).into());
+                    }
+                }
+                match self.security.authorizer.authorize(&user, &routed.target).await {
+                    Decision::Allow(reason) => {
+                        record.allowed(&reason);
+                        Ok(user)
+                    }
+                    Decision::NoOpinion(_) if ui::is_open_to(&user, parts.uri.path()) => {
+                        record.allowed("every signed-in user may use the page");
+                        Ok(user)
+                    }
+                    decision => {
+                        record.forbidden(decision.reason());
+                        Err(refusal(&user, &routed.target, decision).unwrap_or_else(Status::unauthorized))
+                    }
                 }
             }
-            stage_times.authorized = Instant::now();
-            Ok(user)
-        });
+        };
+        stage_times.authorized = Instant::now();
         let user = match allowed {
             Ok(user) => user,
             Err(status) => {
@@ -133,7 +179,7 @@ impl ApiServer {
         };
         let body = read(body).await?;
         record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
-        let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times };
+        let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit };
         if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());
         }
@@ -144,40 +190,53 @@ impl ApiServer {
         }
     }
 
-    /// The user who sent a request, the user it impersonates if any, and a warning about the credentials if any.
-    fn authenticate(
+    /// The user who sent a request, and a warning about the credentials if any.
+    async fn authenticate(
         &self,
         headers: &HeaderMap,
+        path: &str,
         sender: &Sender,
         now: Timestamp,
-    ) -> Result<(Arc<User>, Option<Arc<User>>, Option<&'static str>), Status> {
-        let known = |named: Option<&User>| -> Result<_, Status> {
-            let (user, warning) = self.security.authenticator.request(headers, named, &*self.objects, now)?;
-            Ok((Arc::new(user), warning))
+    ) -> Result<(Arc<User>, Option<&'static str>), Status> {
+        let proxied;
+        let (named, needs_proof) = match sender {
+            Sender::Trusted(user) => return Ok((user.clone(), None)),
+            Sender::Remote(certificate) => (certificate.as_deref(), false),
+            Sender::Refused => (None, true),
+            Sender::FrontProxy => {
+                proxied = self.security.request_headers.user(headers).map_err(|_| Status::unauthorized())?;
+                (proxied.as_ref(), proxied.is_none())
+            }
         };
-        let by_token = || match known(None)? {
-            (user, _) if user.name == ANONYMOUS => Err(Status::unauthorized()),
-            known => Ok(known),
-        };
-        let (user, warning) = match sender {
-            Sender::Trusted(user) => (user.clone(), None),
-            Sender::Remote(certificate) => known(certificate.as_deref())?,
-            Sender::Refused => by_token()?,
-            Sender::FrontProxy => match user_of_headers(headers).map_err(|_| Status::unauthorized())? {
-                Some(user) => known(Some(&user))?,
-                None => by_token()?,
-            },
-        };
-        let acting = impersonate(&user, headers, &*self.security.authorizer)?.map(Arc::new);
-        Ok((user, acting, warning))
+        let (user, warning) = self.security.authenticator.request(headers, path, named, &*self.objects, now).await?;
+        if needs_proof && user.name == ANONYMOUS {
+            return Err(Status::unauthorized());
+        }
+        Ok((Arc::new(user), warning))
+    }
+
+    /// The user that a request is handled for: the one it impersonates, or the one who sent it.
+    async fn impersonate(
+        &self,
+        user: Arc<User>,
+        headers: &HeaderMap,
+        target: &Target,
+        record: &mut Record<'_>,
+    ) -> Result<Arc<User>, Status> {
+        let security = &self.security;
+        match security.impersonation.impersonate(&user, headers, target, &*security.authorizer).await? {
+            None => Ok(user),
+            Some(impersonated) => {
+                record.impersonated(&impersonated);
+                Ok(Arc::new(impersonated.user))
+            }
+        }
     }
 
     /// Refuses a request that no authorizer allows.
-    pub fn authorize(&self, user: &User, target: &Target) -> Result<(), Status> {
-        match self.security.authorizer.decide(user, target) {
-            Decision::Allow(_) => Ok(()),
-            Decision::NoOpinion(reason) => Err(forbidden(user, target, &reason)),
-        }
+    pub async fn authorize(&self, user: &User, target: &Target) -> Result<(), Status> {
+        let decision = self.security.authorizer.authorize(user, target).await;
+        refusal(user, target, decision).map_or(Ok(()), Err)
     }
 }
 
@@ -220,6 +279,14 @@ where
     }
 }
 
+/// The response to a request for which there is no room.
+fn too_many_requests(refused: &Refused) -> Response<Body> {
+    let mut response = response::text(429, "Too many requests, please try again later.\n");
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(refused.retry_after));
+    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}
+
 /// Headers carry UIDs rather than names: names would reveal to anybody how a cluster ranks its users.
 fn add_class(headers: &mut HeaderMap, class: &Class) {
     headers.insert(FLOW_SCHEMA, class.schema_uid.clone());
@@ -232,15 +299,7 @@ fn add_headers(handled: &mut HandlerResponse, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(AUDIT_ID, id);
     }
-    let mut seen: Vec<&String> = Vec::new();
-    for warning in &handled.warnings {
-        if seen.contains(&warning) {
-            continue;
-        }
-        seen.push(warning);
-        let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
-            headers.append(WARNING, value);
-        }
+    for warning in warnings::headers(&handled.warnings) {
+        headers.append(WARNING, warning);
     }
 }

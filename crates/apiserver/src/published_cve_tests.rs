@@ -210,3 +210,168 @@ async fn admission_sees_the_old_object_unchanged() {
         }
     }
 }
+
+/// CVE-2023-2727: rules about images see ephemeral containers.
+#[tokio::test]
+async fn rules_about_images_see_ephemeral_containers() {
+    let cluster = Cluster::new().await;
+    namespace(&cluster, "n", "privileged").await;
+    let pods = "/api/v1/namespaces/n/pods";
+    assert_eq!(cluster.json("POST", pods, pod(json!([{"name": "c", "image": "good/i"}]))).await.0, 201);
+    let rule = "object.spec.?ephemeralContainers.orValue([]).all(c, c.image.startsWith('good/'))";
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "images"}, "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods/ephemeralcontainers"]}]},
+            "validations": [{"expression": rule, "reason": "Forbidden"}]}});
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "images"}, "spec": {"policyName": "images", "validationActions": ["Deny"]}});
+    for (plural, object) in [("validatingadmissionpolicies", policy), ("validatingadmissionpolicybindings", binding)] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{plural}");
+        assert_eq!(cluster.json("POST", &path, object).await.0, 201);
+    }
+    let path = format!("{pods}/p/ephemeralcontainers");
+    for (image, expected) in [("evil/i", 403), ("good/i", 200)] {
+        let patch = json!({"spec": {"ephemeralContainers": [{"name": "e", "image": image}]}});
+        let (code, response) = cluster.request("PATCH", &path, PATCHES[1], patch).await;
+        assert_eq!(code, expected, "{image}: {response}");
+    }
+}
+
+/// CVE-2019-11254: the time to refuse YAML grows with its size, not faster.
+#[test]
+fn yaml_takes_time_in_proportion_to_its_size() {
+    let shapes: [(&str, fn(usize) -> String); 6] = [
+        ("flow openers", |size| "[".repeat(size)),
+        ("rows of sequences", |size| "- ".repeat(size / 2)),
+        ("an unclosed quote", |size| format!("a: \"{}", "x\n".repeat(size / 2))),
+        ("keys", |size| "? ".repeat(size / 2)),
+        ("comments", |size| "#\n".repeat(size / 2)),
+        ("anchors", |size| "&a ".repeat(size / 3)),
+    ];
+    let time = |text: &str| {
+        let started = std::time::Instant::now();
+        let _ = knarr_api::decode::untyped_yaml(text.as_bytes());
+        started.elapsed()
+    };
+    for (name, shape) in shapes {
+        let (small, large) = (shape(200_000), shape(3_200_000));
+        let least = |text: &str| (0..3).map(|_| time(text)).min().unwrap_or_default();
+        let (small, large) = (least(&small), least(&large));
+        // Sixteen times the size: quadratic time would be 256 times as long.
+        let bound = small * 64 + std::time::Duration::from_millis(200);
+        assert!(large < bound, "{name}: {small:?}, then {large:?}");
+    }
+}
+
+/// CVE-2022-1996: no origin is allowed to use a user's session.
+#[tokio::test]
+async fn no_foreign_origin_is_allowed() {
+    use bytes::Bytes;
+    use http_body_util::Full;
+    let cluster = Cluster::new().await;
+    for origin in ["https://evil.example", "null", "https://10.0.0.1:6443"] {
+        for (method, path) in [("GET", MAPS), ("OPTIONS", MAPS), ("GET", "/version")] {
+            let request = http::Request::builder()
+                .method(method)
+                .uri(path)
+                .header("origin", origin)
+                .header("access-control-request-method", "DELETE")
+                .body(Full::new(Bytes::new()))
+                .unwrap();
+            let response = cluster.server().handle(request, &crate::request_tests::admin()).await;
+            let allowed = response.headers().keys().find(|name| name.as_str().starts_with("access-control-"));
+            assert_eq!(allowed, None, "{method} {path} from {origin}");
+        }
+    }
+}
+
+/// CVE-2021-29923: an address with leading zeros, which others read as octal, is refused.
+#[tokio::test]
+async fn addresses_with_leading_zeros_are_refused() {
+    let cluster = Cluster::new().await;
+    namespace(&cluster, "n", "privileged").await;
+    for address in ["010.0.0.1", "10.0.0.08", "192.168.001.1"] {
+        let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "x"},
+            "spec": {"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": format!("{address}/32")}}]}]}});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"},
+            "spec": {"ports": [{"port": 80}], "externalIPs": [address]}});
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "x"},
+            "addressType": "IPv4", "endpoints": [{"addresses": [address]}]});
+        for (path, object) in [
+            ("/apis/networking.k8s.io/v1/namespaces/n/networkpolicies", policy),
+            ("/api/v1/namespaces/n/services", service),
+            ("/apis/discovery.k8s.io/v1/namespaces/n/endpointslices", slice),
+        ] {
+            let (code, response) = cluster.json("POST", path, object).await;
+            assert_eq!(code, 422, "{address} at {path}: {response}");
+        }
+    }
+}
+
+/// CVE-2024-0793: an autoscaler may leave out every optional block. (That its controller accepts them is tested there.)
+#[tokio::test]
+async fn autoscalers_without_optional_blocks_are_completed() {
+    let cluster = Cluster::new().await;
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+    for (index, (version, more)) in [
+        ("v1", json!({})),
+        ("v1", json!({"targetCPUUtilizationPercentage": null})),
+        ("v2", json!({})),
+        ("v2", json!({"behavior": {}})),
+        ("v2", json!({"behavior": {"scaleUp": null, "scaleDown": {}}})),
+        ("v2", json!({"metrics": []})),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut spec = json!({"maxReplicas": 2, "scaleTargetRef": target});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let name = format!("h{index}");
+        let object = json!({"apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": name}, "spec": spec});
+        let path = |version: &str| format!("/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers");
+        let (code, response) = cluster.json("POST", &path(version), object).await;
+        assert_eq!(code, 201, "{response}");
+        for version in ["v1", "v2"] {
+            let (code, response) = cluster.json("GET", &format!("{}/{name}", path(version)), Value::Null).await;
+            assert_eq!(code, 200, "{response}");
+        }
+    }
+}
+
+/// CVE-2019-10223: metrics name no object and hold none of its content.
+#[tokio::test]
+async fn metrics_hold_nothing_of_objects() {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Full};
+    let cluster = Cluster::new().await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"a": "planted-value"},
+        "metadata": {"name": "planted-name", "annotations": {"a": "planted-annotation"}, "labels": {"a": "planted-label"}}});
+    assert_eq!(cluster.json("POST", "/api/v1/namespaces/default/secrets", secret).await.0, 201);
+    assert_eq!(cluster.json("GET", "/api/v1/namespaces/default/secrets/planted-name", Value::Null).await.0, 200);
+    for path in ["/metrics", "/metrics/slis"] {
+        let request = http::Request::get(path).body(Full::new(Bytes::new())).unwrap();
+        let response = cluster.server().handle(request, &crate::request_tests::admin()).await;
+        assert_eq!(response.status(), 200, "{path}");
+        let text = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap();
+        assert!(!text.contains("planted"), "{path}: {text}");
+    }
+}
+
+/// CVE-2018-18264: pages of the server are read with the rights of who asks.
+#[tokio::test]
+async fn pages_of_the_server_need_rights() {
+    use bytes::Bytes;
+    use http_body_util::Full;
+    let cluster = Cluster::new().await;
+    for (name, groups) in [("system:anonymous", "system:unauthenticated"), ("ann", "system:authenticated")] {
+        let user = crate::request::User::named(name, &[groups]);
+        let sender = crate::request::Sender::Trusted(std::sync::Arc::new(user));
+        for path in ["/metrics", "/debug/pprof/", "/debug/api_priority_and_fairness/dump_requests", "/logs", "/journey"]
+        {
+            let request = http::Request::get(path).body(Full::new(Bytes::new())).unwrap();
+            let response = cluster.server().handle(request, &sender).await;
+            assert_eq!(response.status(), 403, "{name} {path}");
+        }
+    }
+}

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, BodyStream, Full};
 use knarr_store::{Embedded, Options, Store};
 use serde_json::{Value, json};
 
+use crate::admit::EnabledPlugins;
 use crate::authenticate::{ServiceAccountTokens, TokenFile};
 use crate::endpoint::page::Pages;
 use crate::kinds::no_descriptions;
@@ -30,10 +31,22 @@ impl Cluster {
         Cluster { _directory: Some(directory), ..Cluster::on(store).await }
     }
 
+    /// A server with other admission plugins than the default ones.
+    pub(crate) async fn with_plugins(plugins: EnabledPlugins) -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        Cluster { _directory: Some(directory), ..Cluster::on_with(store, plugins).await }
+    }
+
     /// A server on a store that other servers may share.
     pub(crate) async fn on(store: Arc<dyn Store>) -> Cluster {
+        Cluster::on_with(store, EnabledPlugins::default()).await
+    }
+
+    async fn on_with(store: Arc<dyn Store>, admission_plugins: EnabledPlugins) -> Cluster {
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = startup::start(Settings {
+            components: Default::default(),
             store,
             token_file: TokenFile::parse("").unwrap(),
             service_accounts: Arc::new(ServiceAccountTokens::for_tests()),
@@ -44,7 +57,8 @@ impl Cluster {
             address: "10.0.0.1:6443".to_owned(),
             provided: Vec::new(),
             pages: Pages::new(),
-            admission_plugins: Default::default(),
+            admission_plugins,
+            access: Default::default(),
         });
         startup::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
         Cluster { started, _directory: None }
@@ -63,7 +77,23 @@ impl Cluster {
             .header("user-agent", "journey/1")
             .body(Full::new(body))
             .unwrap();
-        let response = self.server().handle(request, &admin()).await;
+        self.handled(request, &admin(), method, path).await
+    }
+
+    /// Sends JSON as a user.
+    pub(crate) async fn json_as(&self, user: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        let sender = Sender::Trusted(Arc::new(User::named(user, &[])));
+        self.handled(request, &sender, method, path).await
+    }
+
+    async fn handled(&self, request: Request<Full<Bytes>>, sender: &Sender, method: &str, path: &str) -> (u16, Value) {
+        let response = self.server().handle(request, sender).await;
         let code = response.status().as_u16();
         let announced = response.body().length();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();

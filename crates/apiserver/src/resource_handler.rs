@@ -150,7 +150,7 @@ async fn serve(
             let options = ListOptions::parse(call.query, false)?;
             let selection = Selection::parse(resource, &options.label_selector, &options.field_selector)?;
             let listed = persist::list::list(call, &options, &selection).await?;
-            response::list(resource, listed, format, include)
+            response::list(resource, listed, format, include).await
         }
         Verb::Create => {
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
@@ -224,5 +224,5 @@ async fn delete_collection(
         listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
     let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
     deletions.buffer_unordered(CONCURRENT_DELETIONS).try_collect::<()>().await?;
-    response::list(call.resource, listed, format, include)
+    response::list(call.resource, listed, format, include).await
 }

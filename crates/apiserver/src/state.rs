@@ -4,12 +4,14 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use knarr_store::Store;
+use knarr_supervisor::Registry;
 
 use crate::admit::Chain;
 use crate::aggregate::Aggregation;
 use crate::audit::Audit;
-use crate::authenticate::{Authenticator, ServiceAccountTokens};
-use crate::authorize::{Authorizer, NodeGraph, Rbac};
+use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens};
+use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
+use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
 use crate::endpoint::page::Pages;
@@ -21,6 +23,7 @@ use crate::outbound::WebhookClient;
 use crate::provided::Provided;
 use crate::service::ServiceAllocator;
 use crate::subresource::connect::Kubelets;
+use crate::ui::Sessions;
 
 /// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.
 pub struct ApiServer {
@@ -49,11 +52,22 @@ pub struct ApiServer {
 pub struct Security {
     pub authenticator: Arc<Authenticator>,
     pub authorizer: Arc<dyn Authorizer>,
+    /// The same authorizer, whose configuration can be replaced.
+    pub authorization: Arc<ReloadableChain>,
     /// The rules that access reviews list.
     pub rbac: Arc<Rbac>,
     /// Which node needs which object; kept up to date in the background.
     pub node_graph: Arc<NodeGraph>,
     pub service_accounts: Arc<ServiceAccountTokens>,
+    /// How values are encrypted in the store, where they are.
+    pub encryption: Option<Encryption>,
+    pub impersonation: Impersonation,
+    /// How front proxies name users.
+    pub request_headers: RequestHeaders,
+    /// The names that certificates of front proxies may have; none for any.
+    pub proxy_names: Vec<String>,
+    /// Sessions of browsers that show the page.
+    pub sessions: Sessions,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
     /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
@@ -80,4 +94,6 @@ pub struct Telemetry {
     pub health: Indicators,
     /// Where requests are recorded; unset without an audit policy.
     pub audit: OnceLock<Audit>,
+    /// The components of this process.
+    pub components: Registry,
 }

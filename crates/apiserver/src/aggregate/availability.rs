@@ -1,5 +1,6 @@
 //! The controller that checks aggregated API servers, discovers what they serve and updates the status of APIServices.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,13 @@ use bytes::Bytes;
 use futures::future::join_all;
 use http::Request;
 use http_body_util::Full;
-use knarr_api::time;
 use knarr_api::value::Read;
+use knarr_api::{openapi, time};
 use knarr_store::Notice;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::OpenApiParts;
 use super::discovery::read_resources;
 use super::remote::Remote;
 use crate::object_reader::ObjectReader;
@@ -25,6 +28,8 @@ const PLURAL: &str = "apiservices";
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often all are checked while one is unavailable.
 const UNAVAILABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the OpenAPI document of a server is read.
+const OPENAPI_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -47,6 +52,7 @@ impl Availability {
 pub async fn run_availability_controller(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let mut stopping = server.stopping.clone();
+    let mut documents = Documents::default();
     loop {
         let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
             Ok(watch) => watch,
@@ -57,7 +63,7 @@ pub async fn run_availability_controller(server: Arc<ApiServer>) {
             }
         };
         loop {
-            let interval = check_all(&server).await;
+            let interval = check_all(&server, &mut documents).await;
             let pause = async {
                 match interval {
                     Some(interval) => tokio::time::sleep(interval).await,
@@ -78,7 +84,7 @@ pub async fn run_availability_controller(server: Arc<ApiServer>) {
 }
 
 /// Checks all aggregated servers once; returns the interval until the next check, if there are any.
-async fn check_all(server: &Arc<ApiServer>) -> Option<Duration> {
+async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option<Duration> {
     let objects = server.objects.list(GROUP, PLURAL, "");
     let remotes: Vec<(Remote, Arc<Value>)> =
         objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
@@ -104,8 +110,50 @@ async fn check_all(server: &Arc<ApiServer>) -> Option<Duration> {
         (false, true) => Some(CHECK_INTERVAL),
         (false, false) => Some(UNAVAILABLE_CHECK_INTERVAL),
     };
-    server.discovery.aggregation.set(all);
+    documents.refresh(server, &all).await;
+    server.discovery.aggregation.set(all, documents.parts.clone());
     interval
+}
+
+/// The OpenAPI v2 documents of aggregated servers, as far as they are merged, and when they were read.
+#[derive(Default)]
+struct Documents {
+    parts: OpenApiParts,
+    read: BTreeMap<String, Instant>,
+}
+
+impl Documents {
+    /// Reads the documents that are due. One that cannot be read stays what it was.
+    async fn refresh(&mut self, server: &ApiServer, all: &[Arc<Remote>]) {
+        let exists = |name: &String| all.iter().any(|remote| remote.name == *name);
+        self.parts.retain(|name, _| exists(name));
+        self.read.retain(|name, _| exists(name));
+        let is_due = |remote: &&Arc<Remote>| {
+            let read = self.read.get(&remote.name);
+            remote.available && read.is_none_or(|at| at.elapsed() >= OPENAPI_INTERVAL)
+        };
+        let reads =
+            all.iter().filter(is_due).map(|remote| async move { (remote, fetch_openapi(server, remote).await) });
+        for (remote, part) in join_all(reads).await {
+            self.read.insert(remote.name.clone(), Instant::now());
+            if let Some(part) = part {
+                self.parts.insert(remote.name.clone(), Arc::new(part));
+            }
+        }
+    }
+}
+
+/// What a server adds to the OpenAPI v2 document: only paths of its own group version.
+async fn fetch_openapi(server: &ApiServer, remote: &Remote) -> Option<Value> {
+    let (code, body) = match remote.get(server, "/openapi/v2", "application/json").await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::debug!(%error, name = remote.name, "cannot read the OpenAPI document of an aggregated server");
+            return None;
+        }
+    };
+    let document: Value = serde_json::from_slice(&body).ok().filter(|_| code.is_success())?;
+    Some(openapi::v2_part(document, &format!("/apis/{}/{}/", remote.group, remote.version)))
 }
 
 async fn check(server: &ApiServer, remote: &Remote) -> Availability {

@@ -175,7 +175,7 @@ mod tests {
             "groupPriorityMinimum": 100_000, "versionPriority": 15, "service": {"namespace": "n", "name": "s"}}}),
         )
         .unwrap();
-        let remotes = Remotes { all: vec![Arc::new(remote)], generation: 1 };
+        let remotes = Remotes { all: vec![Arc::new(remote)], generation: 1, ..Remotes::default() };
         let mut list = knarr_api::discovery::group_list(&catalogue);
         merge_group_list(&mut list, &catalogue, &remotes);
         assert_eq!(

@@ -30,7 +30,9 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
             && !name.as_str().starts_with("impersonate-")
     };
     let mut headers = forwarded_headers(&request.parts.headers, keep);
-    user_headers(&mut headers, request.user);
+    if let Err(error) = user_headers(&mut headers, request.user) {
+        return response::internal_error(request.parts, &error);
+    }
     if let Ok(host) = HeaderValue::from_str(&remote.destination.authority()) {
         headers.insert(HOST, host);
     }
@@ -56,25 +58,32 @@ fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<
     redirects.then(|| response::text(502, REDIRECTED))
 }
 
-/// Sets the front-proxy headers that name the user.
-pub fn user_headers(headers: &mut HeaderMap, user: &User) {
+/// A user that headers cannot name. Leaving out what cannot be named would make it another user.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the user cannot be named in the header {0}")]
+pub struct UserHeaderError(String);
+
+/// Sets the front-proxy headers that name the user. Text is sent as UTF-8, as Kubernetes does.
+pub fn user_headers(headers: &mut HeaderMap, user: &User) -> Result<(), UserHeaderError> {
     let mut add = |name: &str, value: &str| {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-            headers.append(name, value);
-        }
+        let failed = || UserHeaderError(name.to_owned());
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| failed())?;
+        headers.append(header, HeaderValue::from_bytes(value.as_bytes()).map_err(|_| failed())?);
+        Ok(())
     };
-    add("x-remote-user", &user.name);
+    add("x-remote-user", &user.name)?;
     if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
+        add("x-remote-uid", &user.uid)?;
     }
     for group in &user.groups {
-        add("x-remote-group", group);
+        add("x-remote-group", group)?;
     }
     for (key, values) in &user.extra {
         for value in values {
-            add(&format!("x-remote-extra-{}", escaped(key)), value);
+            add(&format!("x-remote-extra-{}", escaped(key)), value)?;
         }
     }
+    Ok(())
 }
 
 /// Percent-encodes a key for use in a header name.
@@ -136,7 +145,7 @@ mod tests {
             available: true,
             resources: None,
         };
-        cluster.server().discovery.aggregation.set(vec![Arc::new(remote)]);
+        cluster.server().discovery.aggregation.set(vec![Arc::new(remote)], Default::default());
         let request = http::Request::get("/apis/example.com/v1/things").body(http_body_util::Empty::new()).unwrap();
         let response = cluster.server().handle::<http_body_util::Empty<bytes::Bytes>>(request, &admin()).await;
         assert_eq!((response.status().as_u16(), response.headers().get(LOCATION)), (502, None));
@@ -150,9 +159,19 @@ mod tests {
         let mut user = User::named("ann", &["a", "b"]);
         user.extra.insert("example.com/key".to_owned(), vec!["v".to_owned()]);
         let mut headers = HeaderMap::new();
-        user_headers(&mut headers, &user);
+        user_headers(&mut headers, &user).unwrap();
         assert_eq!(headers["x-remote-user"], "ann");
         assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
         assert_eq!(headers["x-remote-extra-example.com%2fkey"], "v");
+    }
+
+    #[test]
+    fn users_that_headers_cannot_name_are_refused() {
+        let mut headers = HeaderMap::new();
+        user_headers(&mut headers, &User::named("müller", &["größe"])).unwrap();
+        assert_eq!(headers["x-remote-user"].as_bytes(), "müller".as_bytes());
+        for user in [User::named("a\nb", &[]), User::named("a", &["ok", "b\0"])] {
+            assert!(user_headers(&mut HeaderMap::new(), &user).is_err(), "{user:?}");
+        }
     }
 }

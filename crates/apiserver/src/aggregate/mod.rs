@@ -12,9 +12,11 @@ pub use availability::run_availability_controller;
 pub use forward::serve;
 pub use remote::Remote;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use serde_json::Value;
 
 use crate::outbound::Identity;
 
@@ -30,7 +32,21 @@ pub struct Aggregation {
 #[derive(Default)]
 pub struct Remotes {
     pub all: Vec<Arc<Remote>>,
+    /// What they add to the OpenAPI v2 document, by the name of the APIService.
+    pub openapi: OpenApiParts,
     pub generation: u64,
+}
+
+/// Parts of OpenAPI v2 documents by the name of the APIService.
+pub type OpenApiParts = BTreeMap<String, Arc<Value>>;
+
+impl Remotes {
+    /// The parts of the OpenAPI v2 document, those of the highest priority first.
+    pub fn openapi_parts(&self) -> impl Iterator<Item = &Value> {
+        let mut remotes: Vec<&Arc<Remote>> = self.all.iter().collect();
+        remotes.sort_by_key(|remote| std::cmp::Reverse((remote.group_priority, remote.version_priority)));
+        remotes.into_iter().filter_map(|remote| self.openapi.get(&remote.name).map(|part| &**part))
+    }
 }
 
 impl Aggregation {
@@ -55,10 +71,10 @@ impl Aggregation {
         remotes.all.iter().find(|remote| remote.group == group && remote.version == version).cloned()
     }
 
-    fn set(&self, all: Vec<Arc<Remote>>) {
+    fn set(&self, all: Vec<Arc<Remote>>, openapi: OpenApiParts) {
         let before = self.remotes.load();
-        if before.all != all {
-            self.remotes.store(Arc::new(Remotes { all, generation: before.generation + 1 }));
+        if before.all != all || before.openapi != openapi {
+            self.remotes.store(Arc::new(Remotes { all, openapi, generation: before.generation + 1 }));
         }
     }
 

@@ -77,9 +77,9 @@ impl Remote {
         &self,
         server: &ApiServer,
         identity: Option<&Identity>,
-    ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, String> {
+    ) -> Result<tokio_rustls::client::TlsStream<Box<dyn knarr_tunnel::Stream>>, String> {
         let config = client_config(&self.trust, identity).map_err(|error| error.to_string())?;
-        dial(&*server.objects, &self.destination, config).await
+        dial(&*server.objects, &server.kubelets.tunnels, &self.destination, config).await
     }
 
     /// Requests a document as this server itself.
@@ -94,12 +94,13 @@ impl Remote {
             let connection = self.connect(server, identity.as_deref()).await?;
             let (mut sender, driver) =
                 http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
-            let driving = tokio::spawn(driver);
+            let driving = knarr_supervisor::spawn(driver);
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
             let host = HeaderValue::from_str(&self.destination.authority()).map_err(|error| error.to_string())?;
             headers.insert(HOST, host);
-            user_headers(&mut headers, &User::named("system:kube-aggregator", &[GROUP_MASTERS]));
+            let user = User::named("system:kube-aggregator", &[GROUP_MASTERS]);
+            user_headers(&mut headers, &user).map_err(|error| error.to_string())?;
             let mut request = Request::get(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
             *request.headers_mut() = headers;
             let response = sender.send_request(request).await.map_err(|error| error.to_string())?;

@@ -43,6 +43,18 @@ pub fn desired_objects(service_ranges: &[String]) -> Vec<DesiredObject> {
     all
 }
 
+/// An RBAC object of a component; `None` for other kinds.
+pub fn policy_object(object: Value) -> Option<DesiredObject> {
+    let resource = match object["kind"].as_str() {
+        Some("ClusterRole") => "clusterroles",
+        Some("ClusterRoleBinding") => "clusterrolebindings",
+        Some("Role") => "roles",
+        Some("RoleBinding") => "rolebindings",
+        _ => return None,
+    };
+    Some(DesiredObject::new("rbac.authorization.k8s.io", resource, object))
+}
+
 /// The built-in FlowSchemas and PriorityLevelConfigurations.
 pub fn flow_control() -> Vec<DesiredObject> {
     flow::desired_objects()

@@ -14,7 +14,10 @@ use crate::response::{self, Body};
 use crate::state::ApiServer;
 
 /// Upper bounds of the duration histogram's buckets, in seconds.
-const BUCKETS: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 5.0, 60.0];
+const BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
 
 /// Request metrics since the start or the last reset.
 #[derive(Default)]
@@ -38,6 +41,7 @@ struct Labels {
 #[derive(Default)]
 struct Series {
     codes: Vec<(u16, u64)>,
+    /// By limit; those between the limit before and this one.
     buckets: [u64; BUCKETS.len()],
     count: u64,
     seconds: f64,
@@ -84,10 +88,8 @@ impl InFlightRequest<'_> {
             Some((_, count)) => *count += 1,
             None => series.codes.push((code, 1)),
         }
-        for (bucket, limit) in series.buckets.iter_mut().zip(BUCKETS) {
-            if seconds <= limit {
-                *bucket += 1;
-            }
+        if let Some(bucket) = series.buckets.get_mut(BUCKETS.partition_point(|limit| *limit < seconds)) {
+            *bucket += 1;
         }
         series.count += 1;
         series.seconds += seconds;
@@ -151,12 +153,12 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
     };
     let name = "apiserver_current_inflight_requests";
-    gauge(&mut out, name, "Requests in flight, by kind.");
+    gauge(&mut out, name, "[STABLE] Requests in flight, by kind.");
     for (kind, value) in [("mutating", &metrics.running_writes), ("readOnly", &metrics.running_reads)] {
         let _ = writeln!(out, "{name}{{request_kind={kind:?}}} {}", value.load(Ordering::Relaxed));
     }
     let name = "apiserver_storage_objects";
-    gauge(&mut out, name, "How many objects are stored, by resource.");
+    gauge(&mut out, name, "[STABLE] How many objects are stored, by resource.");
     for resource in server.kinds.load().all().filter(|resource| resource.is_stored_version()) {
         if let Some(storage) = resource.storage() {
             let count = server.store.count(&storage.prefix);
@@ -167,13 +169,18 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
     gauge(&mut out, name, "The newest revision of the store.");
     let _ = writeln!(out, "{name} {}", server.store.revision());
     server.admission.write_metrics(&mut out);
-    process(&mut out);
+    server.fairness.write_metrics(&mut out);
+    store(&mut out, server);
+    knarr_supervisor::write_metrics(&server.telemetry.components, &mut out);
+    knarr_metrics::write_registered(&mut out);
+    knarr_metrics::write_process(knarr_version::KUBERNETES, &mut out);
+    knarr_metrics::write_totals(&mut out);
     response::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
 }
 
 fn requests(out: &mut String, metrics: &Metrics) {
     let requests = metrics.requests.lock();
-    out.push_str("# HELP apiserver_request_total Responses, by verb, resource and code.\n");
+    out.push_str("# HELP apiserver_request_total [STABLE] Responses, by verb, resource and code.\n");
     out.push_str("# TYPE apiserver_request_total counter\n");
     for (labels, series) in requests.iter() {
         for (code, count) in &series.codes {
@@ -182,32 +189,54 @@ fn requests(out: &mut String, metrics: &Metrics) {
             let _ = writeln!(out, "}} {count}");
         }
     }
-    out.push_str("# HELP apiserver_request_duration_seconds Time to respond, by verb and resource.\n");
-    out.push_str("# TYPE apiserver_request_duration_seconds histogram\n");
-    for (labels, series) in requests.iter().filter(|(labels, _)| labels.verb != "WATCH") {
-        let ends = BUCKETS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
-        for (end, count) in ends.zip(series.buckets.iter().chain([&series.count])) {
-            out.push_str("apiserver_request_duration_seconds_bucket{");
-            labels.write(out);
-            let _ = writeln!(out, ",le=\"{end}\"}} {count}");
-        }
-        for (part, value) in [("sum", series.seconds), ("count", series.count as f64)] {
-            let _ = write!(out, "apiserver_request_duration_seconds_{part}{{");
-            labels.write(out);
-            let _ = writeln!(out, "}} {value}");
+    // The indicator of the service level has the same buckets but the shortest two.
+    for (name, level, skipped) in
+        [("apiserver_request_duration_seconds", "STABLE", 0), ("apiserver_request_sli_duration_seconds", "ALPHA", 2)]
+    {
+        let help = "Time to respond, by verb and resource.";
+        let _ = writeln!(out, "# HELP {name} [{level}] {help}\n# TYPE {name} histogram");
+        let responded = requests.iter().filter(|(labels, _)| labels.verb != "WATCH");
+        for (labels, series) in responded {
+            let mut text = String::new();
+            if skipped == 0 {
+                text.push_str("dry_run=\"\",");
+            }
+            labels.write(&mut text);
+            series.write(out, name, &text, skipped);
         }
     }
 }
 
-fn process(out: &mut String) {
-    let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return };
-    let resident =
-        text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<u64>().ok());
-    if let Some(kilobytes) = resident {
-        out.push_str("# HELP process_resident_memory_bytes Memory of the process.\n");
-        out.push_str("# TYPE process_resident_memory_bytes gauge\n");
-        let _ = writeln!(out, "process_resident_memory_bytes {}", kilobytes * 1024);
+impl Series {
+    fn write(&self, out: &mut String, name: &str, labels: &str, skipped: usize) {
+        let mut total = 0;
+        for (at, (limit, count)) in BUCKETS.iter().zip(&self.buckets).enumerate() {
+            total += count;
+            if at >= skipped {
+                let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{limit}\"}} {total}");
+            }
+        }
+        let (count, seconds) = (self.count, self.seconds);
+        let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(out, "{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {count}");
     }
+}
+
+/// The size of the store's data and its limit, by the names of Kubernetes and etcd.
+fn store(out: &mut String, server: &ApiServer) {
+    let status = server.store.status();
+    let mut gauge = |name: &str, help: &str, labels: &str, value: u64| {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}");
+    };
+    if let Some(bytes) = status.bytes {
+        let help = "[STABLE] Size of all current objects in the store.";
+        gauge("apiserver_storage_size_bytes", help, "{storage_cluster_id=\"etcd-0\"}", bytes);
+    }
+    if let Some(quota) = status.quota {
+        gauge("etcd_server_quota_backend_bytes", "Size of the store beyond which creations are refused.", "", quota);
+    }
+    let help = "Whether the store refuses writes that need more space.";
+    gauge("knarr_store_space_exceeded", help, "", u64::from(status.alarm.is_some()));
 }
 
 #[cfg(test)]

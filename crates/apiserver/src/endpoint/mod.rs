@@ -42,22 +42,33 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
     if let Some(page) = parts.first().and_then(|first| server.discovery.pages.get(first)) {
         return Ok(page.serve(&request.parts.method, request.query, &request.body).await.into());
     }
+    if parts.as_slice() == [knarr_tunnel::PATH.trim_start_matches('/')] {
+        return crate::tunnel::accept(server, request).map(HandlerResponse::from);
+    }
     let reads = matches!(request.parts.method, Method::GET | Method::HEAD);
     if !reads && only_read(&parts) {
         return Err(Status::method_not_allowed());
     }
     let response = match parts.as_slice() {
         [] => root(server),
+        ["ui", ..] => return crate::ui::serve(server, request).await.map(HandlerResponse::from),
         ["version"] => {
             accept::only(&request.parts.headers, "application/json")?;
             version::serve()
         }
         ["healthz" | "livez" | "readyz", ..] if !path.ends_with('/') => {
-            health::serve(server, &parts, request.query).await
+            health::serve(server, &parts, request.query, request.user).await
         }
         ["metrics"] if request.parts.method == Method::DELETE => {
             server.telemetry.metrics.reset();
             response::text(200, "metrics reset\n")
+        }
+        ["debug", "api_priority_and_fairness", page] => {
+            let with_details = !request.query.text("includeRequestDetails").is_empty();
+            match server.fairness.dump(page, with_details, request.now) {
+                Some(page) => response::text(200, page),
+                None => response::page_not_found(),
+            }
         }
         ["metrics"] => metrics::serve(server),
         ["metrics", "slis"] => slis::serve(&server.telemetry.health),
@@ -65,8 +76,7 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
         ["openapi", ..] => return openapi::serve(server, request, &parts).map(HandlerResponse::from),
         [".well-known", "openid-configuration"] => {
             accept::only(&request.parts.headers, "application/json")?;
-            let keys_uri = format!("{}/openid/v1/jwks", server.security.service_accounts.issuer());
-            let document = server.security.service_accounts.discovery(&keys_uri);
+            let document = server.security.service_accounts.discovery();
             cached(response::value(&document, 200, &Format::JSON))
         }
         ["openid", "v1", "jwks"] => {

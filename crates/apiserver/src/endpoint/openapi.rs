@@ -12,7 +12,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG
 use http::{HeaderMap, Response, StatusCode};
 use knarr_api::catalogue::Catalogue;
 use knarr_api::discovery::etag;
-use knarr_api::openapi::{self, CustomSchema, Source, V2_PROTOBUF, V3_PROTOBUF};
+use knarr_api::openapi::{self, Additions, CustomSchema, Source, V2_PROTOBUF, V3_PROTOBUF};
 use knarr_api::status::Status;
 use parking_lot::Mutex;
 
@@ -28,7 +28,20 @@ const INDEX_TYPE: &str = "text/plain; charset=utf-8";
 
 /// Compressed documents of the current catalogue.
 #[derive(Default)]
-pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, CompressedDocument>)>>);
+pub struct Cache(Mutex<Option<CachedDocuments>>);
+
+struct CachedDocuments {
+    catalogue: Catalogue,
+    /// Of the aggregated servers.
+    generation: u64,
+    documents: HashMap<String, CompressedDocument>,
+}
+
+impl CachedDocuments {
+    fn are_of(&self, kinds: &Kinds, remotes: &Remotes) -> bool {
+        self.catalogue.same(&kinds.catalogue) && self.generation == remotes.generation
+    }
+}
 
 #[derive(Clone)]
 struct CompressedDocument {
@@ -50,7 +63,8 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
     if path == "v3" && !remotes.all.is_empty() {
         return Ok(respond(headers, &merged_index(&kinds, &remotes), INDEX_TYPE));
     }
-    let Some(compressed) = server.discovery.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
+    let Some(compressed) = server.discovery.documents.openapi.get(&kinds, &remotes, &path, protobuf == Some(true))
+    else {
         return Ok(without_body(StatusCode::NOT_FOUND));
     };
     let Some(protobuf) = protobuf else { return Ok(without_body(StatusCode::NOT_ACCEPTABLE)) };
@@ -65,7 +79,7 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
 
 /// The index with the documents of aggregated servers.
 fn merged_index(kinds: &Kinds, remotes: &Remotes) -> CompressedDocument {
-    let own = make(kinds, "v3", false).unwrap_or_default();
+    let own = make(kinds, remotes, "v3", false).unwrap_or_default();
     let mut index = serde_json::from_slice(&own).unwrap_or_default();
     merge_openapi_index(&mut index, remotes);
     pack(index.to_string().as_bytes())
@@ -123,25 +137,29 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 impl Cache {
-    fn get(&self, kinds: &Kinds, path: &str, protobuf: bool) -> Option<CompressedDocument> {
+    fn get(&self, kinds: &Kinds, remotes: &Remotes, path: &str, protobuf: bool) -> Option<CompressedDocument> {
         let name = format!("{path} {protobuf}");
-        if let Some((catalogue, documents)) = &*self.0.lock()
-            && catalogue.same(&kinds.catalogue)
-            && let Some(compressed) = documents.get(&name)
+        if let Some(cached) = &*self.0.lock()
+            && cached.are_of(kinds, remotes)
+            && let Some(compressed) = cached.documents.get(&name)
         {
             return Some(compressed.clone());
         }
-        let compressed = pack(&make(kinds, path, protobuf)?);
+        let compressed = pack(&make(kinds, remotes, path, protobuf)?);
         let mut cache = self.0.lock();
-        let documents = match &mut *cache {
-            Some((own, documents)) if own.same(&kinds.catalogue) => documents,
-            other => &mut other.insert((kinds.catalogue.clone(), HashMap::new())).1,
+        let cached = match &mut *cache {
+            Some(cached) if cached.are_of(kinds, remotes) => cached,
+            other => other.insert(CachedDocuments {
+                catalogue: kinds.catalogue.clone(),
+                generation: remotes.generation,
+                documents: HashMap::new(),
+            }),
         };
-        Some(documents.entry(name).or_insert(compressed).clone())
+        Some(cached.documents.entry(name).or_insert(compressed).clone())
     }
 }
 
-fn make(kinds: &Kinds, path: &str, protobuf: bool) -> Option<Vec<u8>> {
+fn make(kinds: &Kinds, remotes: &Remotes, path: &str, protobuf: bool) -> Option<Vec<u8>> {
     let describe = (kinds.descriptions)();
     let resources: Vec<_> = kinds.all().collect();
     let custom: Vec<CustomSchema<'_>> = resources
@@ -150,8 +168,8 @@ fn make(kinds: &Kinds, path: &str, protobuf: bool) -> Option<Vec<u8>> {
         .collect();
     let source = Source { catalogue: &kinds.catalogue, custom: &custom, describe: &*describe };
     match (path, protobuf) {
-        ("v2", false) => Some(openapi::v2_json(&source)),
-        ("v2", true) => Some(openapi::v2_protobuf(&source)),
+        ("v2", false) => Some(openapi::v2_json(&source, &Additions::merge(&source, remotes.openapi_parts()))),
+        ("v2", true) => Some(openapi::v2_protobuf(&source, &Additions::merge(&source, remotes.openapi_parts()))),
         ("v3", _) => serde_json::to_vec(&openapi::v3_index(&source)).ok(),
         (path, false) => openapi::v3_json(&source, path.strip_prefix("v3/")?),
         (path, true) => openapi::v3_protobuf(&source, path.strip_prefix("v3/")?),

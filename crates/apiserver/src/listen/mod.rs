@@ -36,9 +36,9 @@ async fn serve_with_limits(
     stop: tokio::sync::watch::Receiver<bool>,
     limits: Limits,
 ) {
-    let (tls, clients) = (serving.config(), serving.clients());
+    let tls = serving.config();
     let connected = move |peer: Peer<'_>| {
-        let connected = Arc::new(ClientConnection::new(clients.clone(), peer.certificates, UnixTime::now()));
+        let connected = Arc::new(ClientConnection::new(serving.clients(), peer.certificates, UnixTime::now()));
         let server = server.clone();
         move |request: Request<Incoming>| {
             let (server, sender) = (server.clone(), connected.sender(UnixTime::now()));

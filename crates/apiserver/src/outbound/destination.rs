@@ -68,12 +68,21 @@ impl Destination {
     }
 
     /// The address to connect to: an endpoint of the Service, or the host of the URL.
-    pub fn resolve(&self, objects: &dyn ObjectReader) -> Result<(String, u16), String> {
+    pub fn resolve(&self, objects: &dyn ObjectReader) -> Result<Endpoint, String> {
         match &self.service {
-            None => Ok((self.host.clone(), self.port)),
+            None => Ok(Endpoint { host: self.host.clone(), port: self.port, node: None }),
             Some((namespace, name)) => endpoint_of(objects, namespace, name, self.port),
         }
     }
+}
+
+/// An address to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub host: String,
+    pub port: u16,
+    /// The node on which it is, whose tunnel leads there.
+    pub node: Option<String>,
 }
 
 /// Normalizes a path: rooted, without empty, `.` and `..` segments, and without a trailing slash. Servers would redirect
@@ -96,25 +105,29 @@ pub(crate) fn decode_bundle(bundle: &str) -> Result<String, String> {
 }
 
 /// A ready endpoint of a Service. Endpoints are called directly, so that this server needs no service proxy on its host.
-fn endpoint_of(objects: &dyn ObjectReader, namespace: &str, name: &str, port: u16) -> Result<(String, u16), String> {
+fn endpoint_of(objects: &dyn ObjectReader, namespace: &str, name: &str, port: u16) -> Result<Endpoint, String> {
     let service = objects.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
     let ports = service.items(&["spec", "ports"]);
     let declared = ports.iter().find(|own| own.integer(&["port"]) == Some(i64::from(port)));
     if service.text(&["spec", "type"]) == "ExternalName" {
-        return Ok((service.text(&["spec", "externalName"]).to_owned(), port));
+        return Ok(Endpoint { host: service.text(&["spec", "externalName"]).to_owned(), port, node: None });
     }
     let declared = declared.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
     let port_name = declared.text(&["name"]);
     let slices = objects.list("discovery.k8s.io", "endpointslices", namespace);
     let own = slices.iter().filter(|slice| slice.text(&["metadata", "labels", "kubernetes.io/service-name"]) == name);
-    let mut found: Vec<(String, u16)> = Vec::new();
+    let mut found: Vec<Endpoint> = Vec::new();
     for slice in own {
         let port = slice.items(&["ports"]).iter().find(|port| port.text(&["name"]) == port_name);
         let Some(port) = port.and_then(|port| port.integer(&["port"])).and_then(|port| u16::try_from(port).ok()) else {
             continue;
         };
         let ready = slice.items(&["endpoints"]).iter().filter(|one| one.flag(&["conditions", "ready"]) != Some(false));
-        found.extend(ready.filter_map(|one| Some((one.items(&["addresses"]).first()?.as_str()?.to_owned(), port))));
+        found.extend(ready.filter_map(|one| {
+            let host = one.items(&["addresses"]).first()?.as_str()?.to_owned();
+            let node = Some(one.text(&["nodeName"]).to_owned()).filter(|name| !name.is_empty());
+            Some(Endpoint { host, port, node })
+        }));
     }
     found.choose(&mut rand::rng()).cloned().ok_or_else(|| format!("no endpoints available for service {name:?}"))
 }
@@ -166,11 +179,14 @@ mod tests {
                 json!({
                     "metadata": {"name": "s-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}},
                     "ports": [{"name": "a", "port": 8443}],
-                    "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.2"]}],
+                    "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.2"], "nodeName": "n1"}],
                 }),
             ),
         ]);
-        assert_eq!(endpoint_of(&objects, "n", "s", 443), Ok(("10.0.0.2".into(), 8443)));
+        assert_eq!(
+            endpoint_of(&objects, "n", "s", 443),
+            Ok(Endpoint { host: "10.0.0.2".into(), port: 8443, node: Some("n1".into()) })
+        );
         assert_eq!(endpoint_of(&objects, "n", "s", 80), Err("no service port 80 found for service \"s\"".into()));
         assert_eq!(endpoint_of(&objects, "n", "t", 443), Err("service \"t\" not found".into()));
     }

@@ -4,8 +4,11 @@
 
 mod address;
 mod destination;
+mod http_client;
+mod kubeconfig;
 mod pool;
 mod proxy;
+mod retry;
 #[cfg(test)]
 pub(crate) mod test_server;
 mod tls;
@@ -13,12 +16,18 @@ mod tls;
 pub use address::{AddressError, check as check_addresses, is_global_unicast, lookup};
 pub use destination::Destination;
 pub(crate) use destination::decode_bundle;
+pub use http_client::{Call, CallFailed, HttpClient, Redirects, Reply};
+#[cfg(test)]
+pub(crate) use kubeconfig::tests::kubeconfig as test_kubeconfig;
+pub use kubeconfig::{ConfiguredWebhook, KubeconfigError, WebhookFailure};
 pub use pool::{Connection, dial};
 pub use proxy::{ProxiedResponse, failed_upgrade, forward_request, forwarded_headers};
+pub use retry::with_backoff;
 pub use tls::{Identity, Trust, client_config, describe_tls_error};
 
 pub(crate) use tls::AnyCertificate;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,6 +46,8 @@ const USER_AGENT_VALUE: &str = "kube-apiserver-admission";
 #[derive(Default)]
 pub struct WebhookClient {
     pool: Pool,
+    /// Connections that nodes have opened to this server.
+    tunnels: Arc<knarr_tunnel::Tunnels>,
 }
 
 /// A webhook sent no usable response.
@@ -51,6 +62,10 @@ pub enum CallError {
 }
 
 impl WebhookClient {
+    pub fn new(tunnels: Arc<knarr_tunnel::Tunnels>) -> Self {
+        WebhookClient { pool: Pool::default(), tunnels }
+    }
+
     /// Sends JSON and returns the body of a successful response.
     pub async fn post(
         &self,
@@ -84,7 +99,7 @@ impl WebhookClient {
         loop {
             let (mut connection, fresh) = match self.pool.take(to) {
                 Some(connection) => (connection, false),
-                None => (pool::connect(objects, to).await?, true),
+                None => (pool::connect(objects, &self.tunnels, to).await?, true),
             };
             let request = request(to, path, body.clone())?;
             let response = match connection.send_request(request).await {

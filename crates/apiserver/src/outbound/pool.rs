@@ -1,6 +1,7 @@
 //! A pool of connections to webhooks.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,13 +9,14 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use knarr_tunnel::{Dial, Stream, Tunnels};
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::destination::Destination;
+use super::destination::{Destination, Endpoint};
 use super::tls::{Trust, client_config, describe_tls_error};
 use crate::object_reader::ObjectReader;
 
@@ -62,11 +64,15 @@ impl Pool {
 }
 
 /// Opens an HTTP connection.
-pub(super) async fn connect(objects: &dyn ObjectReader, to: &Destination) -> Result<Connection, String> {
+pub(super) async fn connect(
+    objects: &dyn ObjectReader,
+    tunnels: &Tunnels,
+    to: &Destination,
+) -> Result<Connection, String> {
     let config = client_config(&Trust::Authorities(to.authorities.clone()), None).map_err(|error| error.to_string())?;
-    let stream = dial(objects, to, config).await?;
+    let stream = dial(objects, tunnels, to, config).await?;
     let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         if let Err(error) = driver.await {
             tracing::debug!(%error, "a connection to a webhook failed");
         }
@@ -74,21 +80,33 @@ pub(super) async fn connect(objects: &dyn ObjectReader, to: &Destination) -> Res
     Ok(sender)
 }
 
-/// Opens a TLS connection.
+/// Opens a TLS connection, through the tunnel of the node where there is one.
 pub async fn dial(
     objects: &dyn ObjectReader,
+    tunnels: &Tunnels,
     to: &Destination,
     config: Arc<rustls::ClientConfig>,
-) -> Result<TlsStream<TcpStream>, String> {
-    let (host, port) = to.resolve(objects)?;
-    let stream =
-        TcpStream::connect((host.as_str(), port)).await.map_err(|error| describe_dial_error(&host, port, &error))?;
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+) -> Result<TlsStream<Box<dyn Stream>>, String> {
+    let Endpoint { host, port, node } = to.resolve(objects)?;
+    let through = match (node, host.parse::<IpAddr>()) {
+        (Some(node), Ok(address)) => tunnels.dial(&node, SocketAddr::new(address, port)).await,
+        _ => Dial::None,
+    };
+    let stream: Box<dyn Stream> = match through {
+        Dial::Open(stream) => stream,
+        Dial::Failed(why) => return Err(why),
+        Dial::None => {
+            let dialed = TcpStream::connect((host.as_str(), port)).await;
+            let stream = dialed.map_err(|error| describe_dial_error(&host, port, &error))?;
+            stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            Box::new(stream)
+        }
+    };
     let name = ServerName::try_from(to.host.clone()).map_err(|error| error.to_string())?;
     TlsConnector::from(config).connect(name, stream).await.map_err(|error| describe_tls_error(&error, &to.host))
 }
 
-fn describe_dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
+pub(super) fn describe_dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => format!("dial tcp {address}: connect: connection refused"),

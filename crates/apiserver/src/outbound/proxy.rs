@@ -28,7 +28,7 @@ pub async fn forward_request(
     headers: HeaderMap,
 ) -> Result<ProxiedResponse, String> {
     let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         if let Err(error) = driver.with_upgrades().await {
             tracing::debug!(%error, "a connection of a proxied request failed");
         }
@@ -105,7 +105,7 @@ fn relay_upgrade(request: &mut AuthorizedRequest<'_>, upstream: Response<Incomin
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = upstream.headers().clone();
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         let relayed = async {
             let theirs = hyper::upgrade::on(upstream).await?;
             let ours = ours.await?;

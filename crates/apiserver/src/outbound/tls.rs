@@ -174,7 +174,8 @@ pub fn describe_tls_error(error: &std::io::Error, host: &str) -> String {
     const FAILED: &str = "tls: failed to verify certificate: x509:";
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        // Another authority of the same name signed it.
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             format!("{FAILED} certificate signed by unknown authority")
         }
         Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {

@@ -7,7 +7,8 @@ use knarr_store::{Entry, Error, Range};
 
 use super::continue_token::ContinueToken;
 use super::selection::Selection;
-use super::{convert, store_error, wait_for_revision};
+use super::time_slice::TimeSlice;
+use super::{convert, store_error, topic, wait_for_revision};
 use crate::resource_request::ResourceRequest;
 use crate::route::options::ListOptions;
 
@@ -31,18 +32,21 @@ pub async fn list(call: &ResourceRequest<'_>, options: &ListOptions, selection: 
     }
     let limit = if reads_any_state(options) { 0 } else { options.limit };
     let page_size = if selection.is_everything() { limit } else { 0 };
-    let page = call
-        .server
-        .store
-        .peek_range(&Range { prefix: &prefix, after: start.after.as_deref(), limit: page_size, at: start.at })
-        .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+    let (after, topic) = (start.after.as_deref(), topic::of(call.resource, selection));
+    let page =
+        call.server
+            .store
+            .peek_range(&Range { prefix: &prefix, after, limit: page_size, at: start.at, topic })
+            .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
     let entries = convert::entries(call.server, call.resource, page.entries).await?;
     let mut listed = Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
     let mut more = page.remaining > 0;
     if !selection.is_everything() {
         let mut kept = Vec::new();
         let mut entries = listed.entries.into_iter();
+        let mut slice = TimeSlice::start();
         for entry in entries.by_ref() {
+            slice.check().await;
             if selection.matches(call.resource, &entry) {
                 kept.push(entry);
             }

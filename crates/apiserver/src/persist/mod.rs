@@ -7,6 +7,7 @@ pub mod continue_token;
 pub mod convert;
 pub mod create;
 pub mod delete;
+pub mod foreign;
 pub mod generated_name;
 pub mod list;
 pub mod managed_fields;
@@ -17,6 +18,8 @@ pub mod selection;
 pub mod store_reader;
 pub mod stored;
 pub mod strategy;
+pub mod time_slice;
+pub mod topic;
 pub mod trim;
 pub mod update;
 
@@ -86,6 +89,8 @@ pub fn store_error(error: Error) -> Status {
         error @ Error::TooLarge { .. } => {
             Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {error}"))
         }
+        // As Kubernetes forwards the error of etcd.
+        error @ Error::SpaceExceeded => Status::new(500, "", error.to_string()),
         Error::Unavailable(why) => {
             tracing::error!(%why, "the store cannot write");
             Status::unavailable(format!("the store cannot write: {why}"))

@@ -13,8 +13,22 @@ use crate::kinds::Resource;
 
 /// Encodes an object in the version it is stored in. The resource version is left out.
 pub fn encode(resource: &Resource, object: &Value) -> Bytes {
+    encode_after(resource.head(), object)
+}
+
+/// Encodes an object of a kind that is not built in, in the version it has.
+pub fn encode_custom(api_version: &str, kind: &str, object: &Value) -> Bytes {
+    let mut head = b"{\"apiVersion\":".to_vec();
+    write_json(&mut head, api_version);
+    head.extend_from_slice(b",\"kind\":");
+    write_json(&mut head, kind);
+    head.extend_from_slice(b",\"metadata\":{");
+    encode_after(&head, object)
+}
+
+fn encode_after(head: &[u8], object: &Value) -> Bytes {
     let mut bytes = Vec::with_capacity(1024);
-    bytes.extend_from_slice(resource.head());
+    bytes.extend_from_slice(head);
     let empty = Map::new();
     let fields = object.as_object().unwrap_or(&empty);
     let mut first = true;

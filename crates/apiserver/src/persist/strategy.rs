@@ -1,5 +1,7 @@
 //! The steps of a write between decoding and the store: system metadata, the rules of the kind, admission.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use knarr_api::field::Errors;
 use knarr_api::status::Status;
@@ -121,17 +123,7 @@ pub fn fill_system_fields(object: &mut Value, now: Timestamp) {
 /// Removes duplicate owner references, with a warning.
 pub fn deduplicate_owners(call: &ResourceRequest<'_>, object: &mut Value, after_admission: bool) {
     let Some(owners) = object.find(&["metadata", "ownerReferences"]).and_then(Value::as_array_mut) else { return };
-    let before = owners.len();
-    let mut kept: Vec<Value> = Vec::with_capacity(before);
-    let mut doubled = Vec::new();
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
-            doubled.push(owner.text(&["uid"]).to_owned());
-        } else {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
+    let doubled = remove_duplicates(owners);
     if !doubled.is_empty() {
         let when = if after_admission { "after mutating admission " } else { "" };
         call.warn(format!(
@@ -141,6 +133,24 @@ pub fn deduplicate_owners(call: &ResourceRequest<'_>, object: &mut Value, after_
             doubled.join(", ")
         ));
     }
+}
+
+/// Removes owners that occur again, and returns their UIDs. Each is compared only with the last one of its UID.
+fn remove_duplicates(owners: &mut Vec<Value>) -> Vec<String> {
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut last_of: HashMap<String, usize> = HashMap::with_capacity(owners.len());
+    let mut doubled = Vec::new();
+    for owner in owners.drain(..) {
+        let uid = owner.text(&["uid"]).to_owned();
+        if last_of.get(&uid).is_some_and(|last| kept[*last] == owner) {
+            doubled.push(uid);
+            continue;
+        }
+        last_of.insert(uid, kept.len());
+        kept.push(owner);
+    }
+    *owners = kept;
+    doubled
 }
 
 /// Sets the fields that the rules of the kind set on create.
@@ -266,4 +276,19 @@ fn as_given(
 
 fn refuse(resource: &Resource, name: &str, errors: Errors) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(resource.kind_named(), name, &errors)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn owners_that_occur_again_are_removed() {
+        let owner = |uid: &str, name: &str| json!({"apiVersion": "v1", "kind": "A", "name": name, "uid": uid});
+        let mut owners =
+            vec![owner("1", "a"), owner("2", "a"), owner("1", "a"), owner("1", "b"), owner("1", "b"), owner("1", "a")];
+        assert_eq!(remove_duplicates(&mut owners), ["1", "1"]);
+        assert_eq!(owners, [owner("1", "a"), owner("2", "a"), owner("1", "b"), owner("1", "a")]);
+    }
 }

@@ -21,8 +21,10 @@ const RENEW_DAYS: i32 = LEAF_DAYS / 3;
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
 pub struct Authority {
-    /// PEM.
+    /// PEM: the certificate of this authority, and then those of others that are trusted beside it.
     pub certificate: String,
+    /// PEM of this authority's certificate by the one before it, sent with what this one signs to those who know only that.
+    pub cross: Option<String>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -34,8 +36,21 @@ pub struct Leaf {
 }
 
 pub enum Purpose {
-    Serving { name: String, names: Vec<String>, addresses: Vec<IpAddr> },
-    Client { user: String, group: String },
+    Serving {
+        name: String,
+        names: Vec<String>,
+        addresses: Vec<IpAddr>,
+    },
+    Client {
+        user: String,
+        group: String,
+    },
+    /// A server that is also a client of others like it.
+    Peer {
+        name: String,
+        names: Vec<String>,
+        addresses: Vec<IpAddr>,
+    },
 }
 
 impl Authority {
@@ -49,7 +64,36 @@ impl Authority {
             files::read_or_create(&certificate_path, || Ok(authority_params(name, now)?.self_signed(&key)?.pem()))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)
             .map_err(|error| Error::Content { path: certificate_path, why: error.to_string() })?;
-        Ok(Authority { certificate, issuer })
+        let cross = files::read(&directory.join(format!("{file}-cross.crt")))?;
+        Ok(Authority { certificate, cross, issuer })
+    }
+
+    /// A new authority that is not stored anywhere.
+    pub fn create(name: &str, now: Timestamp) -> Result<Self, Error> {
+        let key = KeyPair::generate()?;
+        let certificate = authority_params(name, now)?.self_signed(&key)?.pem();
+        Self::with_key(certificate, key)
+    }
+
+    /// An authority of a certificate, which may be followed by others, and its key.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, Error> {
+        Self::with_key(certificate.to_owned(), KeyPair::from_pem(key)?)
+    }
+
+    fn with_key(certificate: String, key: KeyPair) -> Result<Self, Error> {
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+        Ok(Authority { certificate, cross: None, issuer })
+    }
+
+    /// PEM of a certificate of this authority for another one: who trusts this one accepts what that one signs.
+    pub fn cross_sign(&self, other: &Authority, now: Timestamp) -> Result<String, Error> {
+        let unreadable = || Error::Make(rcgen::Error::CouldNotParseCertificate);
+        let (_, pem) = x509_parser::pem::parse_x509_pem(other.certificate.as_bytes()).map_err(|_| unreadable())?;
+        let parsed = pem.parse_x509().map_err(|_| unreadable())?;
+        let name = parsed.subject().iter_common_name().find_map(|name| name.as_str().ok()).ok_or_else(unreadable)?;
+        let mut params = authority_params(name, now)?;
+        params.use_authority_key_identifier_extension = true;
+        Ok(params.signed_by(other.issuer.key(), &self.issuer)?.pem())
     }
 
     /// PEM of the private key, for the controller that signs certificate requests.
@@ -76,7 +120,8 @@ impl Authority {
     pub fn sign(&self, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {
         let key = KeyPair::generate()?;
         let certificate = leaf_params(purpose, now)?.signed_by(&key, &self.issuer)?;
-        Ok(Leaf { certificate: certificate.pem(), key: key.serialize_pem() })
+        let chain = certificate.pem() + self.cross.as_deref().unwrap_or_default();
+        Ok(Leaf { certificate: chain, key: key.serialize_pem() })
     }
 
     fn is_current(&self, certificate: &str, purpose: &Purpose, now: Timestamp) -> bool {
@@ -85,7 +130,9 @@ impl Authority {
         let Ok((_, own)) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes()) else { return false };
         let Ok(own) = own.parse_x509() else { return false };
         let days_left = (parsed.validity().not_after.timestamp() - now.as_second()) / DAY.as_secs();
-        if days_left < i64::from(RENEW_DAYS) || parsed.verify_signature(Some(own.public_key())).is_err() {
+        // A clock that was ahead when the certificate was made must not make it useless for months.
+        let is_early = parsed.validity().not_before.timestamp() > now.as_second();
+        if is_early || days_left < i64::from(RENEW_DAYS) || parsed.verify_signature(Some(own.public_key())).is_err() {
             return false;
         }
         match purpose {
@@ -94,7 +141,7 @@ impl Authority {
                 let groups = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok());
                 names.eq([user.as_str()]) && groups.eq(Some(group.as_str()).filter(|group| !group.is_empty()))
             }
-            Purpose::Serving { names, addresses, .. } => {
+            Purpose::Serving { names, addresses, .. } | Purpose::Peer { names, addresses, .. } => {
                 let Ok(Some(alternatives)) = parsed.subject_alternative_name() else { return false };
                 let certified: Vec<String> = alternatives.value.general_names.iter().map(general_name).collect();
                 let required = names.iter().cloned().chain(addresses.iter().map(IpAddr::to_string));
@@ -127,11 +174,14 @@ fn authority_params(name: &str, now: Timestamp) -> Result<CertificateParams, Err
 
 fn leaf_params(purpose: &Purpose, now: Timestamp) -> Result<CertificateParams, Error> {
     let mut params = match purpose {
-        Purpose::Serving { name, names, addresses } => {
+        Purpose::Serving { name, names, addresses } | Purpose::Peer { name, names, addresses } => {
             let mut params = CertificateParams::new(names.clone())?;
             params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
             params.distinguished_name = subject(name, None);
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            if matches!(purpose, Purpose::Peer { .. }) {
+                params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+            }
             params
         }
         Purpose::Client { user, group } => {

@@ -26,7 +26,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, path)
+        knarr_files::rename_durably(&beside, path)
     })();
     written.map_err(|source| failed("write", path, source))
 }

@@ -8,6 +8,7 @@ mod authority;
 mod files;
 mod kubeconfig;
 mod serving;
+mod tls_settings;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,10 @@ use jiff::Timestamp;
 use crate::authenticate::FRONT_PROXY_CLIENT;
 
 pub use authority::{Authority, Leaf, Purpose};
+pub use files::private_directory;
 pub use kubeconfig::kubeconfig;
 pub use serving::Serving;
+pub use tls_settings::{NamedCertificate, TlsSettings, TlsSettingsError};
 
 /// The user name of this server at kubelets; a built-in binding grants it the kubelet API.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
@@ -34,6 +37,8 @@ pub enum Error {
     Content { path: PathBuf, why: String },
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Settings(#[from] TlsSettingsError),
 }
 
 /// What the serving certificate is valid for, beside the names that every cluster uses.
@@ -64,6 +69,16 @@ pub struct Pki {
 impl Pki {
     /// Opens the directory, creates what is missing and renews what is due.
     pub fn open(directory: &Path, identity: Identity, now: Timestamp) -> Result<Self, Error> {
+        Pki::open_with(directory, identity, TlsSettings::default(), now)
+    }
+
+    /// The same with certificates, authorities and algorithms of the administrator.
+    pub fn open_with(
+        directory: &Path,
+        identity: Identity,
+        settings: TlsSettings,
+        now: Timestamp,
+    ) -> Result<Self, Error> {
         files::private_directory(directory)?;
         let authority = Authority::open(directory, "ca", "knarr-ca", now)?;
         let front_proxy_authority = Authority::open(directory, "front-proxy-ca", "knarr-front-proxy-ca", now)?;
@@ -71,7 +86,7 @@ impl Pki {
             Ok(rcgen::KeyPair::generate()?.serialize_pem())
         })?;
         let leaf = authority.leaf(directory, "apiserver", &serving_purpose(&identity), now)?;
-        let serving = Arc::new(Serving::new(&leaf, &authority, &front_proxy_authority)?);
+        let serving = Arc::new(Serving::new(&leaf, &authority, &front_proxy_authority, settings)?);
         let directory = directory.to_owned();
         let pki = Pki { directory, identity, authority, front_proxy_authority, serving, service_account_key };
         pki.renew(now)?;
@@ -171,6 +186,45 @@ mod tests {
         pki.client("kubelet-client", KUBELET_CLIENT, "system:masters", now).unwrap();
         assert_eq!(groups(&pki.kubelet_client(now).unwrap()), Vec::<String>::new());
         assert_eq!(groups(&pki.admin(now).unwrap()), ["system:masters"]);
+    }
+
+    #[test]
+    fn only_the_administrators_certificate_is_in_masters() {
+        let directory = tempfile::tempdir().unwrap();
+        Pki::open(directory.path(), Identity::default(), at("2026-01-01T00:00:00Z")).unwrap();
+        let mut masters = Vec::new();
+        let mut count = 0;
+        for entry in std::fs::read_dir(directory.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "crt") {
+                continue;
+            }
+            count += 1;
+            let (_, pem) = x509_parser::pem::parse_x509_pem(&std::fs::read(&path).unwrap()).unwrap();
+            let certificate = pem.parse_x509().unwrap();
+            if certificate.subject().iter_organization().any(|group| group.as_str() == Ok("system:masters")) {
+                masters.push(path.file_name().unwrap().to_owned());
+            }
+        }
+        assert!(count >= 6, "{count}");
+        assert_eq!(masters, ["admin.crt"]);
+    }
+
+    /// CVE-2024-9486: nothing secret is the same in two clusters.
+    #[test]
+    fn two_clusters_share_no_secret() {
+        let now = at("2026-01-01T00:00:00Z");
+        let files = |directory: &Path| -> Vec<(std::ffi::OsString, Vec<u8>)> {
+            Pki::open(directory, Identity::default(), now).unwrap();
+            let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+            entries.map(|path| (path.file_name().unwrap().to_owned(), std::fs::read(&path).unwrap())).collect()
+        };
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (one, other) = (files(one.path()), files(other.path()));
+        assert!(one.len() >= 11, "{}", one.len());
+        for (name, content) in &one {
+            assert!(other.iter().all(|(_, theirs)| theirs != content), "{name:?}");
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Format {
     pub pretty: bool,
     /// Whether watches omit managed fields. Only Knarr's components request it; other servers ignore the parameter.
     pub omits_managed_fields: bool,
+    /// Whether watches of nodes omit changes of nothing but heartbeats; requested likewise.
+    pub omits_heartbeats: bool,
 }
 
 /// What is left out of a served object.
@@ -54,6 +56,7 @@ impl Format {
         meta_version: "v1",
         pretty: false,
         omits_managed_fields: false,
+        omits_heartbeats: false,
     };
 
     /// Whether stored bytes can be sent unchanged.
@@ -227,9 +230,14 @@ impl<'a> Clause<'a> {
         if !matches!(self.parameter("stream"), "" | "watch") {
             return None;
         }
-        let (pretty, omits_managed_fields) =
-            (self.parameter("pretty") == "1", self.parameter("managedFields") == "none");
-        Some(Format { encoding, shape, meta_version, pretty, omits_managed_fields })
+        Some(Format {
+            encoding,
+            shape,
+            meta_version,
+            pretty: self.parameter("pretty") == "1",
+            omits_managed_fields: self.parameter("managedFields") == "none",
+            omits_heartbeats: self.parameter("heartbeats") == "none",
+        })
     }
 }
 

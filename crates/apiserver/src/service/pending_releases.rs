@@ -13,7 +13,7 @@ impl PendingReleases {
     pub fn spawn(&self, release: impl Future<Output = ()> + Send + 'static) {
         // Fails while an allocation waits for earlier releases; it need not wait for this one.
         let running = self.0.clone().try_read_owned();
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             release.await;
             drop(running);
         });

@@ -13,23 +13,27 @@ use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Error, Store};
+use knarr_supervisor::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
 use crate::api_services;
-use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_tracking_start};
-use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
+use crate::authenticate::{
+    Authenticator, External, RequestHeaders, ServiceAccountTokens, TokenFile, publish_tracking_start,
+};
+use crate::authorize::{Authorizer, BuiltIn, NodeAuthorizer, NodeGraph, PreparedChain, Rbac, ReloadableChain, Rule};
 use crate::bootstrap::{self, DesiredObject};
+use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
 use crate::endpoint::page::Pages;
 use crate::kinds::{Kinds, OpenDescriptions};
 use crate::loopback;
 use crate::object_reader::ObjectReader;
+use crate::outbound::WebhookClient;
 use crate::persist::store_reader::StoreReader;
-use crate::persist::{managed_fields, store_error, stored};
+use crate::persist::{managed_fields, store_error, stored, topic};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
-use crate::request::{Target, User};
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
 use crate::subresource::connect::Kubelets;
@@ -42,6 +46,8 @@ const NAMESPACE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The configuration of an API server.
 pub struct Settings {
+    /// The components of this process, for health checks and metrics.
+    pub components: Registry,
     pub store: Arc<dyn Store>,
     pub token_file: TokenFile,
     pub service_accounts: Arc<ServiceAccountTokens>,
@@ -60,6 +66,19 @@ pub struct Settings {
     pub pages: Pages,
     /// Admission plugins beyond those that always run.
     pub admission_plugins: EnabledPlugins,
+    pub access: AccessSettings,
+}
+
+/// Who may use the API beyond the cluster's own users, and who decides what users may do.
+#[derive(Default)]
+pub struct AccessSettings {
+    pub authentication: External,
+    pub authorization: PreparedChain,
+    /// How values are encrypted in the store, where they are.
+    pub encryption: Option<Encryption>,
+    pub request_headers: RequestHeaders,
+    /// The names that certificates of front proxies may have besides the cluster's own.
+    pub proxy_names: Vec<String>,
 }
 
 /// A running server, with the switches that stop it and mark it as ready.
@@ -71,6 +90,9 @@ pub struct ServerHandle {
 
 /// Builds a server, which can handle requests at once. `prepare` then creates the objects that every cluster has.
 pub fn start(settings: Settings) -> ServerHandle {
+    knarr_metrics::register(crate::watch::FAMILIES);
+    settings.store.index_topics(topic::PODS_BY_NODE);
+    settings.store.index_topics(topic::NODES_BY_STATE);
     let provided = Provided::new(settings.provided);
     let catalogue = Catalogue::with_custom(provided.kinds().map(|(kind, _)| kind));
     let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(catalogue, &provided.by_path(), settings.descriptions)));
@@ -78,27 +100,41 @@ pub fn start(settings: Settings) -> ServerHandle {
     let rbac = Arc::new(Rbac::new(objects.clone()));
     let node_graph = Arc::new(NodeGraph::default());
     let nodes = NodeAuthorizer::new(node_graph.clone(), node_rules());
-    let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Box::new(nodes), Box::new(SharedRbac(rbac.clone()))]));
+    let built_in = BuiltIn { node: Arc::new(nodes), rbac: rbac.clone() };
+    let authorization = Arc::new(ReloadableChain::new(built_in, settings.access.authorization));
+    let authorizer: Arc<dyn Authorizer> = authorization.clone();
     let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
-    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), &settings.admission_plugins);
+    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), settings.admission_plugins);
     let store = settings.store.clone();
     let (stop, stopping) = watch::channel(false);
     let (ready, is_ready) = watch::channel(false);
+    let kubelets = Kubelets::default();
+    let webhook_client = WebhookClient::new(kubelets.tunnels.clone());
     let server = Arc::new(ApiServer {
         store: settings.store,
         kinds,
         objects,
         admission,
         services: ServiceAllocator::new(store, &settings.service_ranges),
-        kubelets: Kubelets::default(),
-        webhook_client: Default::default(),
+        kubelets,
+        webhook_client,
         fairness: Default::default(),
         security: Security {
-            authenticator: Arc::new(Authenticator::new(settings.token_file, settings.service_accounts.clone())),
+            authenticator: Arc::new(Authenticator::new(
+                settings.token_file,
+                settings.service_accounts.clone(),
+                settings.access.authentication,
+            )),
             authorizer,
+            authorization,
             rbac,
             node_graph,
             service_accounts: settings.service_accounts,
+            encryption: settings.access.encryption,
+            impersonation: Default::default(),
+            request_headers: settings.access.request_headers,
+            proxy_names: settings.access.proxy_names,
+            sessions: Default::default(),
             client_authority: settings.client_authority,
             front_proxy_authority: settings.front_proxy_authority,
         },
@@ -108,10 +144,11 @@ pub fn start(settings: Settings) -> ServerHandle {
             documents: Documents::new(settings.address),
             pages: settings.pages,
         },
-        telemetry: Telemetry::default(),
+        telemetry: Telemetry { components: settings.components, ..Telemetry::default() },
         stopping,
         ready: is_ready,
     });
+    server.admission.attach(&server);
     crate::custom::load(&server);
     server.fairness.load(&*server.objects);
     ServerHandle { server, stop, ready }
@@ -125,14 +162,17 @@ async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError
         Some(existing) => (*existing).clone(),
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
     };
+    let headers = &server.security.request_headers;
+    let mut names = vec![crate::authenticate::FRONT_PROXY_CLIENT.to_owned()];
+    names.extend(server.security.proxy_names.iter().cloned());
     let data = json!({
         "client-ca-file": server.security.client_authority,
-        "requestheader-allowed-names": json!([crate::authenticate::FRONT_PROXY_CLIENT]).to_string(),
+        "requestheader-allowed-names": json!(names).to_string(),
         "requestheader-client-ca-file": server.security.front_proxy_authority,
-        "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
-        "requestheader-group-headers": "[\"X-Remote-Group\"]",
-        "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
-        "requestheader-username-headers": "[\"X-Remote-User\"]",
+        "requestheader-extra-headers-prefix": json!(headers.extra_prefixes).to_string(),
+        "requestheader-group-headers": json!(headers.group).to_string(),
+        "requestheader-uid-headers": json!(headers.uid).to_string(),
+        "requestheader-username-headers": json!(headers.username).to_string(),
     });
     if *object.at(&["data"]) == data {
         return Ok(());
@@ -181,14 +221,6 @@ fn node_rules() -> Vec<Rule> {
     role.map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value).collect()).unwrap_or_default()
 }
 
-struct SharedRbac(Arc<Rbac>);
-
-impl Authorizer for SharedRbac {
-    fn decide(&self, user: &User, target: &Target) -> Decision {
-        self.0.decide(user, target)
-    }
-}
-
 /// Writes the used amounts of quotas to the store.
 struct StoredQuotas {
     store: Arc<dyn Store>,
@@ -235,7 +267,9 @@ pub async fn prepare(
     // Namespaces come before the objects in them; beyond that the order is free.
     let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =
         bootstrap::desired_objects(service_ranges).into_iter().partition(|desired| desired.resource == "namespaces");
-    others.extend(server.discovery.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
+    if server.discovery.provided.serves(resource_metrics::GROUP) {
+        others.extend(resource_metrics::policy());
+    }
     for batch in [namespaces, others] {
         futures::stream::iter(batch)
             .map(Ok)
@@ -263,6 +297,15 @@ pub async fn prepare(
     })?;
     server.fairness.load(&*server.objects);
     Ok(())
+}
+
+/// Creates or completes RBAC objects of this process's components, as the built-in ones.
+pub async fn ensure_policy(server: &Arc<ApiServer>, objects: Vec<Value>) -> Result<(), PrepareError> {
+    let desired = objects.into_iter().filter_map(bootstrap::policy_object);
+    futures::stream::iter(desired)
+        .map(Ok)
+        .try_for_each_concurrent(CONCURRENT_WRITES, |desired| ensure(server, desired))
+        .await
 }
 
 /// Restores the objects that every cluster has when they are deleted, until the server stops.

@@ -35,9 +35,9 @@ pub async fn serve(
         check_access(call, &review)?;
     }
     let status = match kind {
-        "TokenReview" => token(call, &review)?,
-        "SubjectAccessReview" | "LocalSubjectAccessReview" => access(call, &subject(&review), &review),
-        "SelfSubjectAccessReview" => access(call, call.user, &review),
+        "TokenReview" => token(call, &review).await?,
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => access(call, &subject(&review), &review).await,
+        "SelfSubjectAccessReview" => access(call, call.user, &review).await,
         "SelfSubjectRulesReview" => rules(call, &review)?,
         "SelfSubjectReview" => json!({"userInfo": user_info(call.user)}),
         other => return Err(Status::internal(format!("no handler for {other}"))),
@@ -73,7 +73,7 @@ fn user_info(user: &User) -> Value {
 }
 
 /// The user of a token.
-fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
+async fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let text = review.text(&["spec", "token"]);
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -82,21 +82,25 @@ fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let requested: Vec<String> =
         review.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let audiences = if requested.is_empty() { own.to_vec() } else { requested.clone() };
-    Ok(match call.server.security.authenticator.token(text, &audiences, &*call.server.objects, call.now) {
-        Ok(mut found) => {
-            if !found.user.is_in(GROUP_AUTHENTICATED) {
-                found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
+    Ok(
+        match Box::pin(call.server.security.authenticator.token(text, &audiences, &*call.server.objects, call.now))
+            .await
+        {
+            Ok(mut found) => {
+                if !found.user.is_in(GROUP_AUTHENTICATED) {
+                    found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
+                }
+                let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
+                if !found.audiences.is_empty() {
+                    status["audiences"] = json!(found.audiences);
+                }
+                status
             }
-            let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
-            if !found.audiences.is_empty() {
-                status["audiences"] = json!(found.audiences);
-            }
-            status
-        }
-        // The other authenticators did not accept the token either.
-        Err(why) if why != INVALID_TOKEN => json!({"user": {}, "error": format!("[{INVALID_TOKEN}, {why}]")}),
-        Err(why) => json!({"user": {}, "error": why}),
-    })
+            // The other authenticators did not accept the token either.
+            Err(why) if why != INVALID_TOKEN => json!({"user": {}, "error": format!("[{INVALID_TOKEN}, {why}]")}),
+            Err(why) => json!({"user": {}, "error": why}),
+        },
+    )
 }
 
 fn subject(review: &Value) -> User {
@@ -124,7 +128,7 @@ fn check_access(call: &ResourceRequest<'_>, review: &Value) -> Result<(), Status
 }
 
 /// Whether a user has the permission that a review names.
-fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
+async fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
     let target = match review.at(&["spec", "resourceAttributes"]) {
         Value::Null => {
             let attributes = review.at(&["spec", "nonResourceAttributes"]);
@@ -147,11 +151,12 @@ fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
             ..Target::default()
         },
     };
-    let (allowed, reason) = match call.server.security.authorizer.decide(user, &target) {
-        Decision::Allow(reason) => (true, reason),
-        Decision::NoOpinion(reason) => (false, reason),
+    let (mut status, reason) = match call.server.security.authorizer.authorize(user, &target).await {
+        Decision::Allow(reason) => (json!({"allowed": true}), reason),
+        Decision::NoOpinion(reason) => (json!({"allowed": false}), reason),
+        Decision::Deny(reason) => (json!({"allowed": false, "denied": true}), reason),
+        Decision::Failed { error, .. } => (json!({"allowed": false, "evaluationError": error}), String::new()),
     };
-    let mut status = json!({ "allowed": allowed });
     if !reason.is_empty() {
         status["reason"] = reason.into();
     }
@@ -164,7 +169,7 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let found = call.server.security.rbac.rules_for(call.user, namespace);
+    let found = call.server.security.authorizer.rules(call.user, namespace);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());
     for rule in &found.rules {
         if !rule.resources.is_empty() {

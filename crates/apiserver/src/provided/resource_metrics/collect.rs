@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::StreamExt;
 use http::Request;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Limited};
 use jiff::Timestamp;
 use knarr_api::value::Read;
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a request waits for the first scrapes.
 const FIRST_SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest page that is read: far beyond that of the largest node.
+const MAX_PAGE_BYTES: usize = 16 << 20;
 const CONCURRENT_SCRAPES: usize = 64;
 /// The usage of a container younger than this at its first reading is computed from its start.
 const NEW_CONTAINER_AGE: Duration = Duration::from_secs(60);
@@ -81,7 +83,7 @@ impl Collector {
             self.rounds.send_replace(0);
             self.nodes.lock().clear();
             let (nodes, last_request, done) = (self.nodes.clone(), self.last_request.clone(), self.rounds.clone());
-            tokio::spawn(scrape_while_requested(server.clone(), nodes, last_request, done));
+            knarr_supervisor::spawn(scrape_while_requested(server.clone(), nodes, last_request, done));
         }
         // A node that does not respond must not delay the others.
         let is_known = |rounds: &u64| *rounds >= MAX_AWAITED_ROUNDS || *rounds >= 2 && all_known(&self.nodes.lock());
@@ -161,10 +163,15 @@ fn keep_only(known: &mut HashMap<String, NodeReadings>, names: &[String]) {
 async fn read_page(server: &Arc<ApiServer>, node: &str) -> Option<Page> {
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
     let request = Request::get(path).body(Empty::<Bytes>::new()).ok()?;
-    let user = User::named("system:metrics", &["system:masters", "system:authenticated"]);
+    let user = User::named(super::COLLECTOR, &["system:authenticated"]);
     let response = server.handle(request, &Sender::Trusted(Arc::new(user))).await;
     let code = response.status();
-    let body = response.into_body().collect().await.ok()?.to_bytes();
+    // A node may send without end.
+    let Ok(body) = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await else {
+        tracing::debug!(node, "the metrics of a node are too large or broke off");
+        return None;
+    };
+    let body = body.to_bytes();
     let text = String::from_utf8_lossy(&body);
     if !code.is_success() {
         tracing::debug!(node, %code, text = text.as_ref(), "cannot scrape a node");

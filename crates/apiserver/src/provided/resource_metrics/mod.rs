@@ -18,7 +18,7 @@ use knarr_api::value::Read;
 use serde_json::{Value, json};
 
 use super::{ProvidedKind, Provider};
-use crate::bootstrap::DesiredObject;
+use crate::bootstrap::{self, DesiredObject};
 use crate::state::ApiServer;
 use collect::{Collector, Usage};
 
@@ -41,9 +41,28 @@ pub fn kinds() -> Vec<ProvidedKind> {
     ]
 }
 
-/// Lets everyone who may view a namespace read the metrics of its pods.
-pub fn reader_role() -> DesiredObject {
-    let object = json!({
+/// The user that scrapes kubelets.
+const COLLECTOR: &str = "knarr:resource-metrics";
+
+/// Lets everyone who may view a namespace read the metrics of its pods, and the collector scrape kubelets.
+pub fn policy() -> Vec<DesiredObject> {
+    let rbac = "rbac.authorization.k8s.io";
+    let collector = [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": COLLECTOR},
+            "rules": [{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": COLLECTOR},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": COLLECTOR},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": COLLECTOR}],
+        }),
+    ];
+    collector.into_iter().chain([reader_role()]).filter_map(bootstrap::policy_object).collect()
+}
+
+fn reader_role() -> Value {
+    json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {
             "name": "system:aggregated-metrics-reader",
@@ -54,8 +73,7 @@ pub fn reader_role() -> DesiredObject {
             },
         },
         "rules": [{"apiGroups": [GROUP], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}],
-    });
-    DesiredObject { group: "rbac.authorization.k8s.io", version: "v1", resource: "clusterroles", object }
+    })
 }
 
 fn definition(plural: &str, kind: &str, scope: &str, fields: Value) -> Value {

@@ -7,8 +7,8 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, SEC_W
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use knarr_api::status::Status;
+use knarr_tunnel::{Dial, Stream};
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -21,10 +21,10 @@ use crate::response::Body;
 use crate::route::target::tail;
 use crate::watch::websocket::is_token_protocol;
 
-const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much of an error response is passed on, as in Kubernetes.
+const MAX_ERROR_BYTES: usize = 50_000;
 
-pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Forwards a request to a location and returns its response.
 pub async fn forward(
@@ -91,15 +91,19 @@ fn redirect_to_slash(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, 
 }
 
 /// Connects to a location, with TLS if it needs it.
-pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Connection>, Status> {
+pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Stream>, Status> {
     let addresses = addresses(location).await?;
-    let stream = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(&addresses[..]))
-        .await
-        .map_err(|_| unreachable(location, &"i/o timeout"))?
-        .map_err(|error| unreachable(location, &error))?;
-    stream.set_nodelay(true).map_err(Status::internal)?;
+    let stream = match (&location.node, addresses.first()) {
+        (Some(node), Some(address)) => kubelets.tunnels.dial(node, *address).await,
+        _ => Dial::None,
+    };
+    let stream = match stream {
+        Dial::Open(stream) => stream,
+        Dial::Failed(why) => return Err(unreachable(location, &why)),
+        Dial::None => connect_directly(location, &addresses).await?,
+    };
     if !location.tls {
-        return Ok(Box::new(stream));
+        return Ok(stream);
     }
     let name = ServerName::try_from(location.host.clone()).map_err(Status::internal)?;
     let config = match &location.peer {
@@ -111,6 +115,15 @@ pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<
         .await
         .map_err(|_| unreachable(location, &"TLS handshake timeout"))?
         .map_err(|error| unreachable(location, &error))?;
+    Ok(Box::new(stream))
+}
+
+async fn connect_directly(location: &Location, addresses: &[SocketAddr]) -> Result<Box<dyn Stream>, Status> {
+    let stream = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(addresses))
+        .await
+        .map_err(|_| unreachable(location, &"i/o timeout"))?
+        .map_err(|error| unreachable(location, &error))?;
+    stream.set_nodelay(true).map_err(Status::internal)?;
     Ok(Box::new(stream))
 }
 
@@ -174,12 +187,25 @@ fn host_and_port(location: &Location) -> String {
     }
 }
 
+/// The first bytes of a body: a kubelet may send without end.
+async fn start_of(mut body: Incoming) -> Result<Vec<u8>, hyper::Error> {
+    use http_body_util::BodyExt;
+    let mut start = Vec::new();
+    while start.len() < MAX_ERROR_BYTES
+        && let Some(frame) = body.frame().await
+    {
+        if let Some(data) = frame?.data_ref() {
+            start.extend_from_slice(&data[..data.len().min(MAX_ERROR_BYTES - start.len())]);
+        }
+    }
+    Ok(start)
+}
+
 /// The Status of an error response of a kubelet to a log request.
 async fn log_failure(response: Response<Incoming>) -> Status {
-    use http_body_util::BodyExt;
     let code = response.status().as_u16();
-    let text = match response.into_body().collect().await {
-        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+    let text = match start_of(response.into_body()).await {
+        Ok(text) => String::from_utf8_lossy(&text).trim().to_owned(),
         Err(error) => error.to_string(),
     };
     match code {

@@ -110,6 +110,18 @@ async fn redirects_of_kubelets_are_followed_by_neither_client_nor_server() {
     assert_eq!(elsewhere.connections(), 0);
 }
 
+/// A kubelet cannot fill the server's memory with an error.
+#[tokio::test]
+async fn errors_of_kubelets_are_passed_on_in_part() {
+    let kubelet = TestServer::respond(None, move |_| {
+        Response::builder().status(400).body(Full::new(Bytes::from(vec![b'x'; 4 << 20]))).unwrap()
+    })
+    .await;
+    let cluster = cluster(&kubelet, "127.0.0.1").await;
+    let (response, body) = send(&cluster, "GET", &format!("{POD}/log"), false).await;
+    assert_eq!((response.status().as_u16(), message(&body).len()), (400, 50_000));
+}
+
 /// CVE-2018-1002105: after a refused upgrade the connection still belongs to the server.
 #[tokio::test]
 async fn a_failed_upgrade_relays_nothing() {
@@ -197,6 +209,7 @@ async fn the_client_certificate_is_sent_to_kubelets_only() {
             tls: true,
             path: "/".into(),
             peer: peer.clone(),
+            node: None,
             global_only: false,
         };
         let mut connection = connect(&kubelets, &location).await.unwrap();

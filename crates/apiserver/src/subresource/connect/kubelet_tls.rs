@@ -23,9 +23,11 @@ pub enum Trust {
     Anyone,
 }
 
-/// The TLS configuration of connections to kubelets. None can be opened before [`Kubelets::set_credentials`].
+/// The TLS configuration of connections to kubelets, and the tunnels that lead to them. None can be opened before [`Kubelets::set_credentials`].
 #[derive(Default)]
 pub struct Kubelets {
+    /// Connections that nodes have opened to this server.
+    pub tunnels: Arc<knarr_tunnel::Tunnels>,
     credentials: ArcSwapOption<Credentials>,
 }
 

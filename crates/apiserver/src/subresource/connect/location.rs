@@ -23,6 +23,8 @@ pub struct Location {
     /// The path with its parameters.
     pub path: String,
     pub peer: Peer,
+    /// The node on which it is, whose tunnel leads there.
+    pub node: Option<String>,
     /// Whether a user chose the address: then only global unicast addresses are connected to.
     pub global_only: bool,
 }
@@ -54,7 +56,8 @@ fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
     let port = node.integer(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).unwrap_or(KUBELET_PORT);
     let port = u16::try_from(port).map_err(|_| Status::internal(format!("{port} is not a kubelet's port")))?;
     let peer = Peer::Kubelet { node: name.to_owned() };
-    Ok(Location { host: host.to_owned(), port, tls: true, path, peer, global_only: false })
+    let node = Some(name.to_owned());
+    Ok(Location { host: host.to_owned(), port, tls: true, path, peer, node, global_only: false })
 }
 
 /// Addresses are preferred to names: not every cluster can resolve the names of its nodes.
@@ -146,7 +149,11 @@ fn pod_location(pod: &Value, id: &str, path: String) -> Result<Location, Status>
         port => parse_port("pod", id, port)?,
     };
     let ip = pod_ips(pod).next().unwrap_or_default();
-    workload(ip, port, tls, path)
+    workload(ip, port, tls, path, node_of_pod(pod))
+}
+
+fn node_of_pod(pod: &Value) -> Option<String> {
+    Some(pod.text(&["spec", "nodeName"]).to_owned()).filter(|name| !name.is_empty())
 }
 
 fn pod_ips(pod: &Value) -> impl Iterator<Item = &str> {
@@ -155,12 +162,12 @@ fn pod_ips(pod: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The location of a pod or service; its host must be an IP address.
-fn workload(ip: &str, port: u16, tls: bool, path: String) -> Result<Location, Status> {
+fn workload(ip: &str, port: u16, tls: bool, path: String, node: Option<String>) -> Result<Location, Status> {
     let allowed = ip.parse().is_ok_and(is_global_unicast);
     if !allowed {
         return Err(Status::bad_request(AddressError::NotAllowed.to_string()));
     }
-    Ok(Location { host: ip.to_owned(), port, tls, path, peer: Peer::Workload, global_only: true })
+    Ok(Location { host: ip.to_owned(), port, tls, path, peer: Peer::Workload, node, global_only: true })
 }
 
 /// The location of a service proxy.
@@ -201,10 +208,11 @@ fn service_location(
         Err(_) => port,
     };
     let namespace = service.text(&["metadata", "namespace"]);
-    let is_pod = |endpoint: &Value, address: &str| {
+    let pod_at = |endpoint: &Value, address: &str| {
         let target = endpoint.at(&["targetRef"]);
-        target.text(&["namespace"]) == namespace
-            && pod(target.text(&["name"])).is_some_and(|pod| pod_ips(&pod).any(|ip| ip == address))
+        let is_here = target.text(&["namespace"]) == namespace;
+        let found = is_here.then(|| pod(target.text(&["name"]))).flatten();
+        found.filter(|pod| pod_ips(pod).any(|ip| ip == address))
     };
     let mut candidates: Vec<(&Value, &str, u16)> = Vec::new();
     for slice in slices {
@@ -217,8 +225,10 @@ fn service_location(
     }
     // Reading a pod costs more than shuffling, and the first usually matches.
     candidates.shuffle(&mut rand::rng());
-    match candidates.iter().find(|(endpoint, address, _)| is_pod(endpoint, address)) {
-        Some((_, address, port)) => workload(address, *port, tls, path),
+    let found =
+        candidates.iter().find_map(|(endpoint, address, port)| Some((pod_at(endpoint, address)?, address, port)));
+    match found {
+        Some((pod, address, port)) => workload(address, *port, tls, path, node_of_pod(&pod)),
         None => {
             let label = if slices.iter().all(|slice| slice.items(&["endpoints"]).is_empty()) { name } else { id };
             Err(Status::unavailable(format!("no endpoints available for service {label:?}")))
@@ -239,7 +249,7 @@ fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Statu
     if port.is_empty() || port == kubelet.port.to_string() {
         return Ok(kubelet);
     }
-    Ok(Location { port: parse_port("node", id, port)?, tls, peer: Peer::Workload, ..kubelet })
+    Ok(Location { port: parse_port("node", id, port)?, tls, peer: Peer::Workload, node: None, ..kubelet })
 }
 
 /// The path and query after the proxy subresource.

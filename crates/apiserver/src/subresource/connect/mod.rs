@@ -46,7 +46,7 @@ pub async fn serve(
     request: &mut AuthorizedRequest<'_>,
 ) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
-    require_create(server, request)?;
+    require_create(server, request).await?;
     let call = ResourceRequest::new(server, resource, request);
     if target.subresource != "log" {
         let (kind, mut options) = options(&call);
@@ -133,12 +133,12 @@ fn options(call: &ResourceRequest<'_>) -> (&'static str, Value) {
 }
 
 /// A stream opened by GET, as WebSocket clients must do, needs the same permission as by POST.
-fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Result<(), Status> {
+async fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Result<(), Status> {
     let target = &request.routed.target;
     let streams = matches!(target.subresource.as_str(), "exec" | "attach" | "portforward");
     if streams && target.verb == "get" && request.parts.headers.contains_key(UPGRADE) {
         let create = Target { verb: "create".to_owned(), ..target.clone() };
-        server.authorize(request.user, &create)?;
+        server.authorize(request.user, &create).await?;
     }
     Ok(())
 }

@@ -1,0 +1,169 @@
+//! Reads what kube-apiserver wrote into a shared etcd: built-in kinds in protobuf, custom resources as JSON with its fields
+//! in another order. Both become the stored form of this server ([`stored`]) as soon as they are read.
+//!
+//! kube-apiserver reads JSON as well as protobuf, so nothing needs to be converted for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use knarr_api::catalogue::{Catalogue, GroupVersionKind};
+use knarr_api::protobuf::{self, MAGIC};
+use knarr_store::Decode;
+use serde_json::Value;
+
+use super::stored;
+use crate::decode;
+use crate::kinds::{Kinds, Resource, no_descriptions};
+
+/// How a built-in object of this server starts.
+const OWN_START: &[u8] = b"{\"kind\":";
+
+/// Converts values of kube-apiserver; those of this server are passed on as they are.
+pub fn decoder() -> Decode {
+    // Built for the first value that needs it.
+    let kinds: OnceLock<Kinds> = OnceLock::new();
+    Arc::new(move |key, value| {
+        if !is_foreign(&value) {
+            return Bytes::from(value);
+        }
+        let kinds = kinds.get_or_init(|| Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions()));
+        convert(kinds, &value).unwrap_or_else(|error| {
+            tracing::warn!(key, error, "cannot read an object that another server stored");
+            Bytes::from(value)
+        })
+    })
+}
+
+fn is_foreign(value: &[u8]) -> bool {
+    value.starts_with(&MAGIC) || (value.starts_with(b"{") && !value.starts_with(OWN_START) && !is_in_order(value))
+}
+
+/// Whether a custom resource starts with its version, kind and metadata.
+fn is_in_order(value: &[u8]) -> bool {
+    let after = |rest: &'_ [u8], start: &[u8]| -> Option<usize> {
+        let text = rest.strip_prefix(start)?;
+        // Neither versions nor kinds contain quotes.
+        Some(start.len() + text.iter().position(|byte| *byte == b'"')?)
+    };
+    let Some(version) = after(value, b"{\"apiVersion\":\"") else { return false };
+    let Some(kind) = after(&value[version..], b"\",\"kind\":\"") else { return false };
+    value[version + kind..].starts_with(b"\",\"metadata\":{")
+}
+
+fn convert(kinds: &Kinds, value: &[u8]) -> Result<Bytes, String> {
+    let mut object = if value.starts_with(&MAGIC) {
+        protobuf::decode(value, None).map_err(|error| error.to_string())?
+    } else {
+        stored::read(value).map_err(|error| error.to_string())?
+    };
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    if version.is_empty() || kind.is_empty() {
+        // A record of another kind, such as one of this server's own.
+        return Ok(Bytes::copy_from_slice(value));
+    }
+    match resource(kinds, &version, &kind) {
+        Some(resource) => {
+            let own = stored::stored_api_version(resource);
+            stored::convert_between(resource, &mut object, &version, &own);
+            // kube-apiserver sets defaults whenever it reads, also those of fields that its strategies clear.
+            decode::set_defaults(resource, &mut object);
+            Ok(stored::encode(resource, &object))
+        }
+        None => Ok(stored::encode_custom(&version, &kind, &object)),
+    }
+}
+
+/// The built-in resource of a kind, in the version in which it is stored.
+fn resource<'k>(kinds: &'k Kinds, version: &str, kind: &str) -> Option<&'k Arc<Resource>> {
+    let named = GroupVersionKind::new(version, kind);
+    let found = kinds.catalogue.kind(&named.group, &named.version, &named.kind)?;
+    kinds.stored(&found.group, &found.plural)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(bytes: Vec<u8>) -> Value {
+        let decoded = decoder()("/registry/some/key", bytes);
+        assert!(decoded.starts_with(OWN_START), "{:?}", String::from_utf8_lossy(&decoded));
+        serde_json::from_slice(&decoded).unwrap()
+    }
+
+    #[test]
+    fn protobuf_becomes_the_stored_form() {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": "a", "namespace": "b", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "data": {"key": "dmFsdWU="},
+        });
+        assert_eq!(read(protobuf::encode(&secret).unwrap()), secret);
+    }
+
+    /// What kube-apiserver leaves to its defaults is there for readers, and for the rules of updates.
+    #[test]
+    fn defaults_are_set() {
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a", "namespace": "b"},
+            "spec": {"accessModes": ["ReadWriteOnce"]},
+        });
+        assert_eq!(read(protobuf::encode(&claim).unwrap())["status"]["phase"], "Pending");
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a", "namespace": "b"},
+            "spec": {"serviceName": "s", "template": {}, "volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]},
+        });
+        let claims = &read(protobuf::encode(&set).unwrap())["spec"]["volumeClaimTemplates"];
+        assert_eq!((&claims[0]["kind"], &claims[0]["apiVersion"]), (&json!("PersistentVolumeClaim"), &json!("v1")));
+    }
+
+    /// For every built-in kind that is stored, an object that kube-apiserver stored is read under its stored version.
+    #[test]
+    fn every_stored_kind_is_read_from_protobuf() {
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
+        let mut count = 0;
+        for resource in kinds.all().filter(|resource| resource.storage().is_some()) {
+            let object = json!({
+                "apiVersion": resource.kind.api_version(), "kind": resource.kind.kind, "metadata": {"name": "a"},
+            });
+            if !protobuf::supports(&resource.kind.group_version_kind()) {
+                continue;
+            }
+            let bytes = protobuf::encode(&object).unwrap();
+            let decoded = decoder()("/registry/some/key", bytes);
+            let stored = kinds.stored(&resource.kind.group, &resource.kind.plural).unwrap();
+            assert!(decoded.starts_with(stored.head()), "{}", resource.kind.qualified_plural());
+            count += 1;
+        }
+        assert!(count >= 60, "{count}");
+    }
+
+    #[test]
+    fn custom_resources_are_brought_into_order() {
+        let decoded = decoder()(
+            "/registry/example.org/widgets/a",
+            br#"{"apiVersion":"example.org/v1","color":"red","kind":"Widget","metadata":{"name":"a"},"size":1}"#
+                .to_vec(),
+        );
+        let expected =
+            r#"{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"a"},"color":"red","size":1}"#;
+        assert_eq!(decoded, expected);
+    }
+
+    #[test]
+    fn own_objects_records_and_damaged_values_pass_unchanged() {
+        for value in [
+            r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#.as_bytes(),
+            br#"{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":1}}"#,
+            br#"{"authority":"a","server":"b"}"#,
+            b"k8s\0\xff\xff",
+            b"k8s:enc:aescbc:v1:key:...",
+            b"{",
+            b"",
+        ] {
+            assert_eq!(decoder()("/registry/a", value.to_vec()), value);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What an administrator may choose of the server's TLS: certificates, versions, cipher suites and client authorities.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::sign::CertifiedKey;
+use rustls::{ProtocolVersion, SupportedProtocolVersion};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::extensions::GeneralName;
+
+/// The administrator's choices. Without any, the cluster's own certificates are used.
+#[derive(Clone, Debug, Default)]
+pub struct TlsSettings {
+    /// `--tls-cert-file` and `--tls-private-key-file`.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// `--tls-sni-cert-key`.
+    pub by_name: Vec<NamedCertificate>,
+    /// Whether clients that ask for no name, or for one of the cluster's, get the cluster's own certificate.
+    pub keeps_own: bool,
+    /// `--tls-min-version`; empty for the default.
+    pub min_version: String,
+    /// `--tls-cipher-suites`.
+    pub cipher_suites: Vec<String>,
+    /// `--client-ca-file`.
+    pub client_authorities: Option<PathBuf>,
+    /// `--requestheader-client-ca-file` and the allowed names.
+    pub proxy_authorities: Option<(PathBuf, Vec<String>)>,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TlsSettingsError {
+    #[error("unknown tls version {0:?}")]
+    Version(String),
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    Cipher(String),
+    #[error("expected comma separated certificate and key file paths")]
+    Pair,
+    #[error("{0}: {1}")]
+    File(PathBuf, String),
+}
+
+/// A certificate for some names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedCertificate {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Empty for those of the certificate.
+    pub names: Vec<String>,
+}
+
+impl std::str::FromStr for NamedCertificate {
+    type Err = TlsSettingsError;
+
+    /// Reads `certificate,key[:name,name]`.
+    fn from_str(text: &str) -> Result<Self, TlsSettingsError> {
+        let (files, names) = text.split_once(':').unwrap_or((text, ""));
+        let [certificate, key] = files.split(',').map(str::trim).collect::<Vec<_>>()[..] else {
+            return Err(TlsSettingsError::Pair);
+        };
+        if certificate.is_empty() || key.is_empty() {
+            return Err(TlsSettingsError::Pair);
+        }
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        Ok(NamedCertificate { certificate: certificate.into(), key: key.into(), names })
+    }
+}
+
+/// Cipher suites that Go knows and that are not implemented here: weak ones, which nothing negotiates.
+const WITHOUT_EFFECT: [&str; 14] = [
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+];
+
+impl TlsSettings {
+    /// The algorithms to use. Those of TLS 1.3 cannot be chosen, as in Go.
+    pub fn provider(&self) -> Result<CryptoProvider, TlsSettingsError> {
+        let mut provider = aws_lc_rs::default_provider();
+        if self.cipher_suites.is_empty() {
+            return Ok(provider);
+        }
+        let name_of = |suite: &rustls::SupportedCipherSuite| {
+            let name = format!("{:?}", suite.suite());
+            name.strip_prefix("TLS13_").map(|rest| format!("TLS_{rest}")).unwrap_or(name)
+        };
+        // Go knows these two by an older name as well.
+        let canonical = |name: &str| match name {
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256".to_owned(),
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256".to_owned(),
+            name => name.to_owned(),
+        };
+        let asked: Vec<String> = self.cipher_suites.iter().map(|name| canonical(name)).collect();
+        for name in &asked {
+            let is_known = provider.cipher_suites.iter().any(|suite| name_of(suite) == *name);
+            if !is_known && !WITHOUT_EFFECT.contains(&name.as_str()) {
+                return Err(TlsSettingsError::Cipher(name.clone()));
+            }
+        }
+        provider
+            .cipher_suites
+            .retain(|suite| suite.version().version == ProtocolVersion::TLSv1_3 || asked.contains(&name_of(suite)));
+        Ok(provider)
+    }
+
+    /// The versions to use; older ones than 1.2 are not implemented.
+    pub fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsSettingsError> {
+        match self.min_version.as_str() {
+            "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
+                Ok(vec![&rustls::version::TLS13, &rustls::version::TLS12])
+            }
+            "VersionTLS13" => Ok(vec![&rustls::version::TLS13]),
+            other => Err(TlsSettingsError::Version(other.to_owned())),
+        }
+    }
+}
+
+/// A certificate and the names it is used for.
+#[derive(Debug)]
+pub struct LoadedCertificate {
+    pub key: Arc<CertifiedKey>,
+    names: Vec<String>,
+}
+
+impl LoadedCertificate {
+    pub fn load(certificate: &Path, key: &Path, names: &[String]) -> Result<Self, TlsSettingsError> {
+        let failed = |path: &Path, error: String| TlsSettingsError::File(path.to_owned(), error);
+        let chain: Result<Vec<CertificateDer<'static>>, _> =
+            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+        let chain = chain.map_err(|error| failed(certificate, error.to_string()))?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+        let names = match names {
+            [] => chain.first().map(|leaf| names_of(leaf)).unwrap_or_default(),
+            names => names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        };
+        let provider = aws_lc_rs::default_provider();
+        let key = CertifiedKey::from_der(chain, private, &provider);
+        let key = key.map_err(|error| failed(certificate, error.to_string()))?;
+        Ok(LoadedCertificate { key: Arc::new(key), names })
+    }
+
+    /// Whether the certificate is for a name; `*.example.com` is for the names one level below.
+    pub fn is_for(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        self.names.iter().any(|own| match own.strip_prefix("*.") {
+            Some(domain) => name.split_once('.').is_some_and(|(first, rest)| !first.is_empty() && rest == domain),
+            None => *own == name,
+        })
+    }
+}
+
+fn names_of(certificate: &[u8]) -> Vec<String> {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return Vec::new() };
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+    let named = names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_or_refused() {
+        let read = |text: &str| text.parse::<NamedCertificate>();
+        let named = read("a.crt,a.key:*.example.com,b").unwrap();
+        assert_eq!((named.key.to_str(), named.names.join(" ").as_str()), (Some("a.key"), "*.example.com b"));
+        assert!(read("a.crt,a.key").unwrap().names.is_empty());
+        for wrong in ["", "a", "a,", "a,b,c", ":x"] {
+            assert_eq!(read(wrong), Err(TlsSettingsError::Pair), "{wrong}");
+        }
+        let versions = |text: &str| TlsSettings { min_version: text.into(), ..Default::default() }.versions();
+        assert_eq!(versions("VersionTLS13").unwrap().len(), 1);
+        assert_eq!(versions("VersionTLS12").unwrap().len(), 2);
+        assert_eq!(versions("TLS9").unwrap_err().to_string(), "unknown tls version \"TLS9\"");
+        let suites = |names: &[&str]| {
+            let cipher_suites = names.iter().map(|name| (*name).to_owned()).collect();
+            TlsSettings { cipher_suites, ..Default::default() }.provider().map(|provider| provider.cipher_suites.len())
+        };
+        assert_eq!(suites(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]), Ok(4));
+        let refused = suites(&["TLS_NULL"]).unwrap_err().to_string();
+        assert_eq!(refused, "Cipher suite TLS_NULL not supported or doesn't exist");
+    }
+}

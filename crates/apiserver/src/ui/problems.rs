@@ -1,0 +1,161 @@
+//! Diagnoses the cluster, or one object, with what the user may read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Empty};
+use jiff::Timestamp;
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use knarr_why::{Evidence, explain, logs_needed, survey};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::request::{Sender, User};
+use crate::route::query::Query;
+use crate::state::ApiServer;
+
+/// Diagnoses run one at a time: each holds a part of the cluster in memory.
+static RUNNING: Semaphore = Semaphore::const_new(1);
+
+/// How many objects of a kind are read.
+const MAX_LISTED: usize = 5000;
+
+/// How many objects are diagnosed, and how many logs are read for that.
+const MAX_DIAGNOSED: usize = 200;
+const MAX_LOGS: usize = 10;
+const LOG_LINES: usize = 3;
+
+/// The diagnosis of one object when the query names it, else of all that need one.
+pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result<Value, Status> {
+    let _running = RUNNING.acquire().await.map_err(Status::internal)?;
+    let client = Client { server, sender: Sender::Trusted(Arc::new(user.clone())) };
+    let Lists { items: lists, incomplete, unreadable } = client.lists().await?;
+    let namespace = query.text("namespace");
+    let (candidates, examined) = match query.get("name") {
+        Some(name) => (named(&lists, query.text("kind"), namespace, name), 1),
+        None => survey::candidates(&lists, namespace),
+    };
+    let truncated = candidates.len() > MAX_DIAGNOSED;
+    let mut evidence =
+        Evidence { object: Value::Null, now: Timestamp::now(), lists, incomplete, logs: BTreeMap::new() };
+    let mut problems = Vec::new();
+    for object in candidates.into_iter().take(MAX_DIAGNOSED) {
+        evidence.object = object;
+        client.read_logs(&mut evidence).await;
+        let findings = explain(&evidence);
+        if !findings.is_empty() {
+            let object = &evidence.object;
+            problems.push(json!({
+                "object": {
+                    "apiVersion": object.text(&["apiVersion"]),
+                    "kind": object.text(&["kind"]),
+                    "namespace": object.text(&["metadata", "namespace"]),
+                    "name": object.text(&["metadata", "name"]),
+                },
+                "findings": findings,
+            }));
+        }
+        // A diagnosis of many objects takes a while, during which this thread serves others.
+        tokio::task::yield_now().await;
+    }
+    Ok(json!({
+        "problems": problems,
+        "examined": examined,
+        "unreadable": unreadable,
+        "incomplete": evidence.incomplete,
+        "truncated": truncated,
+    }))
+}
+
+fn named(lists: &BTreeMap<String, Vec<Value>>, kind: &str, namespace: &str, name: &str) -> Vec<Value> {
+    let Some((plural, version)) = survey::find_kind(kind) else { return Vec::new() };
+    let is_it = |object: &&Value| {
+        object.text(&["metadata", "name"]) == name && object.text(&["metadata", "namespace"]) == namespace
+    };
+    let found = lists.get(plural).into_iter().flatten().find(is_it);
+    found.map(|object| survey::typed(object, version, kind)).into_iter().collect()
+}
+
+/// The objects of a list, without what no diagnosis reads, and whether they are all.
+fn parse(body: &[u8]) -> serde_json::Result<(Vec<Value>, bool)> {
+    let mut list: Value = serde_json::from_slice(body)?;
+    let is_complete = list.text(&["metadata", "continue"]).is_empty();
+    let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+    let mut items = items.unwrap_or_default();
+    for metadata in items.iter_mut().filter_map(|item| item.get_mut("metadata")).filter_map(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    Ok((items, is_complete))
+}
+
+/// What could be read of the cluster.
+#[derive(Default)]
+struct Lists {
+    items: BTreeMap<String, Vec<Value>>,
+    incomplete: BTreeSet<String>,
+    /// The kinds that the user may not list.
+    unreadable: Vec<&'static str>,
+}
+
+/// Requests as the user, through the same checks as all others.
+struct Client<'a> {
+    server: &'a Arc<ApiServer>,
+    sender: Sender,
+}
+
+impl Client<'_> {
+    async fn get(&self, path: &str) -> Result<Bytes, Status> {
+        let request = Request::get(path).body(Empty::<Bytes>::new()).map_err(Status::internal)?;
+        // The request passes the whole pipeline again, so its future is boxed.
+        let response = Box::pin(self.server.handle(request, &self.sender)).await;
+        let code = response.status();
+        let body = response.into_body().collect().await.map_err(Status::internal)?.to_bytes();
+        if code.is_success() { Ok(body) } else { Err(Status::new(code.as_u16(), "", String::from_utf8_lossy(&body))) }
+    }
+
+    /// The objects that may be evidence.
+    async fn lists(&self) -> Result<Lists, Status> {
+        let mut lists = Lists::default();
+        for (plural, path) in Evidence::needed().iter().chain(survey::WORKLOADS) {
+            match self.get(&format!("{path}?limit={MAX_LISTED}")).await {
+                Ok(body) => {
+                    // Parsing megabytes takes a while, during which this thread serves others.
+                    let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
+                    let (items, is_complete) = parsed.map_err(Status::internal)?;
+                    lists.items.insert((*plural).to_owned(), items);
+                    if !is_complete {
+                        lists.incomplete.insert((*plural).to_owned());
+                    }
+                }
+                Err(status) if matches!(status.code, 403 | 404) => lists.unreadable.push(plural),
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(lists)
+    }
+
+    /// The last log lines of the containers of the examined object that terminated. Missing logs are skipped.
+    async fn read_logs(&self, evidence: &mut Evidence) {
+        for (namespace, pod, container, runs_again) in logs_needed(evidence) {
+            let key = (namespace, pod, container);
+            if evidence.logs.len() >= MAX_LOGS || evidence.logs.contains_key(&key) {
+                continue;
+            }
+            let (namespace, pod, container) = &key;
+            let path = format!(
+                "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines={LOG_LINES}&previous={runs_again}"
+            );
+            match self.get(&path).await {
+                Ok(text) => {
+                    let text = String::from_utf8_lossy(&text);
+                    let lines = text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+                    evidence.logs.insert(key, lines);
+                }
+                Err(status) => tracing::debug!(code = status.code, "cannot read the log of a container"),
+            }
+        }
+    }
+}
