@@ -9,20 +9,36 @@ use kube::Client;
 use crate::clock::Clock;
 use crate::settings::Settings;
 
+/// Makes the client of a service account of kube-system, by the account's name.
+pub type AccountClients = Arc<dyn Fn(&'static str) -> Client + Send + Sync>;
+
 /// What controllers are built from. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Context {
+    /// Acts as the controller's own identity. Informers are shared and read as the controller manager.
     pub client: Client,
     pub informers: Informers,
     pub settings: Arc<Settings>,
     pub clock: Clock,
+    accounts: Option<AccountClients>,
 }
 
 impl Context {
-    /// A context with the system clock.
+    /// A context with the system clock, in which all controllers act as the controller manager.
     pub fn new(client: Client, settings: Settings) -> Self {
         let informers = Informers::new(client.clone()).with_transform::<Pod>(reduce_pod);
-        Self { informers, client, settings: Arc::new(settings), clock: Clock::system() }
+        Self { informers, client, settings: Arc::new(settings), clock: Clock::system(), accounts: None }
+    }
+
+    /// Each controller acts as its own service account, with only the permissions that it needs.
+    pub fn with_accounts(self, accounts: AccountClients) -> Self {
+        Self { accounts: Some(accounts), ..self }
+    }
+
+    /// The context of a controller that acts as this account.
+    pub(crate) fn acting_as(&self, account: &'static str) -> Self {
+        let client = self.accounts.as_ref().map_or_else(|| self.client.clone(), |accounts| accounts(account));
+        Self { client, ..self.clone() }
     }
 
     /// Replaces the clock.

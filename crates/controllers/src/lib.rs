@@ -14,6 +14,7 @@ pub mod error;
 mod registry;
 mod settings;
 
+pub mod attach_detach;
 pub mod autoscaler;
 pub mod bootstrap_signer;
 pub mod certificates;
@@ -49,7 +50,7 @@ pub mod volume_expander;
 pub mod volume_protection;
 
 pub use clock::Clock;
-pub use context::Context;
+pub use context::{AccountClients, Context};
 pub use error::Error;
 pub use registry::{CONTROLLERS, run};
 pub use settings::{Settings, SigningAuthority};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::disruption::mark_disrupted;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result, ignore_not_found};
 
 const PERIOD: Duration = Duration::from_secs(20);
 /// A node must be missing this long, so that a late list deletes nothing.
-const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
+const QUARANTINE: Duration = Duration::from_secs(40);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub async fn run(context: Context) {
@@ -27,12 +27,12 @@ pub async fn run(context: Context) {
     let nodes = context.informers.of::<Node>();
     pods.synced().await;
     nodes.synced().await;
-    let mut missing: HashMap<String, Timestamp> = HashMap::new();
+    let mut missing: HashMap<String, Instant> = HashMap::new();
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = context.clock.now();
+        let now = Instant::now();
         let known = nodes.list();
         let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
         let mut kinds = Kinds::default();

@@ -18,10 +18,8 @@ pub struct Settings {
     pub approve_kubelet_serving: bool,
     /// The cluster's DNS domain; no node gets a certificate for names in it.
     pub cluster_domain: String,
-    /// Names and addresses of the API server; no node gets a certificate for them,
+    /// Names and addresses of the API server; no node gets a certificate for them, except one in its process.
     pub api_server_names: Vec<String>,
-    /// except the node that the API server runs on.
-    pub api_server_node: Option<String>,
     /// Assign a pod CIDR to each node.
     pub allocate_node_cidrs: bool,
     /// Pod networks of the cluster, at most one of each family.
@@ -41,6 +39,8 @@ pub struct Settings {
     pub resource_quota_sync_period: Duration,
     /// Interval of syncs of all volumes and claims.
     pub volume_sync_period: Duration,
+    /// Never detach volumes from nodes that are lost and do not report them unmounted.
+    pub disable_force_detach_on_timeout: bool,
     /// Unused generated token secrets are deleted after this time.
     pub legacy_token_clean_up_period: Duration,
 }
@@ -111,7 +111,6 @@ impl Default for Settings {
             approve_kubelet_serving: false,
             cluster_domain: "cluster.local".to_owned(),
             api_server_names: Vec::new(),
-            api_server_node: None,
             allocate_node_cidrs: false,
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
@@ -141,6 +140,7 @@ impl Default for Settings {
             },
             resource_quota_sync_period: Duration::from_secs(300),
             volume_sync_period: Duration::from_secs(15),
+            disable_force_detach_on_timeout: false,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
         }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, run_workers, time};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, run_workers};
 use kube::Api;
 use kube::api::DeleteParams;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::Key;
@@ -61,8 +61,8 @@ struct Controller {
     pods: Arc<Informer<Pod>>,
     nodes: Arc<Informer<Node>>,
     queue: Arc<WorkQueue<Key>>,
-    /// When the countdown of each pod started.
-    since: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// When the countdown of each pod started, by the monotonic clock: a step of the wall clock changes no toleration.
+    since: Mutex<HashMap<Key, (String, Instant)>>,
     recorder: EventRecorder,
 }
 
@@ -74,7 +74,7 @@ impl Controller {
         };
         let taints = pod::node_name(&pod).and_then(|node| self.nodes.get("", node)).map(|node| evicting(&node));
         let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone()).unwrap_or_default();
-        let now = self.context.clock.now();
+        let now = Instant::now();
         match stay(&taints.unwrap_or_default(), &tolerations) {
             Stay::Forever => {
                 let counted = self.since.lock().remove(&key).is_some_and(|(counted, _)| counted == uid(&*pod));
@@ -92,8 +92,7 @@ impl Controller {
                     }
                     entry.1
                 };
-                let end = time::after_seconds(&time::truncated(start), length.as_secs() as i64);
-                let left = if length.is_zero() { Duration::ZERO } else { time::until(now, end) };
+                let left = length.saturating_sub(now.duration_since(start));
                 if !left.is_zero() {
                     self.queue.add_after(key, left);
                     return Ok(());

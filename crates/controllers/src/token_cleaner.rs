@@ -112,9 +112,10 @@ async fn remove(context: &Context, secret: &Secret) -> Result<()> {
     Ok(())
 }
 
-/// The secrets that pods of the namespace use, read from the server: the cache holds only some fields of a pod.
+/// The secrets that pods of the namespace use, read from the server: the cache holds only some fields of a pod. They are read
+/// as informers read: the controller's own account may not.
 async fn used_secrets(context: &Context, namespace: &str) -> Result<BTreeSet<String>> {
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let api: Api<Pod> = Api::namespaced(context.informers.client().clone(), namespace);
     let pods = api.list(&ListParams::default()).await?;
     let mut used = BTreeSet::new();
     for spec in pods.items.into_iter().filter_map(|pod| pod.spec) {

@@ -8,12 +8,11 @@ use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::{Change, WorkQueue, owner, pod, run_workers};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PostParams};
 
 use crate::Context;
 use crate::common::Key;
 use crate::common::key::{name, namespace};
-use crate::common::requests::finalizers_patch;
 use crate::error::{Error, Result, ignore_not_found};
 use crate::volume_binder::{BY_CLAIM, index_pods_by_claim};
 
@@ -64,7 +63,7 @@ pub async fn run_claims(context: Context) {
                 }
                 FinalizerChange::Add => {}
             }
-            write(&api, &claim.metadata, CLAIM_FINALIZER).await
+            write(&api, &claim, CLAIM_FINALIZER).await
         }
     })
     .await;
@@ -90,10 +89,7 @@ pub async fn run_volumes(context: Context) {
             match change_of(&volume.metadata, VOLUME_FINALIZER) {
                 FinalizerChange::Same => Ok(()),
                 FinalizerChange::Remove if bound => Ok(()),
-                _ => {
-                    write(&Api::<PersistentVolume>::all(context.client.clone()), &volume.metadata, VOLUME_FINALIZER)
-                        .await
-                }
+                _ => write(&Api::<PersistentVolume>::all(context.client.clone()), &volume, VOLUME_FINALIZER).await,
             }
         }
     })
@@ -137,7 +133,7 @@ pub async fn run_attributes_classes(context: Context) {
                 FinalizerChange::Remove if used() => Ok(()),
                 _ => {
                     let api: Api<VolumeAttributesClass> = Api::all(context.client.clone());
-                    write(&api, &class.metadata, ATTRIBUTES_CLASS_FINALIZER).await
+                    write(&api, &class, ATTRIBUTES_CLASS_FINALIZER).await
                 }
             }
         }
@@ -183,17 +179,20 @@ fn change_of(meta: &ObjectMeta, finalizer: &str) -> FinalizerChange {
     }
 }
 
-async fn write<K>(api: &Api<K>, meta: &ObjectMeta, finalizer: &str) -> Result<()>
+/// An update, not a patch, which the controllers' roles do not permit. It fails when the object has changed meanwhile.
+async fn write<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<()>
 where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned + kube::Resource<DynamicType = ()>,
 {
-    let mut finalizers = meta.finalizers.clone().unwrap_or_default();
-    match change_of(meta, finalizer) {
+    let mut changed = object.clone();
+    let change = change_of(object.meta(), finalizer);
+    let finalizers = changed.meta_mut().finalizers.get_or_insert_default();
+    match change {
         FinalizerChange::Add => finalizers.push(finalizer.to_owned()),
         _ => finalizers.retain(|present| present != finalizer),
     }
-    let patch = Patch::Merge(finalizers_patch(meta, &finalizers));
-    ignore_not_found(api.patch(meta.name.as_deref().unwrap_or(""), &PatchParams::default(), &patch).await)?;
+    let name = object.meta().name.as_deref().unwrap_or("");
+    ignore_not_found(api.replace(name, &PostParams::default(), &changed).await)?;
     Ok(())
 }
 

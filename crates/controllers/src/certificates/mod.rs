@@ -14,24 +14,48 @@ mod sign;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use knarr_client::{Change, WorkQueue, node_network, run_workers, time};
+use knarr_client::{Change, WorkQueue, node_identity, run_workers, time};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 
+use crate::Context;
 use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
-use crate::{Context, Settings};
 
 use request::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, RequestedCertificate};
 use reserved::Reserved;
 use sign::Authority;
 
 type Request = CertificateSigningRequest;
+
+/// Parses a certificate request as every signer does, for fuzzing. All parsers must read the same identity.
+#[doc(hidden)]
+pub fn fuzz_request(der: &[u8]) {
+    let label = "CERTIFICATE REQUEST";
+    let text = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der));
+    for signer in request::SIGNERS {
+        let spec = k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec {
+            request: ByteString(text.clone().into_bytes()),
+            signer_name: signer.to_owned(),
+            ..Default::default()
+        };
+        let read = RequestedCertificate::read(&spec);
+        let identity = knarr_identity::of_request(&spec.request.0);
+        assert_eq!(read.as_ref().ok().map(|read| &read.identity), identity.as_ref().ok());
+        if let Ok(read) = read {
+            let _ = (read.check(&spec), read.node().len(), read.names().count());
+        }
+    }
+}
 
 pub async fn run_approver(context: Context) {
     watch(context, |context, request| Box::pin(approve(context, request))).await;
@@ -125,7 +149,7 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
         KUBELET_SERVING if context.settings.approve_kubelet_serving => {
             let nodes = context.informers.of::<Node>();
             nodes.synced().await;
-            let reserved = Reserved::new(&context.settings);
+            let reserved = reserved(&context).await?;
             serving::is_own(&request.spec, &requested, &nodes.list(), &reserved).map_err(Error::Later)?;
             add_approval(&context, &request, "Auto approving kubelet serving certificate for the node's own addresses.")
                 .await
@@ -151,7 +175,7 @@ async fn approve_client(context: &Context, request: &Request, requested: &Reques
 
 /// A client certificate of a node's network components.
 async fn approve_network(context: &Context, request: &Request) -> Result<()> {
-    match may(context, request, node_network::APPROVAL).await? {
+    match may(context, request, node_identity::APPROVAL).await? {
         true => add_approval(context, request, "Auto approving the client certificate of a node's own network.").await,
         false => Err(Error::Later("the node may not have the certificate of its network approved".to_owned())),
     }
@@ -201,7 +225,8 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     let mut changed = (*request).clone();
     let status = changed.status.get_or_insert_default();
     let requested = RequestedCertificate::read(&request.spec).map_err(|error| error.to_string());
-    match requested.and_then(|requested| check(&requested, &request, &context.settings)).err() {
+    let reserved = reserved(&context).await?;
+    match requested.and_then(|requested| check(&requested, &request, &reserved)).err() {
         Some(reason) => {
             let failed = new_condition("Failed", "SignerValidationFailure", &reason, context.clock.now());
             status.conditions.get_or_insert_default().push(failed);
@@ -218,14 +243,23 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     Ok(())
 }
 
+/// The names and addresses of all API servers. Without them nothing is approved or signed.
+async fn reserved(context: &Context) -> Result<Reserved> {
+    let slices = context.informers.of::<EndpointSlice>();
+    slices.synced().await;
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), "kube-system");
+    let of_api_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
+    let leases = leases.list(&of_api_servers).await?.items;
+    Ok(Reserved::new(&context.settings, &slices.list(), &leases))
+}
+
 /// Whether the request may be signed. Approval does not let a node have a certificate of the API server.
-fn check(requested: &RequestedCertificate, request: &Request, settings: &Settings) -> Result<(), String> {
+fn check(requested: &RequestedCertificate, request: &Request, reserved: &Reserved) -> Result<(), String> {
     requested.check(&request.spec)?;
     if request.spec.signer_name != KUBELET_SERVING {
         return Ok(());
     }
-    let reserved = Reserved::new(settings);
-    let refusal = requested.names().find_map(|name| reserved.refuse(name, requested.node()));
+    let refusal = requested.names().find_map(|name| reserved.refuse(name, &request.spec, requested.node()));
     refusal.map_or(Ok(()), Err)
 }
 
@@ -287,13 +321,20 @@ mod tests {
 
     #[test]
     fn a_node_is_not_signed_into_the_api_server_s_place() {
-        let settings = reserved::tests::settings();
-        for (name, is_signed) in [("10.0.0.7", true), ("kubernetes.default.svc", false), ("10.96.0.1", false)] {
+        let reserved =
+            Reserved::new(&reserved::tests::settings(), &reserved::tests::slices(), &reserved::tests::leases());
+        for (name, is_signed) in [
+            ("10.0.0.7", true),
+            ("kubernetes.default.svc", false),
+            ("10.96.0.1", false),
+            ("192.0.2.9", false),
+            ("lb.example", false),
+        ] {
             let usages = ["digital signature", "server auth"];
             let spec = request::tests::spec(KUBELET_SERVING, "system:node:x", "system:nodes", &[name], &usages);
             let requested = RequestedCertificate::read(&spec).unwrap();
             let request = Request { spec, ..Request::default() };
-            assert_eq!(check(&requested, &request, &settings).is_ok(), is_signed, "{name}");
+            assert_eq!(check(&requested, &request, &reserved).is_ok(), is_signed, "{name}");
         }
     }
 

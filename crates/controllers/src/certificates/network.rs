@@ -1,7 +1,7 @@
-//! Whether a node requests a certificate for its own network components.
+//! Whether a node requests a certificate for its own network components or its own CSI controller.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
-use knarr_client::node_network;
+use knarr_client::node_identity;
 
 use super::request::{CLIENT, RequestedCertificate};
 
@@ -11,11 +11,21 @@ pub(super) fn is_own(spec: &CertificateSigningRequestSpec, requested: &Requested
     let usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     spec.signer_name == CLIENT
         && spec.groups.iter().flatten().any(|group| group == "system:nodes")
-        && requested.identity.groups == [node_network::GROUP]
-        && node_network::is_for_own_node(asks_as, &requested.identity.name)
+        && is_component(asks_as, requested)
         && requested.names().next().is_none()
         && usages.contains(&"client auth")
         && usages.iter().all(|usage| ["client auth", "digital signature", "key encipherment"].contains(usage))
+}
+
+/// User and group belong together, and both to the node.
+fn is_component(asks_as: &str, requested: &RequestedCertificate) -> bool {
+    let user = &requested.identity.name;
+    match requested.identity.groups.as_slice() {
+        [group] => {
+            node_identity::ALL.iter().any(|identity| group == identity.group && identity.is_for_own_node(asks_as, user))
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -36,6 +46,9 @@ mod tests {
             ("system:node:a", CLIENT, "admin", "knarr:node-network", &[], false),
             ("system:node:a", CLIENT, own, "knarr:node-network", &["a"], false),
             ("system:node:a", KUBELET_CLIENT, own, "knarr:node-network", &[], false),
+            ("system:node:a", CLIENT, "knarr:node-storage:a", "knarr:node-storage", &[], true),
+            ("system:node:a", CLIENT, "knarr:node-storage:b", "knarr:node-storage", &[], false),
+            ("system:node:a", CLIENT, own, "knarr:node-storage", &[], false),
         ] {
             let mut spec = spec(signer, name, group, names, &client);
             spec.username = Some(user.to_owned());

@@ -24,7 +24,7 @@ pub(super) fn is_own(
     let node = nodes.iter().find(|node| name(&***node) == node_name);
     let node = node.ok_or_else(|| format!("node {node_name} is not registered yet"))?;
     for desired in requested.names() {
-        if let Some(refusal) = reserved.refuse(desired, node_name) {
+        if let Some(refusal) = reserved.refuse(desired, spec, node_name) {
             return Err(refusal);
         }
         if desired != node_name && !reports(node, desired) {
@@ -57,9 +57,10 @@ mod tests {
 
     #[test]
     fn nodes_serve_under_their_own_names_only() {
-        let claimed = ["10.0.0.1", "10.0.0.9", "kubernetes.default.svc", "10.96.0.1", "192.0.2.1"];
+        let claimed = ["10.0.0.1", "10.0.0.9", "kubernetes.default.svc", "10.96.0.1", "192.0.2.1", "192.0.2.9"];
         let nodes = [node("a", &claimed), node("b", &["10.0.0.2", "10.0.0.9"])];
-        let reserved = Reserved::new(&super::super::reserved::tests::settings());
+        let reserved_tests = (super::super::reserved::tests::settings(), super::super::reserved::tests::slices());
+        let reserved = Reserved::new(&reserved_tests.0, &reserved_tests.1, &[]);
         for (user, names, granted) in [
             ("system:node:a", &["a", "10.0.0.1"][..], true),
             ("system:node:b", &["a", "10.0.0.1"], false),
@@ -71,6 +72,7 @@ mod tests {
             ("system:node:a", &["a", "kubernetes.default.svc"], false),
             ("system:node:a", &["a", "10.96.0.1"], false),
             ("system:node:a", &["a", "192.0.2.1"], false),
+            ("system:node:a", &["a", "192.0.2.9"], false),
         ] {
             let subject = if user == "system:node:b" { "system:node:a" } else { user };
             let mut spec = spec(KUBELET_SERVING, subject, "system:nodes", names, &["digital signature", "server auth"]);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use knarr_client::{Informer, owner};
 use serde_json::{Value, json};
@@ -40,6 +41,34 @@ pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
 
 pub fn holds(revision: &ControllerRevision, patch: &Value) -> bool {
     revision.data.as_ref().is_some_and(|data| data.0 == *patch)
+}
+
+/// A new revision of an owner's template. `label` is the key of the label that holds the hash.
+pub fn revision_of<K>(
+    owner: &K,
+    template: &PodTemplateSpec,
+    patch: &Value,
+    label: &str,
+    hash: &str,
+    number: i64,
+) -> ControllerRevision
+where
+    K: kube::Resource<DynamicType = ()>,
+{
+    let mut labels = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
+    labels.insert(label.to_owned(), hash.to_owned());
+    ControllerRevision {
+        metadata: ObjectMeta {
+            name: Some(name_of(name(owner), hash)),
+            namespace: owner.meta().namespace.clone(),
+            labels: Some(labels),
+            annotations: owner.meta().annotations.clone(),
+            owner_references: Some(vec![owner::controller_reference(owner)]),
+            ..ObjectMeta::default()
+        },
+        data: data(patch),
+        revision: number,
+    }
 }
 
 pub fn data(patch: &Value) -> Option<RawExtension> {

@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Pro
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::key::{name, namespace, uid};
 use crate::error::Result;
@@ -49,14 +49,6 @@ pub async fn replace_status<K: Namespaced>(client: &Client, object: &K) -> kube:
 pub async fn merge_patch<K: Namespaced>(client: &Client, object: &K, patch: Value) -> kube::Result<K> {
     let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
     api.patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await
-}
-
-/// A patch of the finalizers that the server rejects when the object has changed meanwhile.
-pub fn finalizers_patch(
-    meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    finalizers: &[String],
-) -> Value {
-    json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}})
 }
 
 /// Deletes this object but none that reuses its name; success when it is gone already.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use knarr_client::owner;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
@@ -49,20 +48,7 @@ async fn create(
     hash: String,
     number: i64,
 ) -> Result<ControllerRevision> {
-    let mut labels = spec.template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    labels.insert(REVISION_HASH.to_owned(), hash.clone());
-    let revision = ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(history::name_of(name(set), &hash)),
-            namespace: set.metadata.namespace.clone(),
-            labels: Some(labels),
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![owner::controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        data: history::data(patch),
-        revision: number,
-    };
+    let revision = history::revision_of(set, &spec.template, patch, REVISION_HASH, &hash, number);
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace(set));
     match api.create(&PostParams::default(), &revision).await {
         Err(error) if is_already_there(&error) => {

@@ -39,6 +39,11 @@ impl Outcome {
             Err(error) => self.failures.push(error.to_string()),
         }
     }
+
+    /// Whether pods may be left, after an attempt to delete them: also if that failed. Network policies must outlive them.
+    pub fn may_have_pods(&self) -> bool {
+        !self.remaining.is_empty() || !self.failures.is_empty()
+    }
 }
 
 pub(super) fn updated(mut status: NamespaceStatus, outcome: &Outcome, now: Timestamp) -> NamespaceStatus {
@@ -125,6 +130,14 @@ mod tests {
         let status = updated(NamespaceStatus::default(), &outcome, Timestamp::UNIX_EPOCH);
         let row = |c: NamespaceCondition| (c.type_, c.status, c.message.unwrap_or_default());
         status.conditions.unwrap().into_iter().map(row).collect()
+    }
+
+    /// CVE-2024-7598: policies are deleted after the pods that they isolate, also if those cannot be deleted.
+    #[test]
+    fn other_objects_outlive_pods() {
+        let failed = Outcome { failures: vec!["pods \"p\" is forbidden".to_owned()], ..Outcome::default() };
+        let left = Outcome { remaining: [("pods.".to_owned(), 1)].into(), ..Outcome::default() };
+        assert!(failed.may_have_pods() && left.may_have_pods() && !Outcome::default().may_have_pods());
     }
 
     #[test]

@@ -139,7 +139,7 @@ async fn delete_content(client: &Client, namespace: &Namespace, grace: i64) -> O
     for kind in &pods {
         outcome.add(kind, delete_kind(client, kind, namespace, grace).await);
     }
-    outcome.pods_only = !outcome.remaining.is_empty();
+    outcome.pods_only = outcome.may_have_pods();
     if outcome.pods_only {
         return outcome;
     }

@@ -19,13 +19,14 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_NODE, each, index_by_node};
 use crate::error::{Error, Result, ignore_not_found};
 
-use health::{Health, Verdict};
+use health::{Health, Now, Verdict};
 use zones::Zones;
 
 pub async fn run(context: Context) {
@@ -114,9 +115,10 @@ impl Controller {
     }
 
     fn record_new_nodes(&self, nodes: &[Arc<Node>]) {
+        let uids: HashMap<&str, &str> = nodes.iter().map(|node| (name(&**node), uid(&**node))).collect();
         let mut health = self.health.lock();
         health.retain(|known, health| {
-            let stays = nodes.iter().any(|node| name(&**node) == known && uid(&**node) == health.uid);
+            let stays = uids.get(known.as_str()).is_some_and(|uid| *uid == health.uid);
             if !stays {
                 let message = format!("Node {known} event: Removing Node {known} from Controller");
                 self.record_event(known, &health.uid, "RemovingNode", message);
@@ -132,7 +134,7 @@ impl Controller {
                     "RegisteredNode",
                     format!("Node {key} event: Registered Node {key} in Controller"),
                 );
-                health.insert(key.to_owned(), Health::new(node, self.context.clock.now()));
+                health.insert(key.to_owned(), Health::new(node, self.now()));
             }
         }
     }
@@ -148,12 +150,16 @@ impl Controller {
         self.recorder.about(reference, EventType::Normal, reason, message);
     }
 
+    fn now(&self) -> Now {
+        Now { wall: self.context.clock.now(), monotonic: Instant::now() }
+    }
+
     async fn check_node(&self, node: &Node) -> Result<()> {
         let key = name(node);
         let settings = &self.context.settings;
         let lease = self.leases.get("kube-node-lease", key);
         let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|at| at.0));
-        let now = self.context.clock.now();
+        let now = self.now();
         let verdict = {
             let mut all = self.health.lock();
             let Some(health) = all.get_mut(key) else { return Ok(()) };
@@ -177,7 +183,7 @@ impl Controller {
         let is_ready = ready.as_ref().is_some_and(|ready| ready.status == "True");
         self.zones.lock().note(node, is_ready);
         let Some(ready) = ready else { return Ok(()) };
-        if let Some(desired) = taints::for_readiness(node, &ready.status, now) {
+        if let Some(desired) = taints::for_readiness(node, &ready.status, now.wall) {
             self.write_taints(node, desired).await?;
         }
         // When the node itself reports that it is not ready, its pods are not ready either.
@@ -188,7 +194,7 @@ impl Controller {
         let has_to_mark =
             self.health.lock().get_mut(key).is_some_and(|health| health.has_to_mark(fell_silent, is_ready));
         if has_to_mark {
-            self.mark_pods_not_ready(key, now).await?;
+            self.mark_pods_not_ready(key, now.wall).await?;
             if let Some(health) = self.health.lock().get_mut(key) {
                 health.marked();
             }
@@ -219,15 +225,15 @@ impl Controller {
 
     /// Taints unreachable and not-ready nodes with NoExecute, at the rate that their zone's state allows.
     async fn taint_unhealthy(&self, nodes: &[Arc<Node>]) {
-        let now = self.context.clock.now();
+        let now = self.now();
         let waiting: Vec<(Arc<Node>, Vec<Taint>)> = nodes
             .iter()
             .filter_map(|node| {
                 let status = health::ready(node)?.status.clone();
-                Some((node.clone(), taints::to_evict(node, &status, now)?))
+                Some((node.clone(), taints::to_evict(node, &status, now.wall)?))
             })
             .collect();
-        let decisions = self.zones.lock().decide(nodes, now);
+        let decisions = self.zones.lock().decide(nodes, now.monotonic);
         if decisions.all_away {
             // All nodes seem unhealthy: more likely this process is cut off. Nothing is evicted, and taints are removed.
             for node in nodes {
@@ -240,7 +246,7 @@ impl Controller {
             return;
         }
         for (node, desired) in waiting {
-            if !self.zones.lock().may_taint(&node, now) {
+            if !self.zones.lock().may_taint(&node, now.monotonic) {
                 continue;
             }
             if let Err(error) = self.write_taints(&node, desired).await {

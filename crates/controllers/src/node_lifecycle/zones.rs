@@ -1,10 +1,10 @@
 //! Rate limits for tainting the nodes of a zone, by how many of them are unhealthy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::common::key::name;
 use crate::settings::Settings;
@@ -24,7 +24,7 @@ pub(super) struct Zones {
 struct RateLimit {
     rate: f64,
     tokens: f64,
-    at: Timestamp,
+    at: Instant,
 }
 
 pub(super) struct Decisions {
@@ -50,8 +50,9 @@ impl Zones {
     }
 
     /// Sets the rate of each zone by its current state.
-    pub fn decide(&mut self, nodes: &[Arc<Node>], now: Timestamp) -> Decisions {
-        self.ready.retain(|known, _| nodes.iter().any(|node| name(&**node) == known));
+    pub fn decide(&mut self, nodes: &[Arc<Node>], now: Instant) -> Decisions {
+        let names: HashSet<&str> = nodes.iter().map(|node| name(&**node)).collect();
+        self.ready.retain(|known, _| names.contains(known.as_str()));
         let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
         for node in nodes.iter().filter(|node| !is_excluded(node)) {
             let (ready, away) = counts.entry(zone(node)).or_default();
@@ -88,12 +89,12 @@ impl Zones {
     }
 
     /// Whether a node may be tainted now; if so, the rate limit of its zone is charged.
-    pub fn may_taint(&mut self, node: &Node, now: Timestamp) -> bool {
+    pub fn may_taint(&mut self, node: &Node, now: Instant) -> bool {
         let Some(allowance) = self.allowances.get_mut(&zone(node)) else { return false };
         if allowance.rate == 0.0 {
             return false;
         }
-        let gained = now.duration_since(allowance.at).as_secs_f64().max(0.0) * allowance.rate;
+        let gained = now.duration_since(allowance.at).as_secs_f64() * allowance.rate;
         allowance.tokens = (allowance.tokens + gained).min(1.0);
         allowance.at = now;
         let may = allowance.tokens >= 1.0;
@@ -117,14 +118,11 @@ fn zone(node: &Node) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::time::Duration;
 
     fn node(n: usize, zone: &str) -> Arc<Node> {
         let labels = json!({"topology.kubernetes.io/zone": zone});
         Arc::new(serde_json::from_value(json!({"metadata": {"name": format!("{zone}{n}"), "labels": labels}})).unwrap())
-    }
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
     }
 
     /// Zones with this many ready and unhealthy nodes.
@@ -151,9 +149,10 @@ mod tests {
             ("everything away", vec![("a", 0, 3)], [false, false, false]),
         ] {
             let (mut zones, nodes) = zones(&sizes);
-            zones.decide(&nodes, at(0));
+            let start = Instant::now();
+            zones.decide(&nodes, start);
             let target = node(9, "a");
-            let may = [at(0), at(5), at(15)].map(|now| zones.may_taint(&target, now));
+            let may = [0, 5, 15].map(|second| zones.may_taint(&target, start + Duration::from_secs(second)));
             assert_eq!(may, expected, "{case}");
         }
     }
@@ -161,9 +160,10 @@ mod tests {
     #[test]
     fn losing_everything_at_once_is_noticed_once() {
         let (mut zones, nodes) = zones(&[("a", 2, 0)]);
-        assert!(!zones.decide(&nodes, at(0)).all_away);
+        let now = Instant::now();
+        assert!(!zones.decide(&nodes, now).all_away);
         nodes.iter().for_each(|node| zones.note(node, false));
-        assert!(zones.decide(&nodes, at(1)).all_away);
-        assert!(!zones.decide(&nodes, at(2)).all_away);
+        assert!(zones.decide(&nodes, now).all_away);
+        assert!(!zones.decide(&nodes, now).all_away);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use knarr_client::csi_migration::driver_of_provisioner;
 use knarr_client::events::EventType;
 use knarr_client::pod;
 
@@ -15,17 +16,6 @@ pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controll
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-
-/// In-tree provisioners whose work CSI drivers do now.
-const MIGRATED_PROVISIONERS: [&str; 7] = [
-    "kubernetes.io/aws-ebs",
-    "kubernetes.io/azure-disk",
-    "kubernetes.io/azure-file",
-    "kubernetes.io/cinder",
-    "kubernetes.io/gce-pd",
-    "kubernetes.io/portworx-volume",
-    "kubernetes.io/vsphere-volume",
-];
 
 pub(super) struct Observed {
     pub class: Option<Arc<StorageClass>>,
@@ -149,8 +139,9 @@ pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
 }
 
 fn provisioning(class: &StorageClass) -> ClaimStep {
-    let provisioner = class.provisioner.as_str();
-    if provisioner.starts_with("kubernetes.io/") && !MIGRATED_PROVISIONERS.contains(&provisioner) {
+    // In-tree provisioners have left their work to CSI drivers.
+    let provisioner = driver_of_provisioner(&class.provisioner).unwrap_or(&class.provisioner);
+    if provisioner.starts_with("kubernetes.io/") {
         let message = format!("no volume plugin matched name: {provisioner}");
         return ClaimStep::Wait { event: Some((EventType::Warning, "ProvisioningFailed", message)), provisioner: None };
     }

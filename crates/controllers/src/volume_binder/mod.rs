@@ -343,7 +343,7 @@ impl Binder {
             return Ok(());
         }
         if self.recycling.lock().insert(name(&volume).to_owned()) {
-            tokio::spawn(async move {
+            knarr_supervisor::spawn_linked("recycler", async move {
                 if let Err(error) = self.recycle_now(&volume).await {
                     tracing::debug!(volume = name(&volume), %error, "cannot update a recycled volume");
                 }
