@@ -1,0 +1,163 @@
+//! One driver: what it can do, which volumes are its, and the loops that serve it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use knarr_client::{EventRecorder, Informer, Informers, LeaderElection, WorkQueue, node_fit};
+use knarr_csi::Client as CsiClient;
+use knarr_csi::messages::{
+    ControllerCapability, ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, PluginService, StringMap,
+};
+use kube::Client;
+use tokio::sync::Notify;
+
+use crate::drivers::Settings;
+use crate::error::Result;
+use crate::{attach, capacity, delete, modify, provision, resize, snapshot};
+
+/// How long a driver may work on one call; the call is repeated after that.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
+const WORKERS: usize = 8;
+
+/// Where a driver is: the node's segments of its topology (none for drivers without), and the node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    pub segments: StringMap,
+    pub node_uid: String,
+    pub node_id: String,
+}
+
+pub(crate) struct Driver {
+    pub name: String,
+    pub node: String,
+    pub namespace: String,
+    pub place: Place,
+    /// Whether its volumes belong to nodes: then this node serves only its own.
+    pub is_local: bool,
+    pub csi: CsiClient,
+    pub kube: Client,
+    pub recorder: EventRecorder,
+    pub informers: Informers,
+    pub claims: Arc<Informer<PersistentVolumeClaim>>,
+    pub volumes: Arc<Informer<PersistentVolume>>,
+    pub classes: Arc<Informer<StorageClass>>,
+    pub attachments: Arc<Informer<VolumeAttachment>>,
+    pub csi_drivers: Arc<Informer<CSIDriver>>,
+    capabilities: ControllerGetCapabilitiesResponse,
+    /// Notified when the free space has changed.
+    pub space_changed: Notify,
+}
+
+/// Serves the driver until it fails or the future is dropped.
+pub(crate) async fn serve(
+    client: &Client,
+    settings: &Settings,
+    name: &str,
+    place: &Place,
+    endpoint: &str,
+) -> Result<()> {
+    let csi = CsiClient::connect(endpoint)?.with_timeout(CALL_TIMEOUT);
+    let plugin = csi.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await?;
+    if !plugin.has_service(PluginService::Controller) {
+        return std::future::pending().await;
+    }
+    let capabilities = csi.controller_get_capabilities(ControllerGetCapabilitiesRequest {}).await?;
+    // Of its own: a driver that is not served any more leaves no handlers behind.
+    let informers = Informers::new(client.clone());
+    let driver = Arc::new(Driver {
+        name: name.to_owned(),
+        node: settings.node.clone(),
+        namespace: settings.namespace.clone(),
+        is_local: is_local(&plugin, place),
+        place: place.clone(),
+        csi,
+        kube: client.clone(),
+        recorder: EventRecorder::new(client.clone(), &format!("{name}_{}", settings.node), None),
+        claims: informers.of(),
+        volumes: informers.of(),
+        classes: informers.of(),
+        attachments: informers.of(),
+        csi_drivers: informers.of(),
+        informers,
+        capabilities,
+        space_changed: Notify::new(),
+    });
+    tracing::info!(driver = name, local = driver.is_local, "serving a CSI driver");
+    if driver.is_local {
+        run(driver).await;
+        return Ok(());
+    }
+    let lease = format!("csi-{}", name.replace('.', "-"));
+    let election = LeaderElection::new(&settings.namespace, lease, &settings.node);
+    // A lost lease ends the work; the caller starts over as a candidate.
+    if let Err(error) = election.run(client.clone(), std::future::pending(), || run(driver)).await {
+        tracing::info!(driver = name, %error, "another node serves the CSI driver");
+    }
+    Ok(())
+}
+
+fn is_local(plugin: &GetPluginCapabilitiesResponse, place: &Place) -> bool {
+    plugin.has_service(PluginService::VolumeAccessibilityConstraints) && !place.segments.is_empty()
+}
+
+async fn run(driver: Arc<Driver>) {
+    driver.claims.synced().await;
+    driver.volumes.synced().await;
+    driver.classes.synced().await;
+    driver.attachments.synced().await;
+    driver.csi_drivers.synced().await;
+    tokio::join!(
+        provision::run(driver.clone()),
+        delete::run(driver.clone()),
+        resize::run(driver.clone()),
+        modify::run(driver.clone()),
+        attach::run(driver.clone()),
+        capacity::run(driver.clone()),
+        snapshot::run(driver),
+    );
+}
+
+impl Driver {
+    pub fn can(&self, capability: ControllerCapability) -> bool {
+        self.capabilities.has(capability)
+    }
+
+    /// Whether the volume is this driver's, and this node's if volumes belong to nodes.
+    pub fn serves(&self, volume: &PersistentVolume) -> bool {
+        let spec = volume.spec.as_ref();
+        let is_own = spec.and_then(|spec| spec.csi.as_ref()).is_some_and(|source| source.driver == self.name);
+        is_own && (!self.is_local || self.is_here(volume))
+    }
+
+    fn is_here(&self, volume: &PersistentVolume) -> bool {
+        let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+        let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return false };
+        let labels = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            name: Some(self.node.clone()),
+            labels: Some(self.place.segments.clone()),
+            ..Default::default()
+        };
+        node_fit::selector_matches(required, &Node { metadata: labels, ..Node::default() })
+    }
+
+    /// The volume that a claim is bound to, if this driver serves it here.
+    pub fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
+        let name = claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())?;
+        let volume = self.volumes.get("", name).filter(|volume| self.serves(volume))?;
+        let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+        (reference.uid == claim.metadata.uid).then_some(volume)
+    }
+
+    pub fn queue<T: knarr_client::work_queue::Key>(&self) -> Arc<WorkQueue<T>> {
+        WorkQueue::with_backoff(INITIAL_BACKOFF, MAX_BACKOFF)
+    }
+
+    pub const fn workers() -> usize {
+        WORKERS
+    }
+}
