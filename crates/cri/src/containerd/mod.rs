@@ -16,5 +16,6 @@ pub use config::{ContainerdConfig, render};
 pub use image_directory::import_directory;
 pub use image_mount::{mount_image, unmount_image};
 pub use import::{ImportError, import};
+pub use orphans::sees;
 pub use pause::{PAUSE_IMAGE, pause_archive};
 pub use process::{Containerd, StartError};

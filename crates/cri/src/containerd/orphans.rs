@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::SystemTime;
@@ -159,9 +160,26 @@ fn shims(processes: &Path, socket: &Path) -> Vec<(i32, String)> {
         let serves = !arguments.iter().any(|argument| matches!(*argument, b"start" | b"delete"));
         let ours = after("-address")? == socket.as_os_str().as_bytes();
         let id = std::str::from_utf8(after("-id")?).ok()?.to_string();
-        (is_shim && serves && ours).then_some((pid, id))
+        let ours = is_shim && serves && ours && sees(processes, pid, socket.parent()?);
+        ours.then_some((pid, id))
     })
     .collect()
+}
+
+/// Whether a path leads a process to the same directory as this one. In a container, or another mount namespace, the same
+/// path leads elsewhere: what is there belongs to another node.
+pub fn sees(processes: &Path, pid: i32, directory: &Path) -> bool {
+    let process = processes.join(pid.to_string());
+    let below = directory.strip_prefix("/").unwrap_or(directory);
+    match (std::fs::metadata(directory), std::fs::metadata(process.join("root").join(below))) {
+        (Ok(own), Ok(theirs)) => (own.dev(), own.ino()) == (theirs.dev(), theirs.ino()),
+        (Ok(_), Err(_)) => false,
+        // Somebody has deleted it.
+        (Err(_), _) => {
+            let own = std::fs::read_link("/proc/self/ns/mnt").ok();
+            own.is_some() && own == std::fs::read_link(process.join("ns/mnt")).ok()
+        }
+    }
 }
 
 fn descendants(processes: &Path, pid: i32) -> Vec<i32> {
@@ -230,17 +248,27 @@ mod tests {
     #[test]
     fn only_serving_shims_of_this_containerd_count() {
         let directory = tempfile::tempdir().expect("a directory");
+        let (processes, data) = (directory.path().join("proc"), directory.path().join("a"));
+        // The root of a process in another mount namespace, where the same path is another directory.
+        let foreign = directory.path().join("foreign");
+        std::fs::create_dir_all(&data).expect("a directory");
+        std::fs::create_dir_all(foreign.join(data.strip_prefix("/").expect("absolute"))).expect("a directory");
         let shim = "/usr/bin/containerd-shim-runc-v2";
-        for (pid, words) in [
-            ("10", vec![shim, "-namespace", "k8s.io", "-id", "lost", "-address", "/a/c.sock"]),
-            ("11", vec![shim, "-namespace", "k8s.io", "-id", "other", "-address", "/b/c.sock"]),
-            ("12", vec![shim, "-namespace", "k8s.io", "-address", "/a/c.sock", "-id", "new", "start"]),
-            ("13", vec!["/bin/sleep", "-id", "x", "-address", "/a/c.sock"]),
+        let socket = data.join("c.sock");
+        let own = socket.to_str().expect("text");
+        for (pid, root, words) in [
+            ("10", Path::new("/"), vec![shim, "-namespace", "k8s.io", "-id", "lost", "-address", own]),
+            ("11", Path::new("/"), vec![shim, "-namespace", "k8s.io", "-id", "other", "-address", "/b/c.sock"]),
+            ("12", Path::new("/"), vec![shim, "-namespace", "k8s.io", "-address", own, "-id", "new", "start"]),
+            ("13", Path::new("/"), vec!["/bin/sleep", "-id", "x", "-address", own]),
+            ("14", &foreign, vec![shim, "-namespace", "k8s.io", "-id", "foreign", "-address", own]),
         ] {
-            std::fs::create_dir(directory.path().join(pid)).expect("a directory");
-            std::fs::write(directory.path().join(pid).join("cmdline"), words.join("\0")).expect("a file");
+            let process = processes.join(pid);
+            std::fs::create_dir_all(&process).expect("a directory");
+            std::fs::write(process.join("cmdline"), words.join("\0")).expect("a file");
+            std::os::unix::fs::symlink(root, process.join("root")).expect("a link");
         }
-        assert_eq!(shims(directory.path(), Path::new("/a/c.sock")), [(10, "lost".to_string())]);
+        assert_eq!(shims(&processes, &socket), [(10, "lost".to_string())]);
     }
 
     #[test]

@@ -58,6 +58,12 @@ impl StartError {
 
 /// How many health checks pass between two checks for lost shims.
 const CHECKS_PER_SHIM_CHECK: u32 = 2;
+/// How long containerd may take to respond to a check.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A containerd that has not responded for this long is restarted.
+const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a hung containerd has to terminate before it is killed.
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Long enough for a slow host on which all services start at once.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -173,6 +179,20 @@ impl Containerd {
         Ok(())
     }
 
+    /// Ends a containerd that may be hung. Its containers keep running.
+    async fn kill(&self) {
+        let deadline = tokio::time::Instant::now() + TERMINATION_TIMEOUT;
+        let mut signal = Signal::SIGTERM;
+        while let Some(process) = running(Path::new("/proc"), &self.file()) {
+            if tokio::time::Instant::now() >= deadline {
+                signal = Signal::SIGKILL;
+            }
+            // Fails only when it has just exited by itself.
+            let _ = kill(Pid::from_raw(process), signal);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
         if self.config.restrict_oom_score {
             tracing::warn!("CAP_SYS_RESOURCE is missing: the out-of-memory scores of containers can't be lowered");
@@ -250,27 +270,38 @@ impl Containerd {
         Ok(())
     }
 
-    /// Supervises the runtime for ever: restarts it when its process is gone.
+    /// Supervises the runtime for ever: restarts it when its process is gone, or lives and does not respond.
     pub async fn supervise(self, runtime: Runtime) {
         let mut failures = 0;
+        let mut responded = tokio::time::Instant::now();
         let mut inherited = orphans::Inherited::find(&self.config);
         let mut checks = 0;
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
             checks += 1;
-            match runtime.version().await {
-                Ok(_) => {
+            let response = match tokio::time::timeout(RESPONSE_TIMEOUT, runtime.version()).await {
+                Ok(response) => response.map(drop).map_err(|error| error.to_string()),
+                Err(_) => Err("it did not respond in time".to_owned()),
+            };
+            match response {
+                Ok(()) => {
                     failures = 0;
+                    responded = tokio::time::Instant::now();
                     if checks % CHECKS_PER_SHIM_CHECK == 0 {
                         inherited.check(&runtime).await;
                     }
                 }
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(%error, failures, "containerd does not respond");
-                    // It may be slow on a busy host. A second one on the same files would do harm.
+                    tracing::warn!(error, failures, "containerd does not respond");
                     if running(Path::new("/proc"), &self.file()).is_some() {
-                        continue;
+                        // It may be slow on a busy host. A second one on the same files would do harm.
+                        if responded.elapsed() < UNRESPONSIVE_TIMEOUT {
+                            continue;
+                        }
+                        tracing::error!("containerd lives but has not responded for long: restarting it");
+                        self.kill().await;
+                        responded = tokio::time::Instant::now();
                     }
                     if let Err(error) = self.start(&runtime).await {
                         tracing::error!(%error, "containerd could not be restarted");
