@@ -264,7 +264,7 @@ pub async fn last_lines(path: &str, lines: usize, max_length: usize) -> String {
     let (sender, mut receiver) = mpsc::channel(16);
     let options = LogOptions { tail: Some(lines as u64), ..Default::default() };
     let path = PathBuf::from(path);
-    let reading = tokio::spawn(async move { send(path, options, sender, || true).await });
+    let reading = knarr_supervisor::spawn(async move { send(path, options, sender, || true).await });
     let mut text = Vec::new();
     while let Some(Ok(chunk)) = receiver.recv().await {
         text.extend_from_slice(&chunk);

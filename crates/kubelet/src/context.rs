@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::events::{EventType, reference};
 use knarr_client::{EventRecorder, Informer};
@@ -38,6 +38,7 @@ pub struct Context {
     pub objects: ObjectCache,
     pub services: Arc<Informer<Service>>,
     pub node: Arc<Informer<Node>>,
+    pub csi: Arc<crate::csi::Csi>,
     pub images: Images,
     pub tokens: Tokens,
     /// None on hosts that don't let us create cgroups.
@@ -97,6 +98,10 @@ impl Context {
 
     pub fn pod_event(&self, pod: &Pod, warning: bool, reason: &str, message: impl Into<String>) {
         self.record(reference(pod), warning, reason, message.into());
+    }
+
+    pub fn claim_event(&self, claim: &PersistentVolumeClaim, warning: bool, reason: &str, message: &str) {
+        self.record(reference(claim), warning, reason, message.to_string());
     }
 
     /// An event that points at one container of the pod.

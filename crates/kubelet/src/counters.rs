@@ -99,6 +99,7 @@ const fn by_labels(family: Family) -> Family {
 pub const FAMILIES: &[Family] = &[
     by_labels(counter("kubelet_admission_rejections_total", "Pods that the kubelet refused to run, by reason.")),
     histogram("kubelet_certificate_manager_server_rotation_seconds", ROTATION, "Seconds a serving certificate was in use when it was replaced."),
+    by_labels(histogram("csi_operations_seconds", VOLUME, "Seconds that calls to CSI drivers took.")),
     by_labels(histogram("kubelet_cgroup_manager_duration_seconds", DEFAULT_BUCKETS, "Seconds to create, update or remove a pod's cgroups.")),
     by_labels(counter("kubelet_container_requested_resizes_total", "Requested changes of containers' resources.")),
     histogram("kubelet_containers_per_pod_count", CONTAINERS, "Containers that a pod has."),

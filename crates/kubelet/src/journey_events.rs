@@ -51,6 +51,18 @@ pub fn volume(pod: &Pod, volume: &Volume) -> Span {
     pod_step!("volume", pod, volume = volume.name.as_str(), kind = source(volume))
 }
 
+pub fn staged(pod: &Pod, volume: &str, driver: &str) -> Span {
+    pod_step!("staged", pod, volume = volume, driver = driver)
+}
+
+pub fn published(pod: &Pod, volume: &str, driver: &str) -> Span {
+    pod_step!("published", pod, volume = volume, driver = driver)
+}
+
+pub fn expanded(pod: &Pod, volume: &str, driver: &str) -> Span {
+    pod_step!("expanded", pod, volume = volume, driver = driver)
+}
+
 /// Where the content of a volume comes from.
 fn source(volume: &Volume) -> String {
     let name = |name: Option<&str>| name.unwrap_or_default().to_owned();

@@ -14,12 +14,16 @@ mod container;
 mod container_logs;
 mod context;
 mod counters;
+mod csi;
 mod eviction;
 mod filesystem;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod images;
 pub mod inotify;
 mod journey_events;
+mod log_links;
 mod node;
 mod objects;
 mod pod;
@@ -41,22 +45,26 @@ mod worker;
 pub use eviction::{Eviction, Limit, Signal, Threshold};
 pub use node::LOGIND_FILE;
 pub use node::certificates;
+/// Serving certificates, for the endpoints of other components too.
+pub use server::tls;
 pub use settings::{CertificateFiles, Settings};
-#[doc(hidden)]
-pub use source::fuzzing;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::storage::v1::CSIDriver;
 use knarr_client::{EventRecorder, Informers};
 use knarr_cri::Runtime;
+use knarr_supervisor::{Supervisor, current_run};
 use parking_lot::RwLock;
 
 use context::Context;
 use pods::Pods;
+use runtime::PodName;
 use server::{Access, Server, ServingCertificate};
 
 /// Why the kubelet could not start.
@@ -78,17 +86,17 @@ pub async fn run(
 ) -> Result<(), NodeError> {
     tokio::pin!(shutdown);
     // The start may wait for a runtime that is down or hangs; a shutdown must not.
-    let mut tasks = tokio::select! {
+    let supervisor = tokio::select! {
         started = start(client, settings) => started?,
         () = &mut shutdown => return Ok(()),
     };
     shutdown.await;
-    tasks.shutdown().await;
+    supervisor.shutdown().await;
     Ok(())
 }
 
-/// Starts all tasks of the kubelet. They stop when the returned set is dropped.
-async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::JoinSet<()>, NodeError> {
+/// Starts all components of the kubelet. They stop when their supervisor is dropped.
+async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, NodeError> {
     let runtime = Runtime::connect(&settings.runtime_endpoint)?;
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
@@ -102,56 +110,88 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
     let log = Arc::new(server::health::LogCheck::new(tokio::time::Instant::now()));
     let (port, serving, certificate) = serve(&context, &pods, log.clone()).await?;
 
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(serving);
-    tasks.spawn(log.run(server::health::flush_log));
+    let components = current_run().map(|run| run.registry().clone()).unwrap_or_default();
+    let supervisor = Supervisor::new(&components);
+    supervisor.essential("kubelet/server", serving);
+    supervisor.restart("kubelet/log-check", move || log.clone().run(server::health::flush_log));
     if let Some(address) = context.settings.health {
-        tasks.spawn(server::health::serve(address));
+        supervisor.restart("kubelet/healthz", move || server::health::serve(address));
     }
     context.node_event(false, "Starting", "Starting kubelet.");
     record_cgroup_events(&context);
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
-        tasks.spawn(keep_serving_certificate(context.clone(), certificate));
-    }
-    let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
-    tasks.spawn(runtime::watch_events(context.runtime.clone(), index, metrics, heartbeat));
-    if context.settings.register {
-        // Static pods must run while there is no API server yet: it may be one of them.
-        let registering = context.clone();
-        tasks.spawn(async move {
-            let started = std::time::Instant::now();
-            node::startup::registering(&registering.metrics, registering.host.booted_at);
-            register_until_done(&registering).await;
-            node::startup::registered(&registering.metrics, started.elapsed());
-            node::keep_lease(registering).await;
+        let context = context.clone();
+        supervisor.restart("kubelet/serving-certificate", move || {
+            keep_serving_certificate(context.clone(), certificate.clone())
         });
     }
-    tasks.spawn(node::keep_status(context.clone(), pods.clone(), port));
-    tasks.spawn(node::watch_eviction(context.clone(), pods.clone()));
-    tasks.spawn(collect_images(context.clone()));
-    tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
-    tasks.spawn(node::watch_shutdown(context.clone(), pods.clone()));
-    serve_plugins(&context, &pods, &mut tasks);
-    if let Some(directory) = context.settings.manifests.clone() {
-        tasks.spawn(source::watch_manifests(context.clone(), pods.clone(), directory));
-    }
-    source::watch_api(&bound, &pods);
-    let synced = bound.synced();
-    let sweeping = pods.clone();
-    tasks.spawn(async move {
-        // Only when all desired pods are known can the others be removed.
-        synced.await;
-        pods::clear_leftovers(&sweeping, &names);
-        sweeping.release_stale_grants();
-        // An informer that is dropped ends its watch: this one lives as long as the node runs.
-        let _bound = bound;
-        std::future::pending::<()>().await;
+    let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
+    let runtime = context.runtime.clone();
+    supervisor.restart("kubelet/pleg", move || {
+        runtime::watch_events(runtime.clone(), index.clone(), metrics.clone(), heartbeat.clone())
     });
-    Ok(tasks)
+    if context.settings.register {
+        // Static pods must run while there is no API server yet: it may be one of them.
+        let context = context.clone();
+        supervisor.restart("kubelet/lease", move || register_and_keep_lease(context.clone()));
+    }
+    let restart = |name: &'static str, run: fn(Arc<Context>, Arc<Pods>) -> BoxFuture<'static, ()>| {
+        let (context, pods) = (context.clone(), pods.clone());
+        supervisor.restart(name, move || run(context.clone(), pods.clone()));
+    };
+    let (reporting, reported) = (context.clone(), pods.clone());
+    supervisor.restart("kubelet/node-status", move || node::keep_status(reporting.clone(), reported.clone(), port));
+    restart("kubelet/eviction", |context, pods| Box::pin(node::watch_eviction(context, pods)));
+    restart("kubelet/image-gc", |context, _| Box::pin(collect_images(context)));
+    restart("kubelet/log-rotation", |context, pods| Box::pin(node::rotate_logs(context, pods)));
+    if !context.settings.shutdown_grace.is_zero() {
+        restart("kubelet/shutdown", |context, pods| Box::pin(node::watch_shutdown(context, pods)));
+    }
+    serve_plugins(&context, &pods, &supervisor);
+    start_csi(&context.csi, &supervisor);
+    if let Some(directory) = context.settings.manifests.clone() {
+        let (context, pods) = (context.clone(), pods.clone());
+        supervisor.restart("kubelet/manifests", move || {
+            source::watch_manifests(context.clone(), pods.clone(), directory.clone())
+        });
+    }
+    supervisor.essential("kubelet/pods", watch_pods(bound, pods, names));
+    Ok(supervisor)
+}
+
+/// Runs the pods that are bound to this node. It cannot be restarted: the workers of pods would be unknown to a new run.
+async fn watch_pods(bound: Arc<knarr_client::Informer<Pod>>, pods: Arc<Pods>, names: HashMap<String, PodName>) {
+    source::watch_api(&bound, &pods);
+    // Only when all desired pods are known can the others be removed.
+    bound.synced().await;
+    pods::clear_leftovers(&pods, &names);
+    pods.release_stale_grants();
+    // An informer that is dropped ends its watch: this one lives as long as the node runs.
+    let _bound = bound;
+    std::future::pending().await
+}
+
+async fn register_and_keep_lease(context: Arc<Context>) {
+    let started = std::time::Instant::now();
+    node::startup::registering(&context.metrics, context.host.booted_at);
+    register_until_done(&context).await;
+    node::startup::registered(&context.metrics, started.elapsed());
+    node::keep_lease(context).await;
+}
+
+/// Finds CSI drivers, keeps the CSINode object, and unstages volumes that no pod uses.
+fn start_csi(csi: &Arc<csi::Csi>, supervisor: &Supervisor) {
+    let restart = |name: &'static str, run: fn(Arc<csi::Csi>) -> BoxFuture<'static, ()>| {
+        let csi = csi.clone();
+        supervisor.restart(name, move || run(csi.clone()));
+    };
+    restart("kubelet/csi-drivers", |csi| Box::pin(csi.watch_plugins()));
+    restart("kubelet/csi-node-info", |csi| Box::pin(csi.keep_node_info()));
+    restart("kubelet/csi-unstage", |csi| Box::pin(csi.unstage_unused()));
 }
 
 /// Serves the sockets for device plugins and monitoring agents, and maintains the pool of shared CPUs.
-fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::task::JoinSet<()>) {
+fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, supervisor: &Supervisor) {
     let (device_context, node, notified) = (context.clone(), pods.node_changed(), pods.clone());
     let changed = Arc::new(move || {
         node::apply_devices(&device_context);
@@ -160,12 +200,17 @@ fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::ta
     });
     let directory = context.settings.plugin_root.join("device-plugins");
     let registration = resources::devices::registration::Registration::new(&directory, &context.resources, changed);
-    tasks.spawn(registration.serve());
+    // A node whose sockets cannot be created works without them; the reason is logged.
+    supervisor.complete("kubelet/device-plugins", move || registration.clone().serve());
     let (resources, listed) = (context.resources.clone(), pods.clone());
-    let directory = context.settings.plugin_root.join("pod-resources");
-    tasks.spawn(async move { resources::pod_resources::serve(&directory, resources, listed).await });
+    let directory: Arc<std::path::Path> = context.settings.plugin_root.join("pod-resources").into();
+    supervisor.complete("kubelet/pod-resources", move || {
+        let (directory, resources, listed) = (directory.clone(), resources.clone(), listed.clone());
+        async move { resources::pod_resources::serve(&directory, resources, listed).await }
+    });
     if context.resources.has_static_cpus() {
-        tasks.spawn(pods::keep_shared_cpus(context.clone(), pods.clone()));
+        let (context, pods) = (context.clone(), pods.clone());
+        supervisor.restart("kubelet/shared-cpus", move || pods::keep_shared_cpus(context.clone(), pods.clone()));
     }
 }
 
@@ -222,6 +267,25 @@ async fn assemble(
     let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &host));
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
+    let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
+    let tokens = volumes::Tokens::new(client.clone());
+    let parts = csi::Parts {
+        client: client.clone(),
+        tokens: tokens.clone(),
+        objects: Arc::new(csi::InformedObjects {
+            node_name: settings.node_name.clone(),
+            node: node.clone(),
+            drivers: informers.of::<CSIDriver>(),
+        }),
+        metrics: metrics.clone(),
+    };
+    let csi = csi::Csi::new(&settings, parts);
+    let notified = Arc::downgrade(&csi);
+    node.on_change(move |change| {
+        if let Some(csi) = notified.upgrade() {
+            csi.node_changed(change.latest());
+        }
+    });
     let resources =
         resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone());
     let context = Context {
@@ -229,9 +293,10 @@ async fn assemble(
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
         objects: objects::ObjectCache::new(client.clone()),
         services: informers.of::<Service>(),
-        node: informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), ""),
+        node,
+        csi,
         images: images::Images::open(&settings.root),
-        tokens: volumes::Tokens::new(client.clone()),
+        tokens,
         index: runtime::Index::default(),
         heartbeat: runtime::Heartbeat::new(std::time::Instant::now()),
         addresses: vec![settings.node_ip.to_string()],
@@ -305,6 +370,7 @@ async fn serve(
         access: Access::new(context.client.clone(), &settings.node_name),
         samples: Default::default(),
         log,
+        components: current_run().map(|run| run.registry().clone()).unwrap_or_default(),
     });
     let certificate = certificate.map_err(server::ServeError::from)?;
     let (port, serving) = server::serve(server, certificate.clone()).await?;
@@ -341,7 +407,8 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
         }
         Err(()) => metrics.count("kubelet_server_expiration_renew_errors", &[]),
     };
-    certificates::keep(context.client.clone(), settings.node_name.clone(), directory, purpose, renewed).await;
+    let (client, node) = (context.client.clone(), settings.node_name.clone());
+    certificates::keep(client, node, directory, purpose, settings.client_ca.clone(), renewed).await;
 }
 
 async fn register_until_done(context: &Context) {

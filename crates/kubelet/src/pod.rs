@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The role of a container in its pod.
@@ -69,6 +69,15 @@ pub fn is_mirror(pod: &Pod) -> bool {
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM_CRITICAL: i32 = 2_000_000_000;
     is_static(pod) || is_mirror(pod) || spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
+}
+
+/// The claim behind a volume of the pod.
+pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", name(pod), volume.name)),
+        (None, None) => None,
+    }
 }
 
 pub fn restart_policy(pod: &Pod) -> &str {

@@ -13,10 +13,14 @@ use crate::eviction::Eviction;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Volumes, certificates and checkpoints of the node; survives a restart.
+    /// Certificates and checkpoints of the node; survives a restart.
     pub root: PathBuf,
     /// Container logs, one directory per pod.
     pub log_root: PathBuf,
+    /// Where an older version kept them: pods of that version keep their directory.
+    pub older_log_root: Option<PathBuf>,
+    /// Directory of links to the logs of containers, which log collectors read.
+    pub log_links: Option<PathBuf>,
     /// The CRI socket, as a path or `unix://` address.
     pub runtime_endpoint: String,
     pub cluster_dns: Vec<IpAddr>,
@@ -68,7 +72,8 @@ pub struct Settings {
     pub shutdown_grace_critical: Duration,
     /// How CPUs, memory and devices are assigned to containers.
     pub resources: crate::resources::Policies,
-    /// The parent directory of the sockets for device plugins and monitoring agents.
+    /// The directory that plugins, CSI drivers and monitoring agents know as the kubelet's: volumes of pods, sockets, and
+    /// what CSI drivers stage.
     pub plugin_root: PathBuf,
 }
 
@@ -85,12 +90,15 @@ pub struct CertificateFiles {
 impl Settings {
     /// The default settings of a node.
     pub fn new(node_name: impl Into<String>, data_directory: impl Into<PathBuf>, runtime_endpoint: String) -> Self {
-        let root = data_directory.into();
+        let root: PathBuf = data_directory.into();
+        let plugin_root = root.clone();
         Self {
             node_name: node_name.into(),
             seccomp_profiles: root.join("seccomp"),
             root,
             log_root: PathBuf::from("/var/log/pods"),
+            older_log_root: None,
+            log_links: None,
             runtime_endpoint,
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_string(),
@@ -122,17 +130,51 @@ impl Settings {
             shutdown_grace: Duration::ZERO,
             shutdown_grace_critical: Duration::ZERO,
             resources: crate::resources::Policies::default(),
-            plugin_root: PathBuf::from("/var/lib/kubelet"),
+            plugin_root,
         }
     }
 
-    /// The directory of a pod's volumes and files.
+    /// The directory of a pod's volumes and files. Pods of an older version stay where they are.
     pub fn pod_directory(&self, uid: &str) -> PathBuf {
-        self.root.join("pods").join(uid)
+        let [current, older] = [&self.plugin_root, &self.root].map(|root| root.join("pods").join(uid));
+        if self.plugin_root != self.root && older.exists() { older } else { current }
+    }
+
+    /// The parent directories of pods.
+    pub fn pod_parents(&self) -> Vec<PathBuf> {
+        let mut parents = vec![self.plugin_root.join("pods"), self.root.join("pods")];
+        parents.dedup();
+        parents
     }
 
     /// The directory of a pod's logs.
     pub fn log_directory(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
-        self.log_root.join(format!("{namespace}_{name}_{uid}"))
+        let own = format!("{namespace}_{name}_{uid}");
+        let older = self.older_log_root.as_ref().map(|root| root.join(&own)).filter(|older| older.exists());
+        older.unwrap_or_else(|| self.log_root.join(own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_of_an_older_version_keep_their_directories() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut settings = Settings::new("n", directory.path().join("old"), "/x".into());
+        settings.plugin_root = directory.path().join("kubelet");
+        settings.log_root = directory.path().join("pods");
+        settings.older_log_root = Some(directory.path().join("logs"));
+        assert_eq!(settings.pod_directory("u"), directory.path().join("kubelet/pods/u"));
+        assert_eq!(settings.log_directory("ns", "p", "u"), directory.path().join("pods/ns_p_u"));
+        for older in ["old/pods/u", "logs/ns_p_u"] {
+            std::fs::create_dir_all(directory.path().join(older)).expect("made");
+        }
+        assert_eq!(settings.pod_directory("u"), directory.path().join("old/pods/u"));
+        assert_eq!(settings.log_directory("ns", "p", "u"), directory.path().join("logs/ns_p_u"));
+        assert_eq!(settings.pod_parents().len(), 2);
+        settings.plugin_root.clone_from(&settings.root);
+        assert_eq!(settings.pod_parents().len(), 1);
     }
 }

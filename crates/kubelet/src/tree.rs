@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirEntry, Metadata};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -37,7 +37,8 @@ struct Level {
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
-/// Visits everything below the root, but not the root itself and no other file systems mounted below it.
+/// Visits everything below the root, but not the root itself and nothing that is mounted below it: a volume may be a
+/// directory of the same file system.
 pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
     let mut current = nix::fcntl::open(root, DIRECTORY, Mode::empty())?;
     let root = metadata(&current)?;
@@ -53,7 +54,7 @@ pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
                 Err(error) => return Err(error.into()),
             };
             let found = metadata(&next)?;
-            if found.dev() != device {
+            if found.dev() != device || is_mount_point(&next) {
                 continue;
             }
             let pending = list(&next, device, visitor)?;
@@ -70,6 +71,22 @@ pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
         visitor.leave(&current, &done.name)?;
     }
     Ok(())
+}
+
+fn is_mount_point(directory: &OwnedFd) -> bool {
+    /// From the kernel's interface; older kernels never set it.
+    const ATTRIBUTE_MOUNT_ROOT: u64 = 0x2000;
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let (descriptor, flags) = (directory.as_raw_fd(), libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: the descriptor is open, the path is an empty string, and the kernel fills the buffer, which is zeroed and
+    // valid as it is.
+    let found = unsafe {
+        match libc::statx(descriptor, c"".as_ptr(), flags, 0, found.as_mut_ptr()) {
+            0 => found.assume_init(),
+            _ => return false,
+        }
+    };
+    found.stx_attributes & ATTRIBUTE_MOUNT_ROOT != 0
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64) {
@@ -130,6 +147,23 @@ mod tests {
             self.0 += 1;
             Ok(())
         }
+    }
+
+    #[test]
+    fn directories_mounted_from_the_same_file_system_are_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (volume, pod) = (directory.path().join("volume"), directory.path().join("pod"));
+        std::fs::create_dir_all(pod.join("mount")).expect("made");
+        std::fs::create_dir(&volume).expect("made");
+        std::fs::write(volume.join("data"), vec![1; 1 << 20]).expect("written");
+        crate::volumes::bind_mount(&volume, &pod.join("mount")).expect("bound");
+        let (bytes, files) = crate::filesystem::directory_usage(&pod);
+        let removed = remove(&pod);
+        crate::volumes::unmount(&pod.join("mount")).expect("unmounted");
+        assert!(bytes < 1 << 20 && files == 2, "{bytes} {files}: the volume is no usage of the pod");
+        assert!(removed.is_err(), "it is mounted");
+        assert_eq!(std::fs::metadata(volume.join("data")).expect("kept").len(), 1 << 20);
+        remove(&pod).expect("removed");
     }
 
     #[test]

@@ -44,9 +44,14 @@ pub fn ensure(settings: &Settings, pod: &Pod) -> io::Result<Range> {
     if let Some(known) = read(path.clone()) {
         return Ok(known);
     }
-    let directories = std::fs::read_dir(settings.root.join("pods"))?.flatten();
-    let used: BTreeSet<u32> =
-        directories.filter_map(|directory| read(directory.path().join("userns"))).map(|range| range.first).collect();
+    let mut used = BTreeSet::new();
+    for parent in settings.pod_parents() {
+        let directories = match std::fs::read_dir(parent) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?.flatten(),
+        };
+        used.extend(directories.filter_map(|directory| Some(read(directory.path().join("userns"))?.first)));
+    }
     let first = choose(&used, settings.max_pods)
         .ok_or_else(|| io::Error::other("no range of user ids is left for another pod with a user namespace"))?;
     let range = Range { first, length: RANGE_LENGTH };
@@ -102,5 +107,9 @@ mod tests {
         assert_eq!(ensure(&settings, &pod("a")).expect("a range"), first);
         assert!(ensure(&settings, &pod("c")).is_err(), "as many as pods");
         assert_eq!(of(&settings, &pod("a")), Some(first));
+        // Pods of an older version have theirs elsewhere.
+        let moved = Settings { plugin_root: directory.path().join("new"), max_pods: 3, ..settings };
+        assert_eq!(ensure(&moved, &pod("c")).expect("a range").first, 196_608);
+        assert_eq!(ensure(&moved, &pod("a")).expect("a range"), first);
     }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use knarr_client::node_identity::{NETWORK, STORAGE};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
@@ -34,6 +35,12 @@ pub enum CertificateError {
 /// How long to wait for the approval of a signing request.
 const APPROVAL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
+/// How often a certificate's age is compared with the clock.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+/// Between requests for a certificate of the authority that signs now.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(15);
+const MAX_BACKOFF: Duration = Duration::from_secs(3600);
+
 /// The purpose of a certificate.
 #[derive(Clone, Debug)]
 pub enum Purpose {
@@ -41,6 +48,8 @@ pub enum Purpose {
     Client,
     /// Authenticates this node's network components to the API server.
     Network,
+    /// Authenticates this node's CSI controller to the API server.
+    Storage,
     /// Serves the node's endpoints under these names and addresses.
     Serving { names: Vec<String>, addresses: Vec<IpAddr> },
 }
@@ -49,14 +58,14 @@ impl Purpose {
     fn signer(&self) -> &'static str {
         match self {
             Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
-            Self::Network => "kubernetes.io/kube-apiserver-client",
+            Self::Network | Self::Storage => "kubernetes.io/kube-apiserver-client",
             Self::Serving { .. } => "kubernetes.io/kubelet-serving",
         }
     }
 
     fn usage(&self) -> &'static str {
         match self {
-            Self::Client | Self::Network => "client auth",
+            Self::Client | Self::Network | Self::Storage => "client auth",
             Self::Serving { .. } => "server auth",
         }
     }
@@ -65,6 +74,7 @@ impl Purpose {
         match self {
             Self::Client => "kubelet-client",
             Self::Network => "network-client",
+            Self::Storage => "storage-client",
             Self::Serving { .. } => "kubelet-server",
         }
     }
@@ -73,7 +83,8 @@ impl Purpose {
     fn subject(&self, node: &str) -> (&'static str, String) {
         match self {
             Self::Client | Self::Serving { .. } => ("system:nodes", format!("system:node:{node}")),
-            Self::Network => (knarr_client::node_network::GROUP, knarr_client::node_network::user(node)),
+            Self::Network => (NETWORK.group, NETWORK.user(node)),
+            Self::Storage => (STORAGE.group, STORAGE.user(node)),
         }
     }
 }
@@ -157,22 +168,63 @@ pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
     from.checked_add(lifetime * 4 / 5).map_err(|_| unreadable())
 }
 
-/// Renews a certificate forever. Calls `renewed` with each new one and after each failed attempt.
+/// Which authority of a file has signed a certificate, from 0. While a cluster replaces its authority, the file has two, and the
+/// first one signs.
+pub fn signer_of(certificate: &Path, authorities: &Path) -> Result<Option<usize>, CertificateError> {
+    let unreadable = |path: &Path| CertificateError::Unreadable(path.to_path_buf());
+    let pem = read(certificate)?;
+    let parsed = pem.parse_x509().map_err(|_| unreadable(certificate))?;
+    let content =
+        std::fs::read(authorities).map_err(|source| CertificateError::File { path: authorities.into(), source })?;
+    for (number, authority) in x509_parser::pem::Pem::iter_from_buffer(&content).enumerate() {
+        let authority = authority.map_err(|_| unreadable(authorities))?;
+        let authority = authority.parse_x509().map_err(|_| unreadable(authorities))?;
+        if parsed.verify_signature(Some(authority.public_key())).is_ok() {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
+}
+
+/// Renews a certificate forever: before it expires, when the node's addresses change, and when it is of an authority in a file
+/// that is not the first one there. Calls `renewed` with each new one and after each failed attempt.
 pub async fn keep(
     client: Client,
     node: String,
     directory: PathBuf,
     purpose: Purpose,
+    authorities: Option<PathBuf>,
     renewed: impl Fn(Result<&CertificateFiles, ()>) + Send,
 ) {
     let files = files(&directory, &purpose);
+    let mut backoff = INITIAL_BACKOFF;
     loop {
-        let due = due(&files.certificate, &purpose).unwrap_or_else(|_| Timestamp::now());
-        tokio::time::sleep(knarr_client::time::until(Timestamp::now(), due)).await;
+        let is_old = || {
+            let signer = authorities.as_ref().map(|file| signer_of(&files.certificate, file));
+            matches!(signer, Some(Ok(Some(number))) if number > 0)
+        };
+        let due = match due(&files.certificate, &purpose) {
+            Ok(_) if is_old() => Timestamp::now(),
+            Ok(due) => due,
+            Err(_) => Timestamp::now(),
+        };
+        let wait = knarr_client::time::until(Timestamp::now(), due);
+        if !wait.is_zero() {
+            // In short steps: a clock that is set does not end a sleep.
+            tokio::time::sleep(wait.min(POLL_INTERVAL)).await;
+            continue;
+        }
         match request(&client, &node, &directory, &purpose).await {
             Ok(()) => {
                 tracing::info!(certificate = %files.certificate.display(), "renewed a certificate");
                 renewed(Ok(&files));
+                // A server that still signs with the old authority may have signed.
+                if is_old() {
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(MAX_BACKOFF);
+                } else {
+                    backoff = INITIAL_BACKOFF;
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, source = ?std::error::Error::source(&error).map(ToString::to_string),
@@ -284,7 +336,7 @@ fn write_temporary(path: &Path, content: &[u8]) -> Result<(), CertificateError> 
 }
 
 fn install(path: &Path) -> Result<(), CertificateError> {
-    std::fs::rename(temporary_path(path), path)
+    knarr_files::rename_durably(&temporary_path(path), path)
         .map_err(|source| CertificateError::File { path: path.to_path_buf(), source })
 }
 

@@ -157,6 +157,7 @@ pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> Nod
             .as_ref()
             .and_then(|runtime| runtime.features)
             .map(|features| NodeFeatures { supplemental_groups_policy: Some(features.supplemental_groups_policy) }),
+        volumes_in_use: context.csi.volumes_in_use(),
         runtime_handlers: observed.runtime.as_ref().map(handlers).filter(|list| !list.is_empty()),
         ..NodeStatus::default()
     }

@@ -105,6 +105,7 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             let old = written.as_ref().map(|(status, _)| status);
             match with_timeout(TIMEOUT, write(&nodes, &context.settings.node_name, old, &new)).await {
                 Ok(()) => {
+                    context.csi.set_reported(new.volumes_in_use.as_deref().unwrap_or_default());
                     record_condition_changes(&context, &observed.previous, &new);
                     if is_ready(&new) {
                         super::startup::ready(&context.metrics, context.host.booted_at);
@@ -133,6 +134,7 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = changed.notified() => {}
+            () = context.csi.in_use_changed.notified() => {}
             // Limits the rate of corrections if another writer keeps overwriting the status.
             () = other_writes(&context, &mut changes, ours) => tokio::time::sleep(NOT_READY_POLL_INTERVAL).await,
         }

@@ -93,7 +93,10 @@ impl ObjectCache {
         let mut entries = self.0.entries.lock();
         let entry = entries.entry(key.clone()).or_insert_with(|| {
             let (sender, _) = watch::channel(ObjectState::NotYet);
-            let task = tokio::spawn(watch_object(self.clone(), key.clone(), sender.clone())).abort_handle();
+            let (own, watched, state) = (self.clone(), key.clone(), sender.clone());
+            let task = knarr_supervisor::spawn_restarting("kubelet/object-watch", move || {
+                watch_object(own.clone(), watched.clone(), state.clone())
+            });
             Entry { state: sender, task, subscribers: HashMap::new() }
         });
         entry.subscribers.insert(subscription.id, subscription.notify.clone());
@@ -114,6 +117,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Makes the subscriber read its objects again when called.
+    pub fn notifier(&self) -> Notify {
+        self.notify.clone()
+    }
+
     /// The object as it is now, or none if there is none.
     pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Content>>, ObjectError> {
         let key = (kind, namespace.to_string(), name.to_string());

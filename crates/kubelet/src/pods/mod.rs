@@ -4,6 +4,7 @@ mod admit;
 pub mod evict;
 mod orphans;
 mod preempt;
+mod restart;
 mod shared_cpus;
 mod shutdown;
 
@@ -147,7 +148,10 @@ impl Pods {
         let pods_weak = Arc::downgrade(self);
         let fits = Arc::new(move |pod: &Pod| pods_weak.upgrade().and_then(|pods| admit::resize_obstacle(&pods, pod)));
         let mut workers = self.workers.lock();
-        let handle = Worker::spawn(self.context.clone(), pod, runtime, refused, fits, move || {
+        let handle = Worker::spawn(self.context.clone(), pod, runtime, refused, fits, move |panicked| {
+            if let Some(reason) = panicked {
+                return pods.replace_worker(finished, &reason);
+            }
             let returned = {
                 let mut workers = pods.workers.lock();
                 workers.remove(&finished);

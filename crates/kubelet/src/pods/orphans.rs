@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Pods;
 use crate::context::Context;
+use crate::objects::Notify;
 use crate::runtime::PodName;
 use crate::volumes;
 use crate::worker::cleanup;
@@ -34,21 +35,29 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
     without_pod.dedup();
     without_pod.retain(|uid| !pods.knows(uid));
     for uid in without_pod {
-        tokio::spawn(release_with_retry(context.clone(), uid));
+        knarr_supervisor::spawn(release_with_retry(context.clone(), uid));
     }
 }
 
 /// Retries, as a process that was just killed still holds its cgroup briefly.
 async fn release_with_retry(context: Arc<Context>, uid: String) {
     let mut backoff = INITIAL_BACKOFF;
-    while let Err(error) = cleanup::release(&context, &uid).await {
-        if backoff > MAX_BACKOFF {
+    let retry = Arc::new(tokio::sync::Notify::new());
+    let notified = retry.clone();
+    let notify: Notify = Arc::new(move || notified.notify_one());
+    let mut reported = false;
+    while let Err(error) = cleanup::release(&context, &uid, Some(notify.clone())).await {
+        if backoff > MAX_BACKOFF && !reported {
             tracing::warn!(error, uid, "cannot clean up after an orphaned pod");
             context.metrics.add("kubelet_orphan_pod_cleaned_volumes_errors", &[], 1.0);
-            return;
+            reported = true;
         }
-        tokio::time::sleep(backoff).await;
-        backoff *= 2;
+        // Never given up: the driver of a volume may be installed again much later.
+        tokio::select! {
+            () = tokio::time::sleep(backoff) => {}
+            () = retry.notified() => {}
+        }
+        backoff = (backoff * 2).min(MAX_BACKOFF * 2);
     }
     context.metrics.add("kubelet_orphan_pod_cleaned_volumes", &[], 1.0);
 }

@@ -141,7 +141,7 @@ where
 {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let driver = tokio::spawn(connection);
+    let driver = knarr_supervisor::spawn(connection);
     let result = async {
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let status = response.status();

@@ -151,16 +151,20 @@ fn start(
     };
     let slot = Arc::new(Slot::default());
     slot.put(target);
-    let task = Task {
-        context: Arc::clone(context),
-        pod: Arc::clone(latest),
-        container: container.name.clone(),
-        kind,
-        timeout: timing.timeout,
-        failure: Mutex::default(),
-        worker: (*worker).clone(),
-    };
-    let task = tokio::spawn(schedule::run(kind, timing, offset, slot.clone(), task)).abort_handle();
+    let (context, pod, container) = (Arc::clone(context), Arc::clone(latest), container.name.clone());
+    let (worker, shared) = ((*worker).clone(), slot.clone());
+    let task = knarr_supervisor::spawn_restarting("kubelet/probe", move || {
+        let task = Task {
+            context: Arc::clone(&context),
+            pod: Arc::clone(&pod),
+            container: container.clone(),
+            kind,
+            timeout: timing.timeout,
+            failure: Mutex::default(),
+            worker: worker.clone(),
+        };
+        schedule::run(kind, timing, offset, shared.clone(), task)
+    });
     Running { slot, task }
 }
 

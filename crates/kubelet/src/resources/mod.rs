@@ -12,7 +12,7 @@ pub mod devices;
 mod memory;
 pub mod pod_resources;
 mod topology;
-mod unary;
+pub(crate) mod unary;
 
 pub use affinity::{Policy as TopologyPolicy, Scope as TopologyScope};
 pub use cpu_set::NumberSet;

@@ -49,7 +49,7 @@ where
     loop {
         let (stream, _) = listener.accept().await?;
         let handler = handler.clone();
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                 let handler = handler.clone();
                 async move { Ok::<_, Infallible>(respond(request, handler).await) }

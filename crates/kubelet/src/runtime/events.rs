@@ -92,7 +92,7 @@ pub async fn watch_events(runtime: Runtime, index: Index, metrics: Arc<Counters>
         });
         index.request_relist(&round);
         let runtime = runtime.clone();
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             let runtime_responded = runtime.status(false).await.is_ok();
             round.runtime_responded.store(runtime_responded, Ordering::Release);
         });

@@ -112,7 +112,7 @@ pub async fn serve(address: SocketAddr) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| async move {
                 Ok::<_, std::convert::Infallible>(plain(request.method(), request.uri()))
             });

@@ -69,6 +69,11 @@ impl Page {
         self.value(&format!("{}_count", family.name), labels, histogram.count as f64, None);
     }
 
+    /// Adds the metrics of the process's components.
+    pub fn components(&mut self, components: &knarr_supervisor::Registry) {
+        knarr_supervisor::write_metrics(components, &mut self.0);
+    }
+
     pub fn response(self) -> Response<Body> {
         let mut response = Response::new(full(self.0));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

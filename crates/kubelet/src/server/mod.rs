@@ -13,7 +13,7 @@ mod route;
 mod stats;
 mod streams;
 mod system_logs;
-mod tls;
+pub mod tls;
 mod zpages;
 
 pub use auth::Access;
@@ -56,6 +56,8 @@ pub struct Server {
     /// Previous CPU samples, for rates.
     pub samples: stats::Samples,
     pub log: Arc<health::LogCheck>,
+    /// The components of this process.
+    pub components: knarr_supervisor::Registry,
 }
 
 /// Listens, and returns the bound port with the task that serves.

@@ -1,6 +1,7 @@
 //! `/metrics` of the kubelet: updated as it works, or computed on request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use http::Response;
 use k8s_openapi::jiff::Timestamp;
@@ -9,14 +10,15 @@ use knarr_version::{KUBERNETES, MAJOR, MINOR};
 use super::metrics::Page;
 use super::{Body, Server};
 use crate::counters::FAMILIES;
-use crate::filesystem::{FilesystemUsage, directory_usage, usage_of};
+use crate::csi::VolumeStats;
+use crate::filesystem::{directory_usage, usage_of};
 use crate::host::own_process;
 use crate::pod;
 use crate::runtime::State;
 use crate::worker::Handle;
 
 /// The `/metrics` page.
-pub fn own(server: &Server) -> Response<Body> {
+pub fn own(server: &Server, csi: &HashMap<PathBuf, VolumeStats>) -> Response<Body> {
     let mut page = Page::default();
     page.family("kubelet_node_name", "gauge", "Always 1; the label is the node's name.");
     page.value("kubelet_node_name", &[("node", &server.context.settings.node_name)], 1.0, None);
@@ -27,13 +29,14 @@ pub fn own(server: &Server) -> Response<Body> {
     let unified = server.context.cgroups.as_ref().is_some_and(crate::cgroup::Cgroups::is_unified);
     page.value("kubelet_cgroup_version", &[], if unified { 2.0 } else { 1.0 }, None);
     pods(server, &mut page);
-    volumes(server, &mut page);
+    volumes(server, csi, &mut page);
     certificates(server, &mut page);
     assigned_resources(server, &mut page);
     logs(server, &mut page);
     for family in FAMILIES.iter().filter(|family| !family.name.starts_with("prober_")) {
         page.counted(family, &server.context.metrics);
     }
+    page.components(&server.components);
     process(&mut page);
     page.response()
 }
@@ -170,37 +173,50 @@ fn logs(server: &Server, page: &mut Page) {
 }
 
 /// Usage of persistent volume claims.
-fn volumes(server: &Server, page: &mut Page) {
-    let mut found = BTreeMap::new();
+fn volumes(server: &Server, csi: &HashMap<PathBuf, VolumeStats>, page: &mut Page) {
+    let mut found: BTreeMap<(String, String), VolumeStats> = BTreeMap::new();
     for worker in server.pods.all() {
         let pod = worker.pod.lock().clone();
         let mounted = worker.volumes.lock().clone();
         for volume in pod::spec(&pod).volumes.iter().flatten() {
-            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(source), _) => source.claim_name.clone(),
-                (None, Some(_)) => format!("{}-{}", pod::name(&pod), volume.name),
-                (None, None) => continue,
+            let Some(claim) = pod::claim_name(&pod, volume) else { continue };
+            let Some(path) = mounted.volumes.get(&volume.name).map(|volume| volume.path.as_path()) else { continue };
+            let stats = match server.context.csi.is_own(path) {
+                true => csi.get(path).cloned(),
+                false => usage_of(path).map(VolumeStats::from),
             };
-            if let Some(usage) = mounted.volumes.get(&volume.name).and_then(|volume| usage_of(&volume.path)) {
-                found.insert((pod::namespace(&pod).to_string(), claim), usage);
+            if let Some(stats) = stats {
+                found.insert((pod::namespace(&pod).to_string(), claim), stats);
             }
         }
     }
-    let families: [(&str, &str, fn(&FilesystemUsage) -> u64); 6] = [
+    let families: [(&str, &str, fn(&VolumeStats) -> u64); 6] = [
         ("capacity_bytes", "Size of the volume, in bytes.", |usage| usage.capacity),
         ("available_bytes", "Free space of the volume, in bytes.", |usage| usage.available),
-        ("used_bytes", "Used space of the volume, in bytes.", |usage| usage.capacity.saturating_sub(usage.available)),
+        ("used_bytes", "Used space of the volume, in bytes.", |usage| usage.used),
         ("inodes", "Total inodes of the volume.", |usage| usage.inodes),
         ("inodes_free", "Free inodes of the volume.", |usage| usage.inodes_free),
-        ("inodes_used", "Used inodes of the volume.", |usage| usage.inodes.saturating_sub(usage.inodes_free)),
+        ("inodes_used", "Used inodes of the volume.", |usage| usage.inodes_used),
     ];
     for (suffix, help, read) in families.iter().filter(|_| !found.is_empty()) {
         let name = format!("kubelet_volume_stats_{suffix}");
         page.family(&name, "gauge", help);
-        for ((namespace, claim), usage) in &found {
+        // A device has no free space or inodes that the host could know.
+        for ((namespace, claim), usage) in
+            found.iter().filter(|(_, usage)| !usage.is_block || *suffix == "capacity_bytes")
+        {
             let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];
             page.value(&name, &labels, read(usage) as f64, None);
         }
+    }
+    let name = "kubelet_volume_stats_health_status_abnormal";
+    let mut reported = found.iter().filter_map(|(key, usage)| Some((key, usage.abnormal?))).peekable();
+    if reported.peek().is_some() {
+        page.family(name, "gauge", "Whether the volume's driver reports it as unhealthy: 1 if so.");
+    }
+    for ((namespace, claim), abnormal) in reported {
+        let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];
+        page.value(name, &labels, if abnormal { 1.0 } else { 0.0 }, None);
     }
 }
 

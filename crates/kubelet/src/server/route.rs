@@ -85,7 +85,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
-        (&Method::GET, ["metrics"]) => node_metrics::own(server),
+        (&Method::GET, ["metrics"]) => node_metrics::own(server, &stats::csi_volumes(server).await),
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(server).await,
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
@@ -257,7 +257,7 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
     }
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
     let (path, id) = (view.log_path.clone(), view.id.clone());
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         let is_finished = || !worker.runtime.lock().by_id(&id).is_some_and(ContainerView::is_running);
         send(path.into(), options, sender, is_finished).await;
     });

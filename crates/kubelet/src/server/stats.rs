@@ -1,9 +1,11 @@
 //! `/stats/summary`: the usage of the node, its pods and their containers.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::{ContainerStats, ContainerStatsFilter};
 use parking_lot::Mutex;
@@ -12,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::Server;
 use crate::cgroup::Usage;
 use crate::cgroup::pressure::{self, PressureStats, Stall};
+use crate::csi::VolumeStats;
 use crate::filesystem::{directory_usage, usage_of};
 use crate::host;
 use crate::pod;
@@ -70,8 +73,16 @@ pub async fn containers(server: &Server) -> HashMap<String, Vec<ContainerStats>>
     by_pod
 }
 
+/// The CSI volumes of all pods, as their drivers measure them, by the path at which a pod has them.
+pub async fn csi_volumes(server: &Server) -> HashMap<PathBuf, VolumeStats> {
+    let uids: Vec<String> = server.pods.all().iter().map(|worker| pod::uid(&worker.pod.lock()).to_string()).collect();
+    let found = futures::future::join_all(uids.iter().map(|uid| server.context.csi.stats_of(uid))).await;
+    found.into_iter().flatten().collect()
+}
+
 pub async fn summary(server: &Arc<Server>) -> Value {
     let now = Timestamp::now();
+    let measured = csi_volumes(server).await;
     server.samples.remove_old(Instant::now());
     let mut by_pod = containers(server).await;
     let workers = server.pods.all();
@@ -80,7 +91,7 @@ pub async fn summary(server: &Arc<Server>) -> Value {
         .filter(|worker| worker.runtime.lock().running().next().is_some())
         .map(|worker| {
             let uid = pod::uid(&worker.pod.lock()).to_string();
-            one_pod(server, worker, by_pod.remove(&uid).unwrap_or_default(), now)
+            one_pod(server, worker, by_pod.remove(&uid).unwrap_or_default(), &measured, now)
         })
         .collect();
     let mut node = node(server, now);
@@ -249,7 +260,13 @@ fn network(path: &str, now: Timestamp) -> Value {
     value
 }
 
-fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Timestamp) -> Value {
+fn one_pod(
+    server: &Server,
+    worker: &Handle,
+    stats: Vec<ContainerStats>,
+    measured: &HashMap<PathBuf, VolumeStats>,
+    now: Timestamp,
+) -> Value {
     let pod = worker.pod.lock().clone();
     let context = &server.context;
     let uid = pod::uid(&pod);
@@ -267,7 +284,7 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
         "cpu": cpu(server, &format!("pod-{uid}"), usage.cpu_nanoseconds, now),
         "memory": memory(&usage, None, now),
         "io": { "time": time(now) },
-        "volume": volumes(server, &pod, now),
+        "volume": volumes(server, worker, &pod, measured, now),
         "process_stats": { "process_count": usage.processes.unwrap_or(0) },
     });
     if let Some(mut fs) = filesystem(&settings.root, now) {
@@ -286,12 +303,24 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
     value
 }
 
-fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestamp) -> Vec<Value> {
+fn volumes(
+    server: &Server,
+    worker: &Handle,
+    pod: &k8s_openapi::api::core::v1::Pod,
+    measured: &HashMap<PathBuf, VolumeStats>,
+    now: Timestamp,
+) -> Vec<Value> {
+    let mounted = worker.volumes.lock().clone();
     let settings = &server.context.settings;
     let root = settings.pod_directory(pod::uid(pod)).join("volumes");
     let memory = crate::volumes::memory_directory(settings).join(pod::uid(pod));
     let mut result = Vec::new();
     for volume in pod::spec(pod).volumes.iter().flatten() {
+        let path = mounted.volumes.get(&volume.name).map(|mounted| mounted.path.as_path());
+        if let Some(stats) = path.and_then(|path| measured.get(path)) {
+            result.push(csi_volume(pod, volume, stats, now));
+            continue;
+        }
         let kinds = ["empty-dir", "configmap", "downward-api"];
         let on_disk = kinds.iter().map(|kind| root.join(format!("kubernetes.io~{kind}")).join(&volume.name));
         let Some(path) = on_disk.chain([memory.join(&volume.name)]).find(|path| path.is_dir()) else { continue };
@@ -307,6 +336,26 @@ fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestam
         }
     }
     result
+}
+
+fn csi_volume(pod: &Pod, volume: &Volume, stats: &VolumeStats, now: Timestamp) -> Value {
+    let mut value = json!({
+        "time": time(now),
+        "availableBytes": stats.available,
+        "capacityBytes": stats.capacity,
+        "usedBytes": stats.used,
+        "inodesFree": stats.inodes_free,
+        "inodes": stats.inodes,
+        "inodesUsed": stats.inodes_used,
+        "name": volume.name,
+    });
+    if let Some(claim) = pod::claim_name(pod, volume) {
+        value["pvcRef"] = json!({ "name": claim, "namespace": pod::namespace(pod) });
+    }
+    if let Some(abnormal) = stats.abnormal {
+        value["volumeHealthStats"] = json!({ "abnormal": abnormal });
+    }
+    value
 }
 
 fn one_container(

@@ -7,11 +7,7 @@ mod references;
 pub use api::watch_api;
 pub use manifests::watch_manifests;
 
-/// The manifest parser, for fuzzing.
-#[doc(hidden)]
-pub mod fuzzing {
-    /// Parses a manifest as if it were in a node's manifest directory.
-    pub fn manifest(text: &str) {
-        drop(super::manifests::parse(text, "node", None));
-    }
+/// Parses a manifest as if it were in a node's manifest directory, for fuzzing.
+pub(crate) fn fuzz_manifest(text: &str) {
+    drop(manifests::parse(text, "node", None));
 }

@@ -9,24 +9,29 @@ mod content;
 mod empty_dir;
 mod host_path;
 mod image;
+mod in_tree;
 mod mount;
 mod ownership;
 pub mod subpath;
 mod tokens;
 
-pub use mount::{mounts_below, unmount};
+pub use in_tree::unmount_unused as unmount_unused_devices;
+pub use mount::{bind as bind_mount, is_mount_point, mounts_below, unmount, unmount_all_at};
+pub use ownership::apply_group as set_group;
 pub use tokens::Tokens;
 
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use nix::mount::MsFlags;
 
 use crate::container::env::{DownwardContext, EnvError};
 use crate::context::Context;
+use crate::csi::{CsiError, CsiVolume, MountRequest};
 use crate::journey_events;
 use crate::objects::{ObjectError, Subscription};
 use crate::pod;
@@ -56,10 +61,11 @@ pub enum VolumeError {
     Field(#[from] EnvError),
     #[error("failed to fetch token: {0}")]
     Token(String),
+    /// The volume behind a claim is unknown.
     #[error("{0}")]
     Claim(String),
-    #[error("persistentvolumeclaim \"{0}\" not found")]
-    NoClaim(String),
+    #[error(transparent)]
+    Csi(#[from] CsiError),
     #[error("image volume: {0}")]
     Image(String),
     #[error(
@@ -79,16 +85,24 @@ impl VolumeError {
 
 impl VolumeError {
     /// The event message for a volume that cannot be mounted.
-    pub fn event_message(&self, pod: &Pod, name: &str) -> String {
+    pub fn event_message(&self, name: &str) -> String {
         match self {
-            Self::NoClaim(claim) => format!(
+            Self::Claim(text) => format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], failed to process \
-                 volumes=[{name}]: error processing PVC {}/{claim}: failed to fetch PVC from API server: \
-                 persistentvolumeclaims \"{claim}\" not found",
-                pod::namespace(pod)
+                 volumes=[{name}]: {text}"
             ),
+            Self::Csi(error) => error.event_message(),
             other => format!("MountVolume.SetUp failed for volume \"{name}\" : {other}"),
         }
+    }
+
+    pub fn event_reason(&self) -> &'static str {
+        if let Self::Csi(error) = self { error.event_reason() } else { "FailedMount" }
+    }
+
+    /// Nothing failed: the pod's worker is notified when the volume can be mounted.
+    pub fn waits(&self) -> bool {
+        matches!(self, Self::Csi(error) if error.waits)
     }
 }
 
@@ -119,8 +133,12 @@ pub fn memory_directory(settings: &Settings) -> PathBuf {
 /// Prepares the directories. Call this once before any pod is mounted.
 pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
     let memory = memory_directory(settings);
-    for directory in [&settings.root, &settings.root.join("pods"), &memory] {
+    let pods = settings.plugin_root.join("pods");
+    for directory in [&settings.root, &settings.plugin_root, &pods, &memory] {
         private::close(directory).map_err(VolumeError::file(directory))?;
+    }
+    for older in settings.pod_parents().iter().filter(|parent| parent.exists()) {
+        private::close(older).map_err(VolumeError::file(older))?;
     }
     private::create_all(&settings.log_root).map_err(VolumeError::file(&settings.log_root))?;
     share(settings)?;
@@ -142,33 +160,31 @@ fn share(settings: &Settings) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Creates or updates all volumes; correct ones stay unchanged. Returns all failures.
+/// Creates or updates all volumes at the same time; correct ones stay unchanged. Records an event for each failure, and
+/// returns all of them. `first` means that the pod has no volumes yet.
 pub async fn mount_all(
     context: &Context,
     pod: &Pod,
     downward: &DownwardContext,
     objects: &Subscription,
+    first: bool,
 ) -> Result<MountedVolumes, Vec<(String, VolumeError)>> {
+    let used = used_names(pod);
+    let volumes = pod::spec(pod).volumes.iter().flatten().filter(|volume| used.contains(volume.name.as_str()));
+    let mounts = volumes.map(|volume| async move {
+        let is_csi = AtomicBool::new(volume.csi.is_some());
+        let mounter = VolumeMounter { context, pod, downward, objects, volume, first, is_csi };
+        (volume.name.clone(), mounter.run().await)
+    });
     let mut mounted = MountedVolumes::default();
     let mut failed = Vec::new();
-    let used = used_names(pod);
-    for volume in pod::spec(pod).volumes.iter().flatten() {
-        if !used.contains(volume.name.as_str()) {
-            continue;
-        }
-        let mounter = VolumeMounter { context, pod, downward, objects, volume };
-        let step = journey_events::volume(pod, volume);
-        let started = std::time::Instant::now();
-        let mount = mounter.mount().await;
-        journey_events::outcome(&step, &mount);
-        mounter.measure(started.elapsed(), mount.is_ok());
-        drop(step);
+    for (name, mount) in futures::future::join_all(mounts).await {
         match mount {
             Ok((result, renew_at)) => {
-                mounted.volumes.insert(volume.name.clone(), result);
+                mounted.volumes.insert(name, result);
                 mounted.renew_at = [mounted.renew_at, renew_at].into_iter().flatten().min();
             }
-            Err(error) => failed.push((volume.name.clone(), error)),
+            Err(error) => failed.push((name, error)),
         }
     }
     if failed.is_empty() { Ok(mounted) } else { Err(failed) }
@@ -199,9 +215,34 @@ struct VolumeMounter<'a> {
     downward: &'a DownwardContext,
     objects: &'a Subscription,
     volume: &'a Volume,
+    first: bool,
+    /// It is a CSI volume, which for a claim is known only when it was read.
+    is_csi: AtomicBool,
 }
 
 impl VolumeMounter<'_> {
+    async fn run(&self) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
+        // Updates are steps only if they fail: some volumes are checked every minute.
+        let step = self.first.then(|| journey_events::volume(self.pod, self.volume));
+        let started = std::time::Instant::now();
+        let mount = self.mount().await;
+        if mount.is_err() || self.first {
+            let step = step.unwrap_or_else(|| journey_events::volume(self.pod, self.volume));
+            journey_events::outcome(&step, &mount);
+        }
+        match &mount {
+            Err(error) if error.waits() => {}
+            mount => self.measure(started.elapsed(), mount.is_ok()),
+        }
+        if let Err(error) = &mount
+            && !error.waits()
+        {
+            let message = error.event_message(&self.volume.name);
+            self.context.pod_event(self.pod, true, error.event_reason(), message);
+        }
+        mount
+    }
+
     async fn mount(&self) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
         let volume = self.volume;
         let writable = |path: PathBuf| Mounted { path, read_only: false, relabel: true, image: None };
@@ -223,12 +264,21 @@ impl VolumeMounter<'_> {
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let claimed = claim::resolve(self.context, self.pod, &source.claim_name).await?;
-            return self.mount_claimed(claimed, source.read_only.unwrap_or(false));
+            return self.mount_claimed(claimed, source.read_only.unwrap_or(false)).await;
         }
         if volume.ephemeral.is_some() {
             let name = format!("{}-{}", pod::name(self.pod), volume.name);
             let claimed = claim::resolve_owned(self.context, self.pod, &name).await?;
-            return self.mount_claimed(claimed, false);
+            return self.mount_claimed(claimed, false).await;
+        }
+        if let Some(source) = &volume.nfs {
+            let path = self.directory("nfs");
+            in_tree::mount_nfs(source, &[], &path).await?;
+            let read_only = source.read_only == Some(true);
+            return Ok((Mounted { path, read_only, relabel: false, image: None }, None));
+        }
+        if let Some(inline) = CsiVolume::inline(self.pod, volume) {
+            return self.mount_csi(&inline, None).await;
         }
         if let Some(content) = content::collect(self).await? {
             let path = self.content_directory(content.kind);
@@ -242,7 +292,10 @@ impl VolumeMounter<'_> {
     /// Records the duration and outcome of a mount.
     fn measure(&self, took: std::time::Duration, succeeded: bool) {
         let metrics = &self.context.metrics;
-        let plugin = plugin_name(self.volume);
+        let plugin = match self.is_csi.load(Ordering::Relaxed) {
+            true => "kubernetes.io/csi",
+            false => plugin_name(self.volume),
+        };
         let labels = [
             ("migrated", "false"),
             ("operation_name", "volume_mount"),
@@ -264,11 +317,40 @@ impl VolumeMounter<'_> {
         }
     }
 
-    fn mount_claimed(
+    async fn mount_csi(
         &self,
-        claimed: claim::ResolvedClaim,
+        volume: &CsiVolume,
+        claim: Option<&PersistentVolumeClaim>,
+    ) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
+        self.is_csi.store(true, Ordering::Relaxed);
+        let (name, notify) = (self.volume.name.as_str(), self.objects.notifier());
+        let request = MountRequest { pod: self.pod, volume, name, claim, notify };
+        let mounted = self.context.csi.mount(&request).await?;
+        for note in &mounted.notes {
+            match claim.filter(|_| note.on_claim) {
+                Some(claim) => self.context.claim_event(claim, note.warning, note.reason, &note.message),
+                None => self.context.pod_event(self.pod, note.warning, note.reason, note.message.clone()),
+            }
+        }
+        let again_at = mounted.again_after.and_then(|wait| {
+            // Pods that started together do not all ask at once.
+            let wait = SignedDuration::try_from(wait.mul_f64(rand::random_range(1.0..1.5))).ok()?;
+            Timestamp::now().saturating_add(wait).ok()
+        });
+        let (path, read_only, relabel) = (mounted.path, mounted.read_only, !mounted.labelled);
+        Ok((Mounted { path, read_only, relabel, image: None }, again_at))
+    }
+
+    async fn mount_claimed(
+        &self,
+        claimed: claim::ClaimedVolume,
         read_only: bool,
     ) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
+        claim::check_mode(&claimed.volume, self.pod, &self.volume.name)?;
+        if let Some(volume) = CsiVolume::persistent(&claimed.volume, read_only) {
+            return self.mount_csi(&volume, Some(&claimed.claim)).await;
+        }
+        let claimed = self.claimed_directory(&claimed.volume, read_only).await?;
         if claimed.owned_by_pod
             && !read_only
             && let Some(group) = self.group()
@@ -278,6 +360,33 @@ impl VolumeMounter<'_> {
         }
         let read_only = read_only || claimed.read_only;
         Ok((Mounted { path: claimed.path, read_only, relabel: true, image: None }, None))
+    }
+
+    /// The directory of a claimed volume, mounted if it must be.
+    async fn claimed_directory(
+        &self,
+        volume: &PersistentVolume,
+        read_only: bool,
+    ) -> Result<claim::ClaimedDirectory, VolumeError> {
+        let (settings, uid) = (&self.context.settings, pod::uid(self.pod));
+        let spec = volume.spec.as_ref();
+        if let Some(source) = spec.and_then(|spec| spec.nfs.as_ref()) {
+            let mut source = source.clone();
+            source.read_only = Some(source.read_only == Some(true) || read_only);
+            let name = volume.metadata.name.as_deref().unwrap_or_default();
+            let directory = settings.pod_directory(uid).join("volumes/kubernetes.io~nfs");
+            let invalid = || VolumeError::Path(format!("the name {name} is not a name of a directory"));
+            let path = crate::beneath::join(&directory, name).ok_or_else(invalid)?;
+            let options = spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default();
+            in_tree::mount_nfs(&source, &options, &path).await?;
+            return Ok(claim::ClaimedDirectory { path, read_only: false, owned_by_pod: false });
+        }
+        let mut claimed = claim::directory_of(volume)?;
+        let is_block = spec.is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block"));
+        if claimed.owned_by_pod && !is_block && in_tree::is_device(&claimed.path) {
+            claimed.path = in_tree::mount_device(settings, uid, volume).await?;
+        }
+        Ok(claimed)
     }
 
     fn group(&self) -> Option<i64> {
@@ -307,10 +416,12 @@ impl VolumeMounter<'_> {
 pub fn plugin_name(volume: &Volume) -> &'static str {
     [
         (volume.config_map.is_some(), "kubernetes.io/configmap"),
+        (volume.csi.is_some(), "kubernetes.io/csi"),
         (volume.downward_api.is_some(), "kubernetes.io/downward-api"),
         (volume.empty_dir.is_some(), "kubernetes.io/empty-dir"),
         (volume.host_path.is_some(), "kubernetes.io/host-path"),
         (volume.image.is_some(), "kubernetes.io/image"),
+        (volume.nfs.is_some(), "kubernetes.io/nfs"),
         (volume.projected.is_some(), "kubernetes.io/projected"),
         (volume.secret.is_some(), "kubernetes.io/secret"),
         (volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some(), "kubernetes.io/local-volume"),
@@ -329,15 +440,18 @@ fn unsupported(volume: &Volume) -> VolumeError {
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
-    if volume.csi.is_some() {
-        "csi"
-    } else if volume.nfs.is_some() {
-        "nfs"
-    } else if volume.iscsi.is_some() {
+    if volume.iscsi.is_some() {
         "iscsi"
+    } else if volume.fc.is_some() {
+        "fc"
     } else {
         "unknown"
     }
+}
+
+/// Unmounts the parts of volumes that are mounted for containers.
+pub fn unmount_sub_paths(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
+    mounts_below(&settings.pod_directory(uid).join("volume-subpaths")).iter().try_for_each(|point| unmount(point))
 }
 
 /// Removes everything of a pod: mounts first, and files only when no mount is left below.
@@ -359,7 +473,7 @@ pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
 /// The uids of pods that have directories.
 pub fn pods_with_directories(settings: &Settings) -> Vec<String> {
     let mut found = std::collections::BTreeSet::new();
-    for directory in [settings.root.join("pods"), memory_directory(settings)] {
+    for directory in settings.pod_parents().into_iter().chain([memory_directory(settings)]) {
         let Ok(entries) = std::fs::read_dir(directory) else { continue };
         found.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
     }
@@ -396,7 +510,8 @@ mod tests {
         settings.log_root = directory.path().join("logs");
         settings.plugin_root = directory.path().join("plugins");
         let prepared = prepare(&settings);
-        let modes = [&root, &pods, &settings.log_root]
+        let current = settings.plugin_root.join("pods");
+        let modes = [&root, &pods, &current, &settings.log_root]
             .map(|path| std::fs::metadata(path).map(|found| found.permissions().mode() & 0o7777));
         for point in mounts_below(directory.path()) {
             unmount(&point).expect("unmounted");

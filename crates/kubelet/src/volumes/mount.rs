@@ -72,7 +72,22 @@ fn is_shared(mounts: &str, path: &Path) -> bool {
 }
 
 pub fn is_mount_point(path: &Path) -> bool {
-    mount_points().iter().any(|point| point == path)
+    // The kernel lists mounts by their real paths. The last component is not resolved: a hung mount would block here.
+    let real = path.parent().and_then(|parent| Some(parent.canonicalize().ok()?.join(path.file_name()?)));
+    let points = mount_points();
+    points.iter().any(|point| point == path || Some(point) == real.as_ref())
+}
+
+/// Detaches all mounts at a path, which may be stacked.
+pub fn unmount_all_at(path: &Path) -> Result<(), VolumeError> {
+    const MAX_STACKED: usize = 64;
+    for _ in 0..MAX_STACKED {
+        if !is_mount_point(path) {
+            return Ok(());
+        }
+        unmount(path)?;
+    }
+    Err(VolumeError::Path(format!("{} is mounted again and again", path.display())))
 }
 
 /// Deepest first, so that they can be unmounted in this order.
@@ -137,6 +152,21 @@ mod tests {
         unmount(&path).expect("unmounted");
         assert!(shared);
         assert_eq!(count, again, "the second time nothing changes");
+    }
+
+    #[test]
+    fn stacked_mounts_are_detached_through_links_too() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let real = directory.path().join("real");
+        let point = real.join("point");
+        std::fs::create_dir_all(&point).expect("made");
+        std::os::unix::fs::symlink(&real, directory.path().join("link")).expect("made");
+        bind(&real, &point).expect("bound");
+        bind(&real, &point).expect("bound");
+        let linked = directory.path().join("link/point");
+        assert!(is_mount_point(&linked));
+        unmount_all_at(&linked).expect("unmounted");
+        assert!(!is_mount_point(&point));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::pod;
 pub struct Token {
     pub value: String,
     pub renew_at: Timestamp,
-    expires_at: Timestamp,
+    pub expires_at: Timestamp,
 }
 
 type Key = (String, String, i64);
@@ -70,6 +70,13 @@ impl Tokens {
 
     pub fn forget(&self, uid: &str) {
         self.cached.lock().retain(|(owner, ..), _| owner != uid);
+    }
+
+    #[cfg(test)]
+    pub fn put_for_test(&self, uid: &str, audience: &str, seconds: i64, value: &str) {
+        let later = Timestamp::now().saturating_add(SignedDuration::from_hours(1)).expect("later");
+        let token = Token { value: value.to_string(), renew_at: later, expires_at: later };
+        self.cached.lock().insert((uid.to_string(), audience.to_string(), seconds), token);
     }
 
     async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {

@@ -5,15 +5,21 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::context::Context;
+use crate::log_links;
+use crate::objects::Notify;
 use crate::pod;
 use crate::tree;
 use crate::volumes;
 
 /// Removes volumes, cgroups and exclusive resources once nothing of the pod runs. Its containers stay, so that their
-/// logs can be read.
-pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
+/// logs can be read. `notify` is called when another attempt is worthwhile.
+pub async fn release(context: &Arc<Context>, uid: &str, notify: Option<Notify>) -> Result<(), String> {
     let (context, uid) = (context.clone(), uid.to_string());
     context.resources.release(&uid);
+    // Drivers find their mounts busy while parts of them are mounted elsewhere.
+    volumes::unmount_sub_paths(&context.settings, &uid).map_err(|error| error.to_string())?;
+    context.csi.unmount_pod(&uid, notify).await?;
+    let released = context.clone();
     let work = tokio::task::spawn_blocking(move || {
         if let Some(cgroups) = &context.cgroups {
             let started = std::time::Instant::now();
@@ -27,7 +33,8 @@ pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
         }
         volumes::remove_all(&context.settings, &uid).map_err(|error| error.to_string())
     });
-    work.await.map_err(|error| error.to_string())?
+    work.await.map_err(|error| error.to_string())??;
+    volumes::unmount_unused_devices(&released.settings).await.map_err(|error| error.to_string())
 }
 
 pub async fn remove_from_runtime(context: &Context, id: &str, is_sandbox: bool) -> Result<(), String> {
@@ -47,4 +54,5 @@ pub fn remove_logs(context: &Context, pod: &Pod) {
     if let Err(error) = tree::remove(&directory) {
         tracing::warn!(%error, directory = %directory.display(), "cannot remove the logs of a pod");
     }
+    log_links::remove_dead(&context.settings);
 }

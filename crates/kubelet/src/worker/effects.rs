@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use knarr_client::is_unreachable;
+use knarr_supervisor::panic_message;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use tokio::time::Instant;
@@ -14,7 +17,7 @@ use tokio::time::Instant;
 use super::apply_resize::apply_resize;
 use super::plan::{Action, kill_time};
 use super::resize::{self, ByContainer, Granted};
-use super::sandbox::{create_sandbox, mount_volumes};
+use super::sandbox::{MountFailure, create_sandbox, mount_volumes};
 use super::start::{Start, StartFailure};
 use super::state::{Operation, Termination, Waiting};
 use super::stop::Stop;
@@ -29,7 +32,7 @@ use crate::volumes::MountedVolumes;
 /// The result of an operation.
 pub enum Outcome {
     Allocated(Result<(), crate::resources::AllocationRefusal>),
-    Volumes(Result<MountedVolumes, String>),
+    Volumes(Result<MountedVolumes, MountFailure>),
     Sandbox(Result<Sandbox, String>),
     Started(Result<ContainerView, StartFailure>),
     Stopped(Result<(), String>),
@@ -43,6 +46,8 @@ pub enum Outcome {
     Cleaned(Result<(), String>),
     /// The resources that are applied now, and the error of a failed resize.
     Resized(ByContainer, Option<String>),
+    /// The message of a panic.
+    Panicked(String),
 }
 
 pub enum StatusError {
@@ -63,8 +68,6 @@ impl From<kube::Error> for StatusError {
     }
 }
 
-const INITIAL_VOLUME_RETRY: Duration = Duration::from_millis(100);
-const MAX_VOLUME_RETRY: Duration = Duration::from_secs(60);
 const SANDBOX_RETRY: Duration = Duration::from_secs(2);
 const RESIZE_RETRY: Duration = Duration::from_secs(3);
 const CLEAN_RETRY: Duration = Duration::from_secs(2);
@@ -79,8 +82,13 @@ impl Worker {
         let sender = self.sender.clone();
         // Boxed, as a task would hold a large future twice: before and while it awaits it.
         let work = Box::pin(work);
-        tokio::spawn(async move {
-            let outcome = work.await;
+        knarr_supervisor::spawn(async move {
+            let work = AssertUnwindSafe(async {
+                knarr_supervisor::fault::point("operation");
+                work.await
+            });
+            let outcome = work.catch_unwind().await;
+            let outcome = outcome.unwrap_or_else(|panic| Outcome::Panicked(panic_message(&*panic)));
             // The worker may already have stopped.
             let _ = sender.send(Message::Done(operation, Box::new(outcome)));
         });
@@ -101,8 +109,9 @@ impl Worker {
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let downward = context.downward_context(&pod, addresses);
                 self.state.volumes.start_mount();
+                let first = self.volumes.volumes.is_empty();
                 self.launch(Operation::Volumes, async move {
-                    Outcome::Volumes(mount_volumes(&context, &pod, &downward, &objects).await)
+                    Outcome::Volumes(mount_volumes(&context, &pod, &downward, &objects, first).await)
                 });
             }
             Action::CreateSandbox { attempt } => {
@@ -190,6 +199,7 @@ impl Worker {
         let now = Instant::now();
         let later = |wait: Duration| Some(now + wait);
         match (operation, outcome) {
+            (operation, Outcome::Panicked(reason)) => self.finish_panicked(operation, &reason),
             (_, Outcome::Allocated(Ok(()))) => self.state.to_allocate = false,
             (_, Outcome::Allocated(Err(refused))) => {
                 self.context.pod_event(&self.pod, true, refused.reason, refused.message.clone());
@@ -200,12 +210,12 @@ impl Worker {
                 self.volumes = Arc::new(volumes);
                 self.state.volumes.finish_mount();
             }
-            (_, Outcome::Volumes(Err(_))) => {
-                // Complete volumes stay in use while an update fails.
-                self.state.volumes.ready = !self.volumes.volumes.is_empty();
-                self.state.volumes.failures += 1;
-                let wait = INITIAL_VOLUME_RETRY * 2u32.saturating_pow(self.state.volumes.failures.min(10));
-                self.state.volumes.retry_at = later(wait.min(MAX_VOLUME_RETRY));
+            (_, Outcome::Volumes(Err(failure))) => {
+                tracing::debug!(error = failure.message, pod = pod::title(&self.pod), "volumes are not mounted");
+                let complete = !self.volumes.volumes.is_empty();
+                if self.state.volumes.fail_mount(complete, failure.waits(), now) {
+                    self.context.pod_event(&self.pod, true, "FailedMount", failure.timeout_message());
+                }
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.state.sandbox_retry_at = None;
@@ -274,7 +284,8 @@ impl Worker {
             (_, Outcome::Cleaned(Ok(()))) => self.state.cleaned = true,
             (_, Outcome::Cleaned(Err(error))) => {
                 tracing::warn!(error, pod = pod::title(&self.pod), "cannot clean up after a pod");
-                self.wake_later(CLEAN_RETRY);
+                self.state.clean_failures = self.state.clean_failures.saturating_add(1);
+                self.wake_later(crate::csi::backoff(self.state.clean_failures));
             }
             _ => {}
         }
@@ -411,9 +422,10 @@ impl Worker {
             if !self.state.is_busy(&Operation::Clean) && !self.state.is_busy(&Operation::Volumes) {
                 let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
                 let step = pod_step!("volumes-removed", &self.pod);
+                let notify = self.objects.notifier();
                 self.launch(Operation::Clean, async move {
                     let _step = step;
-                    Outcome::Cleaned(cleanup::release(&context, &uid).await)
+                    Outcome::Cleaned(cleanup::release(&context, &uid, Some(notify)).await)
                 });
             }
             return;

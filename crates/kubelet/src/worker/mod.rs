@@ -5,13 +5,18 @@
 mod apply_resize;
 pub mod cleanup;
 mod effects;
+#[cfg(test)]
+mod fake_runtime;
 mod grant;
 mod hooks;
+mod panicked;
 pub mod plan;
 mod recovery;
 mod refresh;
 pub mod resize;
 pub mod restart;
+#[cfg(test)]
+mod runtime_failure_tests;
 mod sandbox;
 mod start;
 pub mod state;
@@ -20,12 +25,15 @@ mod stop;
 pub use effects::Outcome;
 
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::time::until;
+use knarr_supervisor::panic_message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -125,14 +133,14 @@ const RESIZE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Starts a worker. `runtime` is what a previous process left in the runtime. A refused pod never starts and uses
-    /// no resources.
+    /// no resources. `on_stopped` gets the message if the worker panicked.
     pub fn spawn(
         context: Arc<Context>,
         pod: Arc<Pod>,
         runtime: RuntimePod,
         refused: Option<Termination>,
         fits: Fits,
-        on_stopped: impl FnOnce() + Send + 'static,
+        on_stopped: impl FnOnce(Option<String>) + Send + 'static,
     ) -> Handle {
         let noted = resize::Granted::load(&context.settings.pod_directory(pod::uid(&pod))).unwrap_or_default();
         let desired = pod;
@@ -203,9 +211,9 @@ impl Worker {
             pending_rechecks: HashSet::new(),
         };
         let shared = handle.clone();
-        tokio::spawn(async move {
-            worker.run(&shared).await;
-            on_stopped();
+        knarr_supervisor::spawn(async move {
+            let ended = AssertUnwindSafe(worker.run(&shared)).catch_unwind().await;
+            on_stopped(ended.err().map(|panic| panic_message(&*panic)));
         });
         handle
     }
@@ -214,6 +222,7 @@ impl Worker {
         let waited = self.created_at.elapsed();
         self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
         loop {
+            knarr_supervisor::fault::point("worker");
             let started = std::time::Instant::now();
             let wake_at = self.step();
             let labels = [("operation_type", self.operation_type())];
@@ -283,6 +292,8 @@ impl Worker {
             Message::ObjectsChanged => {
                 self.state.volumes.invalidate();
                 self.state.volumes.retry_at = None;
+                // The driver of a volume that is to be unmounted may be back.
+                self.retry_at = None;
                 self.state.starts.retry_at.retain(|name, _| {
                     self.state.starts.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
                 });

@@ -95,7 +95,7 @@ impl Worker {
     /// Sends a message to this worker after a delay.
     pub(super) fn send_later(&self, message: Message) {
         let sender = self.sender.clone();
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             tokio::time::sleep(Duration::from_millis(500)).await;
             // The worker may already have stopped.
             let _ = sender.send(message);
@@ -124,6 +124,9 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a sandbox");
+                    if exited {
+                        self.recheck_exit(id);
+                    }
                     return;
                 }
             }

@@ -14,13 +14,39 @@ use crate::private;
 use crate::runtime::{Sandbox, label, observe_sandbox};
 use crate::volumes::{self, MountedVolumes};
 
-/// Creates the pod's cgroup and mounts its volumes.
+/// Why a pod's volumes are not mounted.
+pub struct MountFailure {
+    pub message: String,
+    /// The volumes that are not mounted, and those of them that the control plane has not attached.
+    pub unmounted: Vec<String>,
+    pub unattached: Vec<String>,
+}
+
+impl MountFailure {
+    /// Nothing failed, and the worker is notified when it can go on.
+    pub fn waits(&self) -> bool {
+        !self.unmounted.is_empty() && self.unattached.len() == self.unmounted.len()
+    }
+
+    /// The event message for volumes that are not mounted for a long time.
+    pub fn timeout_message(&self) -> String {
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[{}], failed to process \
+             volumes=[]: context deadline exceeded",
+            self.unmounted.join(" "),
+            self.unattached.join(" ")
+        )
+    }
+}
+
+/// Creates the pod's cgroup and mounts its volumes. `first` means that the pod has none yet.
 pub async fn mount_volumes(
     context: &Context,
     pod: &Pod,
     downward: &crate::container::env::DownwardContext,
     objects: &crate::objects::Subscription,
-) -> Result<MountedVolumes, String> {
+    first: bool,
+) -> Result<MountedVolumes, MountFailure> {
     let started = std::time::Instant::now();
     let ensured = context.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.ensure(pod));
     let operation = [("operation_type", "create")];
@@ -28,15 +54,19 @@ pub async fn mount_volumes(
     if let Err(error) = ensured {
         let message = format!("Failed to create the pod's cgroup: {error}");
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
-        return Err(message);
+        return Err(MountFailure { message, unmounted: Vec::new(), unattached: Vec::new() });
     }
-    let mounted = volumes::mount_all(context, pod, downward, objects).await;
+    let mounted = volumes::mount_all(context, pod, downward, objects, first).await;
     mounted.map_err(|failed| {
-        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.event_message(pod, &name)).collect();
-        for message in &messages {
-            context.pod_event(pod, true, "FailedMount", message.clone());
-        }
-        messages.join("; ")
+        let messages: Vec<String> = failed.iter().map(|(name, error)| error.event_message(name)).collect();
+        let names = |selected: &dyn Fn(&volumes::VolumeError) -> bool| {
+            let mut names: Vec<String> =
+                failed.iter().filter(|(_, error)| selected(error)).map(|(name, _)| name.clone()).collect();
+            names.sort();
+            names
+        };
+        let (unmounted, unattached) = (names(&|_| true), names(&volumes::VolumeError::waits));
+        MountFailure { message: messages.join("; "), unmounted, unattached }
     })
 }
 

@@ -21,6 +21,7 @@ use crate::container::sandbox::sandbox_config;
 use crate::container::security::container_security;
 use crate::context::Context;
 use crate::journey_events;
+use crate::log_links;
 use crate::objects::Subscription;
 use crate::pod::{self, FoundContainer};
 use crate::private;
@@ -206,6 +207,7 @@ impl Start {
         drop(step);
         match created {
             Ok(id) => {
+                log_links::create(&context.settings, &self.pod, &self.name, &id, self.attempt);
                 context.index.insert(&id, self.worker.clone());
                 context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
                 Ok(CreatedContainer::New(id))

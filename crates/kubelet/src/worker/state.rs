@@ -40,6 +40,8 @@ pub struct WorkerState {
     pub searched: bool,
     /// The pod's volumes and cgroups are gone.
     pub cleaned: bool,
+    /// Failed attempts at that in a row.
+    pub clean_failures: u32,
 }
 
 /// The mounting of the pod's volumes.
@@ -51,7 +53,14 @@ pub struct VolumeState {
     /// The earliest retry of mounting the volumes.
     pub retry_at: Option<Instant>,
     pub failures: u32,
+    /// Since when the volumes have not been mounted, or the last event about that.
+    pub unmounted_since: Option<Instant>,
 }
+
+/// Pods whose volumes are not mounted by then get an event, and again after each such time.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
+/// How often a worker looks whether its volumes are attached, besides being notified.
+const ATTACH_RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 impl VolumeState {
     /// What the volumes contain changed: they are mounted again, also if they are being mounted right now.
@@ -68,6 +77,23 @@ impl VolumeState {
         self.ready = !self.changed;
         self.failures = 0;
         self.retry_at = None;
+        self.unmounted_since = None;
+    }
+
+    /// The volumes are not, or not all, mounted. `complete` ones of an earlier mount stay in use while an update fails.
+    /// Returns whether it is time for an event about that.
+    pub fn fail_mount(&mut self, complete: bool, waits: bool, now: Instant) -> bool {
+        self.ready = complete;
+        self.failures = if waits { 0 } else { self.failures.saturating_add(1) };
+        let wait = if waits { ATTACH_RECHECK_INTERVAL } else { crate::csi::backoff(self.failures) };
+        // A notification during the mount must not be lost.
+        self.retry_at = Some(if self.changed { now } else { now + wait });
+        let since = *self.unmounted_since.get_or_insert(now);
+        let is_late = !complete && now.saturating_duration_since(since) >= MOUNT_TIMEOUT;
+        if is_late {
+            self.unmounted_since = Some(now);
+        }
+        is_late
     }
 }
 
@@ -200,6 +226,27 @@ impl WorkerState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_mounts_are_repeated_with_growing_delays() {
+        let start = Instant::now();
+        let mut volumes = VolumeState::default();
+        let mut delays = Vec::new();
+        for _ in 0..4 {
+            volumes.start_mount();
+            assert!(!volumes.fail_mount(false, false, start));
+            delays.push(volumes.retry_at.map(|at| (at - start).as_millis()));
+        }
+        assert_eq!(delays, [Some(500), Some(1000), Some(2000), Some(4000)]);
+        volumes.start_mount();
+        volumes.invalidate();
+        volumes.fail_mount(false, false, start);
+        assert_eq!(volumes.retry_at, Some(start), "a notification is followed at once");
+        volumes.start_mount();
+        assert!(volumes.fail_mount(false, true, start + MOUNT_TIMEOUT), "it is time for an event");
+        assert!(!volumes.fail_mount(false, true, start + MOUNT_TIMEOUT), "which is not repeated at once");
+        assert_eq!(volumes.failures, 0, "waiting is no failure");
+    }
 
     #[test]
     fn a_change_during_a_mount_is_not_lost() {

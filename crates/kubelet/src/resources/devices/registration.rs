@@ -78,7 +78,7 @@ impl Registration {
         tracing::info!(resource = request.resource_name, socket = %socket.display(), "registered a device plugin");
         let labels = [("resource_name", request.resource_name.as_str())];
         self.metrics.count("kubelet_device_plugin_registration_total", &labels);
-        tokio::spawn(self.clone().watch_plugin(request.resource_name, plugin));
+        knarr_supervisor::spawn(self.clone().watch_plugin(request.resource_name, plugin));
         Ok(())
     }
 

@@ -49,7 +49,7 @@ pub async fn respond(root: &Path, path: &[&str], query: &Query) -> Response<Body
     }
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
     let root = root.to_owned();
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         if tokio::time::timeout(TIMEOUT, copy(&root, &log_query, &sender)).await.is_err() {
             send_text(&sender, "\ncontext error: context deadline exceeded\n".into()).await;
         }

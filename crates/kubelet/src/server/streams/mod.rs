@@ -102,7 +102,7 @@ async fn request_upgrade(url: &str, method: Method, headers: HeaderMap) -> Resul
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a streaming connection broke");
         }
@@ -127,7 +127,7 @@ where
     F: FnOnce(TokioIo<Upgraded>, TokioIo<Upgraded>) -> W + Send + 'static,
     W: Future<Output = std::io::Result<()>> + Send,
 {
-    tokio::spawn(async move {
+    knarr_supervisor::spawn(async move {
         let (client, runtime) = match tokio::try_join!(client, runtime) {
             Ok(both) => both,
             Err(error) => {

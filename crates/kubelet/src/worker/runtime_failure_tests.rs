@@ -1,0 +1,362 @@
+//! The pod worker with a runtime on a real socket that fails, hangs or responds late at each call.
+//!
+//! Time stands still except where a test lets it pass, so that a call that hangs for minutes costs milliseconds.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use k8s_openapi::api::core::v1::Pod;
+use knarr_cri::Runtime;
+use knarr_cri::messages::ContainerState;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::fake_runtime::{BEHAVIOURS, Behaviour, FakeRuntime, Served};
+use super::{Handle, Message, Worker};
+use crate::context::Context;
+use crate::runtime::{RuntimePod, watch_events};
+use crate::settings::Settings;
+
+/// How long a state may take to appear, in real time.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How far time moves on per turn: little while the runtime works, more while a call hangs.
+const STEP: Duration = Duration::from_millis(50);
+const STEP_WHILE_HANGING: Duration = Duration::from_secs(5);
+
+/// The calls of a pod's start, and those of its end.
+const STARTING: [&str; 8] = [
+    "RunPodSandbox",
+    "PodSandboxStatus",
+    "ImageStatus",
+    "PullImage",
+    "CreateContainer",
+    "StartContainer",
+    "ContainerStatus",
+    "ListContainers",
+];
+const STOPPING: [&str; 6] =
+    ["StopContainer", "StopPodSandbox", "ListPodSandbox", "ListContainers", "RemoveContainer", "RemovePodSandbox"];
+
+type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>>;
+
+/// An API server that has one pod and nothing else.
+struct PodApi {
+    /// The worker of the pod, which is notified of its removal.
+    worker: Mutex<Option<Handle>>,
+    statuses: Mutex<Vec<Value>>,
+}
+
+impl PodApi {
+    fn client(self: &Arc<Self>) -> kube::Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let api = api.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.expect("a body").to_bytes();
+                Ok::<_, Infallible>(api.respond(&parts, &body))
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    fn respond(&self, request: &http::request::Parts, body: &[u8]) -> http::Response<Body> {
+        let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let (path, query) = (request.uri.path(), request.uri.query().unwrap_or_default());
+        let is_watch = query.contains("watch=");
+        let (code, value) = match (request.method.as_str(), path.ends_with("/pods/p")) {
+            ("PATCH", _) => {
+                self.statuses.lock().push(body["status"].clone());
+                (200, json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "resourceVersion": "2"}}))
+            }
+            ("DELETE", true) => {
+                // The watch reports the removal.
+                if let Some(worker) = &*self.worker.lock() {
+                    let _ = worker.sender.send(Message::Removed);
+                }
+                (200, json!({"apiVersion": "v1", "kind": "Status", "status": "Success"}))
+            }
+            ("GET", false) => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
+            (_, _) => (201, body),
+        };
+        let text = Bytes::from(value.to_string());
+        let frames = match is_watch {
+            true => stream::pending().boxed(),
+            false => stream::iter([Ok(Frame::data(text))]).boxed(),
+        };
+        http::Response::builder().status(code).body(StreamBody::new(frames)).expect("a response")
+    }
+}
+
+/// A node with one pod.
+struct Rig {
+    api: Arc<PodApi>,
+    runtime: Served,
+    context: Arc<Context>,
+    worker: Handle,
+    pod: Value,
+    stopped: Arc<Mutex<Option<Option<String>>>>,
+    pleg: tokio::task::JoinHandle<()>,
+    directory: tempfile::TempDir,
+    /// While a blocking task runs, a paused clock does not move by itself.
+    _hold: std::sync::mpsc::Sender<()>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.pleg.abort();
+    }
+}
+
+impl Rig {
+    /// Starts a pod; `deviate` is called before anything happens.
+    async fn start(more: Value, deviate: impl FnOnce(&FakeRuntime)) -> Self {
+        let hold = stop_time();
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("runtime.sock");
+        let runtime = FakeRuntime::serve(&socket);
+        let api = Arc::new(PodApi { worker: Mutex::default(), statuses: Mutex::default() });
+        let context = context(directory.path().join("data"), &socket, &api).await;
+        let pleg = tokio::spawn(watch_events(
+            context.runtime.clone(),
+            context.index.clone(),
+            context.metrics.clone(),
+            context.heartbeat.clone(),
+        ));
+        deviate(&runtime.fake);
+        let mut pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "pod-uid"}, "spec": {
+            "nodeName": "n", "terminationGracePeriodSeconds": 5, "enableServiceLinks": false,
+            "automountServiceAccountToken": false, "restartPolicy": "Always",
+            "containers": [{"name": "c", "image": "image:1"}]}});
+        for (key, value) in more.as_object().expect("fields") {
+            pod["spec"][key] = value.clone();
+        }
+        let stopped = Arc::new(Mutex::new(None));
+        let ended = stopped.clone();
+        let worker = Worker::spawn(
+            context.clone(),
+            Arc::new(parse(&pod)),
+            RuntimePod::default(),
+            None,
+            Arc::new(|_| None),
+            move |panic| *ended.lock() = Some(panic),
+        );
+        *api.worker.lock() = Some(worker.clone());
+        Self { api, runtime, context, worker, pod, stopped, pleg, directory, _hold: hold }
+    }
+
+    /// Waits for a state, and lets time pass meanwhile.
+    async fn until(&self, what: &str, state: impl Fn(&Self) -> bool) {
+        let started = std::time::Instant::now();
+        while !state(self) {
+            let calls = self.runtime.fake.account.lock().calls.clone();
+            let status = self.worker.status.lock().clone();
+            assert!(started.elapsed() < TIMEOUT, "{what}: not reached; calls {calls:?}, status {status:#?}");
+            self.turn().await;
+        }
+    }
+
+    async fn turn(&self) {
+        tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.expect("a pause");
+        let step = if self.runtime.fake.is_hanging() { STEP_WHILE_HANGING } else { STEP };
+        tokio::time::advance(step).await;
+    }
+
+    fn is_ready(&self) -> bool {
+        let status = self.worker.status.lock();
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    }
+
+    fn restarts(&self) -> i32 {
+        let status = self.worker.status.lock();
+        status.container_statuses.iter().flatten().map(|container| container.restart_count).sum()
+    }
+
+    fn phase(&self) -> String {
+        self.worker.status.lock().phase.clone().unwrap_or_default()
+    }
+
+    /// Deletes the pod in the API and waits for the worker's end.
+    async fn delete(&mut self, what: &str) {
+        self.pod["metadata"]["deletionTimestamp"] = k8s_openapi::jiff::Timestamp::now().to_string().into();
+        self.pod["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+        let _ = self.worker.sender.send(Message::Desired(Arc::new(parse(&self.pod))));
+        self.until(&format!("{what}: the worker ends"), |rig| rig.stopped.lock().is_some()).await;
+        assert_eq!(*self.stopped.lock(), Some(None), "{what}: a panic");
+    }
+
+    fn assert_nothing_is_left(&self, what: &str) {
+        let account = self.runtime.fake.account.lock();
+        assert!(account.sandboxes.is_empty(), "{what}: {:?}", account.sandboxes.keys());
+        assert!(account.containers.is_empty(), "{what}: {:?}", account.containers.keys());
+        let directory = self.context.settings.pod_directory("pod-uid");
+        assert!(!directory.exists(), "{what}: {} is left", directory.display());
+        let logs: Vec<PathBuf> = files(&self.directory.path().join("data/logs"));
+        assert!(logs.is_empty(), "{what}: {logs:?}");
+    }
+}
+
+fn files(directory: &std::path::Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn parse(pod: &Value) -> Pod {
+    serde_json::from_value(pod.clone()).expect("a pod")
+}
+
+fn stop_time() -> std::sync::mpsc::Sender<()> {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    tokio::task::spawn_blocking(move || {
+        let _ = held.recv();
+    });
+    hold
+}
+
+async fn context(root: PathBuf, socket: &std::path::Path, api: &Arc<PodApi>) -> Arc<Context> {
+    let endpoint = socket.to_string_lossy().into_owned();
+    let mut settings = Settings::new("n", &root, endpoint.clone());
+    settings.log_root = root.join("logs");
+    settings.resolv_conf = None;
+    // No such cgroup can exist: the test leaves those of the host alone.
+    settings.cgroup_root = "/\0".into();
+    let runtime = Runtime::connect(&endpoint).expect("an endpoint");
+    while !socket.exists() {
+        tokio::task::yield_now().await;
+    }
+    let (context, _bound) = crate::assemble(api.client(), settings, runtime).await.expect("a node");
+    assert!(context.cgroups.is_none());
+    context
+}
+
+/// Each call of a start deviates once, in each way. A start that failed after the container was created counts as a restart.
+#[tokio::test(start_paused = true)]
+async fn a_pod_starts_whatever_the_runtime_does_once() {
+    for method in STARTING {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{method} {behaviour:?}");
+            let mut rig = Rig::start(json!({}), |runtime| runtime.will(method, behaviour)).await;
+            rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+            let never_started = method == "StartContainer" && matches!(behaviour, Behaviour::Fail | Behaviour::Hang);
+            assert_eq!(rig.restarts(), i32::from(never_started), "{what}");
+            let running =
+                rig.runtime.fake.containers().into_iter().filter(|(_, state)| *state == ContainerState::Running);
+            assert_eq!(running.count(), 1, "{what}");
+            assert_eq!(rig.runtime.fake.account.lock().sandboxes.len(), 1, "{what}");
+            assert!(!rig.api.statuses.lock().is_empty(), "{what}: the status is reported");
+            rig.delete(&what).await;
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_whatever_the_runtime_does_once() {
+    for method in STOPPING {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{method} {behaviour:?}");
+            let mut rig = Rig::start(json!({}), |_| {}).await;
+            rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+            rig.runtime.fake.will(method, behaviour);
+            rig.delete(&what).await;
+            assert!(rig.runtime.fake.has_deviated(), "{what}: the call was made");
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+/// A pod that is deleted while a call of its start hangs or fails ends as well, and leaves nothing behind.
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_while_its_start_is_in_trouble() {
+    for method in STARTING {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{method} {behaviour:?}");
+            let mut rig = Rig::start(json!({}), |runtime| runtime.will(method, behaviour)).await;
+            rig.until(&what, |rig| rig.runtime.fake.has_deviated() || rig.is_ready()).await;
+            rig.delete(&what).await;
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_is_noticed_and_counted_once_whatever_the_runtime_does() {
+    for method in ["ContainerStatus", "CreateContainer", "StartContainer", "RemoveContainer"] {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{method} {behaviour:?}");
+            let mut rig = Rig::start(json!({}), |_| {}).await;
+            rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+            rig.runtime.fake.will(method, behaviour);
+            rig.runtime.fake.exit("c", 1);
+            rig.until(&format!("{what}: ready again"), |rig| rig.restarts() > 0 && rig.is_ready()).await;
+            let never_started = method == "StartContainer" && matches!(behaviour, Behaviour::Fail | Behaviour::Hang);
+            assert_eq!(rig.restarts(), 1 + i32::from(never_started), "{what}");
+            rig.delete(&what).await;
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+/// A sandbox that dies is replaced, and the containers start in the new one.
+#[tokio::test(start_paused = true)]
+async fn a_lost_sandbox_is_replaced_whatever_the_runtime_does() {
+    for method in ["PodSandboxStatus", "ContainerStatus", "StopPodSandbox", "RunPodSandbox", "RemovePodSandbox"] {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{method} {behaviour:?}");
+            let mut rig = Rig::start(json!({}), |_| {}).await;
+            rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+            rig.runtime.fake.will(method, behaviour);
+            rig.runtime.fake.kill_sandboxes();
+            rig.until(&format!("{what}: ready again"), |rig| rig.restarts() > 0 && rig.is_ready()).await;
+            assert_eq!(rig.restarts(), 1, "{what}");
+            rig.delete(&what).await;
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+/// Pods that run to completion: the phase is that of their exit code, and they are not started again.
+#[tokio::test(start_paused = true)]
+async fn a_finished_pod_keeps_its_phase() {
+    for (code, phase) in [(0, "Succeeded"), (3, "Failed")] {
+        for behaviour in BEHAVIOURS {
+            let what = format!("{code} {behaviour:?}");
+            let mut rig = Rig::start(json!({"restartPolicy": "Never"}), |_| {}).await;
+            rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+            rig.runtime.fake.will("ContainerStatus", behaviour);
+            rig.runtime.fake.exit("c", code);
+            rig.until(&what, |rig| rig.phase() == phase).await;
+            assert_eq!(rig.restarts(), 0, "{what}");
+            rig.delete(&what).await;
+            rig.assert_nothing_is_left(&what);
+        }
+    }
+}
+
+/// Init containers run once each and in order, though each of their calls fails once.
+#[tokio::test(start_paused = true)]
+async fn init_containers_run_in_order_though_each_call_fails_once() {
+    let init = json!([{"name": "a", "image": "image:1"}, {"name": "b", "image": "image:1"}]);
+    let mut rig = Rig::start(json!({"initContainers": init}), |runtime| {
+        for method in STARTING {
+            runtime.will(method, Behaviour::Fail);
+        }
+    })
+    .await;
+    for name in ["a", "b"] {
+        let is_running = |rig: &Rig| rig.runtime.fake.containers().contains(&(name.into(), ContainerState::Running));
+        rig.until(&format!("{name} runs"), is_running).await;
+        let later = rig.runtime.fake.containers().into_iter().any(|(other, _)| other.as_str() > name);
+        assert!(!later, "nothing starts before {name} has finished");
+        rig.runtime.fake.exit(name, 0);
+    }
+    rig.until("ready", Rig::is_ready).await;
+    rig.delete("init containers").await;
+    rig.assert_nothing_is_left("init containers");
+}
