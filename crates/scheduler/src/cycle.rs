@@ -8,6 +8,7 @@ use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 use crate::diagnosis::Diagnosis;
 use crate::framework::{Filter, Prepared, Rejection, View};
+use crate::metrics::PLUGIN_EVALUATIONS;
 use crate::nominations::Nominations;
 use crate::profile::{Enabled, Profile, build_plugins};
 
@@ -123,7 +124,11 @@ impl ProfilePlugins {
         let mut filters = Vec::new();
         let mut only: Option<BTreeSet<String>> = None;
         for enabled in self.plugins.iter().filter(|enabled| enabled.filters) {
-            match enabled.plugin.filter(pod, cluster) {
+            let prepared = enabled.plugin.filter(pod, cluster);
+            if !matches!(prepared, Prepared::Nothing) {
+                PLUGIN_EVALUATIONS.add(&["Filter", enabled.plugin.name(), &self.profile.scheduler_name], 1);
+            }
+            match prepared {
                 Prepared::Nothing => {}
                 Prepared::Filter(filter) => filters.push(filter),
                 Prepared::Only(names, filter) => {
@@ -203,6 +208,7 @@ impl ProfilePlugins {
         let mut scores = vec![0i64; feasible.len()];
         for enabled in self.plugins.iter().filter(|enabled| enabled.weight > 0) {
             let Some(scorer) = enabled.plugin.scorer(pod, cluster, feasible) else { continue };
+            PLUGIN_EVALUATIONS.add(&["Score", enabled.plugin.name(), &self.profile.scheduler_name], 1);
             for (score, index) in scores.iter_mut().zip(feasible) {
                 *score = scorer.score(*index, cluster.node(*index));
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::task::JoinHandle;
 use tracing::field::Empty;
@@ -14,6 +15,7 @@ use crate::cycle::{Chosen, NoFit};
 use crate::extender::Extender;
 use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
+use crate::metrics;
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
 use crate::preemption::{Budget, Outcome, best, find_victims, is_ineligible};
 use crate::scheduler::{Scheduler, record, scheduler_of};
@@ -24,15 +26,17 @@ impl Scheduler {
             self.queue.remove(&pod.key);
             return;
         };
+        let (started, profile) = (Instant::now(), scheduler_of(&pod).to_owned());
         let step = filtering(&pod, self.cluster.node_count());
         let found = ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
+        metrics::finish_step("Filter", &profile, found.is_ok(), started);
         let mut candidates = match found {
             Ok(candidates) => candidates,
             Err(no_fit) => {
                 note_misfits(&step, &no_fit);
                 step.record("feasible", 0);
                 drop(step);
-                return self.explain(pod, no_fit).await;
+                return self.does_not_fit(pod, no_fit, started).await;
             }
         };
         let interested: Vec<&Extender> =
@@ -40,17 +44,21 @@ impl Scheduler {
         let mut points = HashMap::new();
         if !interested.is_empty() {
             if let Err(error) = extenders_filter(&interested, &pod, &self.cluster, &mut candidates).await {
+                metrics::finish_attempt(&profile, "error", started.elapsed());
                 return self.decision_failed(&pod, error.to_string(), false);
             }
             if candidates.feasible.is_empty() {
                 note_misfits(&step, &candidates.no_fit);
                 step.record("feasible", 0);
                 drop(step);
-                return self.explain(pod, candidates.no_fit).await;
+                return self.does_not_fit(pod, candidates.no_fit, started).await;
             }
             points = extenders_score(&interested, &pod, &self.cluster, &candidates).await;
         }
+        let scoring = Instant::now();
         let chosen = ready.choose(&pod, &mut self.cluster, &candidates, &points, &mut self.rotation);
+        metrics::finish_step("Score", &profile, true, scoring);
+        metrics::ALGORITHM_DURATION.observe(&[], started.elapsed().as_secs_f64());
         note_misfits(&step, &candidates.no_fit);
         step.record("detail", scores(&chosen, &self.cluster));
         // The filters share counts with the cluster, which is about to change.
@@ -59,10 +67,18 @@ impl Scheduler {
         step.record("feasible", chosen.feasible);
         step.record("chosen", node.as_str());
         drop(step);
-        self.bind(pod, node).await;
+        self.bind(pod, node, started).await;
     }
 
-    async fn bind(&mut self, pod: Arc<PodState>, node: String) {
+    /// No node fits: looks for pods to preempt, and records why the pod waits.
+    async fn does_not_fit(&mut self, pod: Arc<PodState>, no_fit: Box<NoFit>, started: Instant) {
+        metrics::ALGORITHM_DURATION.observe(&[], started.elapsed().as_secs_f64());
+        let profile = scheduler_of(&pod).to_owned();
+        self.explain(pod, no_fit).await;
+        metrics::finish_attempt(&profile, "unschedulable", started.elapsed());
+    }
+
+    async fn bind(&mut self, pod: Arc<PodState>, node: String, started: Instant) {
         let plan = match self.cluster.index_of(&node) {
             Some(index) => plan_volumes(&pod, &self.cluster.storage, self.cluster.node(index)),
             None => VolumePlan::default(),
@@ -90,12 +106,20 @@ impl Scheduler {
         let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
         // The reason for waiting must not be written after the pod is bound: it would seem to wait still.
         let explaining = self.explaining.remove(&pod.key);
-        tokio::spawn(async move {
+        // A panic would leave the pod assumed on its node.
+        knarr_supervisor::spawn_linked("binding", async move {
             let _permit = permit;
+            let _counted = CountedBinding::start();
+            knarr_supervisor::fault::point("binding");
             finished(explaining).await;
             let object = format!("pods/{}", pod.key);
             let _step = tracing::info_span!(target: "journey", "bound", object, node);
-            let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await {
+            let (profile, binding) = (scheduler_of(&pod).to_owned(), Instant::now());
+            let result = bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await;
+            metrics::finish_step("Bind", &profile, result.is_ok(), binding);
+            let outcome = if result.is_ok() { "scheduled" } else { "error" };
+            metrics::finish_attempt(&profile, outcome, started.elapsed());
+            let message = match result {
                 Ok(()) => {
                     if let Some(recorder) = recorder {
                         let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
@@ -161,7 +185,7 @@ impl Scheduler {
         if self.explaining.len().is_multiple_of(CLEANUP_INTERVAL) {
             self.explaining.retain(|_, task| !task.is_finished());
         }
-        let task = tokio::spawn(async move {
+        let task = knarr_supervisor::spawn(async move {
             let key = Arc::clone(&pod.key);
             finished(before).await;
             if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
@@ -181,6 +205,7 @@ impl Scheduler {
         if let Some(why) = is_ineligible(pod, self.nominations.node_of(&pod.key), no_fit, &self.cluster) {
             return Preemption::NotEligible(why);
         }
+        metrics::PREEMPTION_ATTEMPTS.add(&[], 1);
         let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
         let mut candidates = match find_victims(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
             Outcome::Candidates(candidates) => candidates,
@@ -206,10 +231,11 @@ impl Scheduler {
             // All victims are terminating already, for a pod nominated before: nothing changes for it.
             return Preemption::Made(node);
         }
+        metrics::PREEMPTION_VICTIMS.observe(&[], displaced.len() as f64);
         for lower in self.nominations.lower_on(&node, pod.priority()) {
             self.nominations.remove(&lower.key);
             let client = self.client.clone();
-            tokio::spawn(async move {
+            knarr_supervisor::spawn(async move {
                 if let Err(error) = bind::clear_nomination(client, lower).await
                     && !bind::is_gone(&error)
                 {
@@ -223,7 +249,7 @@ impl Scheduler {
             let recorder = self.recorder(pod);
             let now = (self.now)();
             let node = node.clone();
-            tokio::spawn(async move {
+            knarr_supervisor::spawn(async move {
                 match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
                     Ok(()) => {
                         let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);
@@ -239,6 +265,22 @@ impl Scheduler {
             });
         }
         Preemption::Made(node)
+    }
+}
+
+/// A binding in flight.
+struct CountedBinding;
+
+impl CountedBinding {
+    fn start() -> CountedBinding {
+        metrics::TASKS.add(&["binding"], 1.0);
+        CountedBinding
+    }
+}
+
+impl Drop for CountedBinding {
+    fn drop(&mut self) {
+        metrics::TASKS.add(&["binding"], -1.0);
     }
 }
 

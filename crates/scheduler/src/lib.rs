@@ -17,6 +17,7 @@ pub mod diagnosis;
 pub mod extender;
 pub mod framework;
 mod handlers;
+mod metrics;
 pub mod nominations;
 pub mod plugins;
 pub mod preemption;

@@ -21,6 +21,7 @@ use crate::config::Configuration;
 use crate::cycle::{ProfilePlugins, Rotation};
 use crate::extender::Extender;
 use crate::handlers::{self, Message};
+use crate::metrics::{self, Lengths};
 use crate::nominations::Nominations;
 use crate::queue::{ClusterEvent, Queue};
 use crate::volumes::VolumeInformers;
@@ -43,6 +44,7 @@ pub async fn run(client: Client, informers: Informers, settings: Settings) {
     } else {
         informers
     };
+    metrics::start();
     let (sender, receiver) = unbounded_channel();
     let watched = VolumeInformers::new(&informers);
     handlers::watch(&informers, &sender).await;
@@ -65,6 +67,8 @@ pub(crate) struct Scheduler {
     pub(crate) permits: Arc<Semaphore>,
     /// Running writes of why pods wait, by pod.
     pub(crate) explaining: HashMap<Arc<str>, JoinHandle<()>>,
+    /// The lengths of the queues that metrics show.
+    published: Option<Lengths>,
 }
 
 impl Scheduler {
@@ -103,6 +107,7 @@ impl Scheduler {
             messages,
             permits: Arc::new(Semaphore::new(BINDINGS_IN_FLIGHT)),
             explaining: HashMap::new(),
+            published: None,
         }
     }
 
@@ -112,6 +117,7 @@ impl Scheduler {
                 self.apply_change(message);
             }
             let next = self.queue.advance((self.now)());
+            self.publish_lengths();
             if let Some(pod) = self.queue.pop() {
                 self.schedule(pod).await;
                 // Informers and bindings run on the same threads: yields to them.
@@ -136,6 +142,13 @@ impl Scheduler {
         }
     }
 
+    fn publish_lengths(&mut self) {
+        let lengths = self.queue.lengths();
+        if self.published.replace(lengths) != Some(lengths) {
+            lengths.publish();
+        }
+    }
+
     fn apply_change(&mut self, message: Message) {
         match message {
             Message::Pod { old, new } => self.pod_changed(old.as_ref(), new.as_ref()),
@@ -154,6 +167,10 @@ impl Scheduler {
             }
             Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, (self.now)()),
             Message::Bound(pod) => {
+                if let Some((attempts, since)) = self.queue.progress(&pod.key) {
+                    let waited = std::time::Duration::try_from((self.now)().duration_since(since)).unwrap_or_default();
+                    metrics::finish_pod(attempts, waited);
+                }
                 self.drop_assumptions(&pod);
                 self.queue.remove_same(&pod.key, pod.uid());
             }

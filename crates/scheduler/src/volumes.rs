@@ -72,7 +72,9 @@ pub async fn bind_volumes(
         reserve_volume(client.clone(), claim, volume).await?;
         written.push((claim, true));
     }
+    let mut spans = Vec::new();
     for claim in &plan.provision {
+        spans.push(provisioning_span(pod, claim));
         let version = select_node(client.clone(), claim, node).await?;
         written.push((claim, false));
         tracing::debug!(pod = &*pod.key, version, "requested a volume");
@@ -92,7 +94,16 @@ pub async fn bind_volumes(
             changes.changed().await.map_err(|_| VolumeError::Lost("the API is no longer watched".to_owned()))?;
         }
     };
-    tokio::time::timeout(BIND_TIMEOUT, all_bound).await.unwrap_or(Err(VolumeError::TooLong))
+    let bound = tokio::time::timeout(BIND_TIMEOUT, all_bound).await.unwrap_or(Err(VolumeError::TooLong));
+    drop(spans);
+    bound
+}
+
+/// Lasts until the claim is bound, for the pod's timeline.
+fn provisioning_span(pod: &PodState, claim: &PersistentVolumeClaim) -> tracing::Span {
+    let object = format!("pods/{}/{}", pod.namespace(), pod.name());
+    let claim = claim.metadata.name.as_deref().unwrap_or_default();
+    tracing::info_span!(target: "journey", "provisioned", object, claim)
 }
 
 /// Writes the claim into the volume; the binding controller does the rest.

@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// The node that a claim's volume is provisioned for.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The node with what a claim's data source names. Knarr's CSI controller sets it for volumes that belong to nodes.
+const SOURCE_NODE: &str = "csi.knarr.io/source-node";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
@@ -53,6 +55,11 @@ pub fn class_of_volume(volume: &PersistentVolume) -> &str {
 /// The volume that a claim names, bound to it or not.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty())
+}
+
+/// The node that must provision the claim's volume, since its data source is there.
+pub fn source_node(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(&claim.metadata, SOURCE_NODE).map(String::as_str)
 }
 
 /// Whether a claim and its volume refer to each other.

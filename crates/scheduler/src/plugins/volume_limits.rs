@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
+use knarr_client::csi_migration;
 
 use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
@@ -32,7 +34,7 @@ impl Plugin for VolumeLimits {
     }
 
     fn filter(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Prepared {
-        if pod.claims.is_empty() {
+        if pod.claims.is_empty() && inline(&pod.object).next().is_none() {
             return Prepared::Nothing;
         }
         let mut attaching = HashSet::new();
@@ -43,17 +45,35 @@ impl Plugin for VolumeLimits {
 
 fn attachables(pod: &PodState, storage: &Storage, found: &mut HashSet<Attachable>) {
     found.extend(pod.claims.iter().filter_map(|used| attachable(&used.key, storage)));
+    found.extend(inline(&pod.object));
+}
+
+/// Volumes that the pod names itself, of in-tree types that drivers replaced.
+fn inline(pod: &Pod) -> impl Iterator<Item = Attachable> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    volumes.filter_map(move |volume| of_source(&csi_migration::translate_inline(volume, namespace)?))
+}
+
+fn of_source(volume: &PersistentVolume) -> Option<Attachable> {
+    let source = volume.spec.as_ref()?.csi.as_ref()?;
+    Some(Attachable { driver: source.driver.clone(), handle: source.volume_handle.clone() })
+}
+
+/// The volume of a driver, whether it is described as such or by an in-tree type that the driver replaced.
+fn of_volume(volume: &PersistentVolume) -> Option<Attachable> {
+    of_source(volume).or_else(|| of_source(&csi_migration::translate(volume)?))
 }
 
 /// The volume that a claim will attach. An unbound claim counts as one volume of its class's driver.
 fn attachable(key: &str, storage: &Storage) -> Option<Attachable> {
     let claim = storage.claim(key)?;
     if let Some(volume) = volume_name(claim).and_then(|name| storage.volume(name)) {
-        let source = volume.spec.as_ref()?.csi.as_ref()?;
-        return Some(Attachable { driver: source.driver.clone(), handle: source.volume_handle.clone() });
+        return of_volume(volume);
     }
-    let class = storage.class(class_of_claim(claim))?;
-    Some(Attachable { driver: class.provisioner.clone(), handle: format!("not bound yet: {key}") })
+    let provisioner = storage.class(class_of_claim(claim))?.provisioner.as_str();
+    let driver = csi_migration::driver_of_provisioner(provisioner).unwrap_or(provisioner).to_owned();
+    Some(Attachable { driver, handle: format!("not bound yet: {key}") })
 }
 
 /// Whether the node's limit of some driver grew.
@@ -96,10 +116,7 @@ impl Filter for Limits {
         }
         for attachment in storage.attachments(view.node.name()) {
             let volume = attachment.spec.source.persistent_volume_name.as_ref().and_then(|name| storage.volume(name));
-            if let Some(source) = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref()) {
-                let driver = attachment.spec.attacher.clone();
-                attached.insert(Attachable { driver, handle: source.volume_handle.clone() });
-            }
+            attached.extend(volume.and_then(|volume| of_volume(volume)));
         }
         let exceeds = self.attaching.iter().filter(|attaching| !attached.contains(attaching)).any(|attaching| {
             let of_driver = |all: &HashSet<Attachable>, new: bool| {
@@ -109,5 +126,36 @@ impl Filter for Limits {
             limits.get(attaching.driver.as_str()).is_some_and(|limit| i64::try_from(count).unwrap_or(i64::MAX) > *limit)
         });
         exceeds.then(|| Rejection::resolvable(NAME, "node(s) exceed max volume count"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn replaced_in_tree_volumes_count_as_their_drivers() {
+        let mut storage = Storage::default();
+        let mut add = |name: &str, spec: serde_json::Value| {
+            let volume = json!({"metadata": {"name": name}, "spec": spec});
+            storage.set_volume(None, Some(&Arc::new(serde_json::from_value(volume).unwrap())));
+            let claim = json!({"metadata": {"namespace": "n", "name": name}, "spec": {"volumeName": name}});
+            storage.set_claim(None, Some(&Arc::new(serde_json::from_value(claim).unwrap())));
+        };
+        add("csi", json!({"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}));
+        add("old", json!({"awsElasticBlockStore": {"volumeID": "aws://zone/vol-1"}}));
+        let class = json!({"metadata": {"name": "gp2"}, "provisioner": "kubernetes.io/aws-ebs"});
+        storage.set_class(None, Some(&Arc::new(serde_json::from_value(class).unwrap())));
+        let claim = json!({"metadata": {"namespace": "n", "name": "new"}, "spec": {"storageClassName": "gp2"}});
+        storage.set_claim(None, Some(&Arc::new(serde_json::from_value(claim).unwrap())));
+        assert!(attachable("n/csi", &storage) == attachable("n/old", &storage), "the same volume");
+        assert_eq!(attachable("n/new", &storage).unwrap().driver, "ebs.csi.aws.com");
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": {"containers": [], "volumes": [
+            {"name": "a", "awsElasticBlockStore": {"volumeID": "vol-2"}}, {"name": "b", "emptyDir": {}}]}}))
+            .unwrap();
+        let found: Vec<String> = inline(&pod).map(|own| format!("{}^{}", own.driver, own.handle)).collect();
+        assert_eq!(found, ["ebs.csi.aws.com^vol-2"]);
     }
 }

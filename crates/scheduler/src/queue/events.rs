@@ -58,6 +58,33 @@ pub enum ClusterEvent<'a> {
     ResourceClaims,
 }
 
+impl ClusterEvent<'_> {
+    /// Its name in metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ClusterEvent::NodeAdded(_) => "NodeAdd",
+            ClusterEvent::NodeChanged { .. } => "NodeUpdate",
+            ClusterEvent::NodeRemoved(_) => "NodeDelete",
+            ClusterEvent::PodAdded(_) => "AssignedPodAdd",
+            ClusterEvent::PodRemoved(_) => "AssignedPodDelete",
+            ClusterEvent::PodRelabelled { .. } | ClusterEvent::PodShrank { .. } => "AssignedPodUpdate",
+            ClusterEvent::Itself { .. } => "PodUpdate",
+            ClusterEvent::NamespaceRelabelled => "NamespaceUpdate",
+            ClusterEvent::Claim { is_new: true } => "PersistentVolumeClaimAdd",
+            ClusterEvent::Claim { is_new: false } => "PersistentVolumeClaimUpdate",
+            ClusterEvent::Volume { .. } => "PersistentVolumeUpdate",
+            ClusterEvent::StorageClass { is_new: true, .. } => "StorageClassAdd",
+            ClusterEvent::StorageClass { is_new: false, .. } => "StorageClassUpdate",
+            ClusterEvent::CsiNode { is_new: true, .. } => "CSINodeAdd",
+            ClusterEvent::CsiNode { is_new: false, .. } => "CSINodeUpdate",
+            ClusterEvent::CsiDriver => "CSIDriverUpdate",
+            ClusterEvent::StorageCapacity { .. } => "CSIStorageCapacityUpdate",
+            ClusterEvent::AttachmentRemoved => "VolumeAttachmentDelete",
+            ClusterEvent::ResourceClaims => "ResourceClaimUpdate",
+        }
+    }
+}
+
 /// Plugins that ignore taints, but whose pods are retried when a node's taints change: the node
 /// may not have been checked before because of them.
 const WOKEN_BY_TAINTS: [&str; 9] = [

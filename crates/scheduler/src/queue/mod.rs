@@ -12,6 +12,8 @@ use jiff::Timestamp;
 
 use crate::cluster::labels::Namespaces;
 use crate::cluster::pod::PodState;
+use crate::metrics::{INCOMING, Lengths, UNSCHEDULABLE};
+use crate::scheduler::scheduler_of;
 
 pub use events::ClusterEvent;
 use events::helps;
@@ -31,6 +33,8 @@ struct Queued {
     /// each.
     misfits: u32,
     errors: u32,
+    /// How often it was decided.
+    attempts: u32,
     state: State,
 }
 
@@ -106,11 +110,20 @@ impl Queue {
         let key = Arc::clone(&pod.key);
         let Some(queued) = self.pods.get(&key) else {
             self.counter += 1;
-            let queued = Queued { pod, since: now, order: self.counter, misfits: 0, errors: 0, state: State::InFlight };
+            let queued = Queued {
+                pod,
+                since: now,
+                order: self.counter,
+                misfits: 0,
+                errors: 0,
+                attempts: 0,
+                state: State::InFlight,
+            };
             self.pods.insert(Arc::clone(&key), queued);
             if is_gated {
                 self.gate(&key)
             } else {
+                INCOMING.add(&["PodAdd", "active"], 1);
                 self.activate(&key)
             }
             return;
@@ -140,7 +153,7 @@ impl Queue {
         match (is_gated, wakes) {
             (true, _) => self.gate(&key),
             (false, true) if was_active => self.activate(&key),
-            (false, true) => self.ready(&key, now),
+            (false, true) => self.ready(&key, "PodUpdate", now),
             (false, false) => {}
         }
     }
@@ -155,7 +168,7 @@ impl Queue {
             .collect();
         for key in open {
             self.leave(&key);
-            self.ready(&key, now);
+            self.ready(&key, "PodUpdate", now);
         }
     }
 
@@ -184,7 +197,23 @@ impl Queue {
         };
         let queued = self.pods.get_mut(&key)?;
         queued.state = State::InFlight;
+        queued.attempts += 1;
         Some(Arc::clone(&queued.pod))
+    }
+
+    /// How often a pod was decided, and since when it is queued.
+    pub fn progress(&self, key: &str) -> Option<(u32, Timestamp)> {
+        self.pods.get(key).map(|queued| (queued.attempts, queued.since))
+    }
+
+    /// How many pods wait where.
+    pub fn lengths(&self) -> Lengths {
+        Lengths {
+            active: self.active.len(),
+            backoff: self.back_off.len() + self.error_back_off.len(),
+            unschedulable: self.unschedulable.len(),
+            gated: self.gated.len(),
+        }
     }
 
     /// A pod in flight is unschedulable: it waits for an event that resolves these plugins' rejections.
@@ -198,7 +227,9 @@ impl Queue {
         let key = Arc::clone(&queued.pod.key);
         for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { &plugins } {
             self.rejected_by.entry(plugin).or_default().insert(Arc::clone(&key));
+            UNSCHEDULABLE.add(&[plugin, scheduler_of(&queued.pod)], 1.0);
         }
+        INCOMING.add(&["ScheduleAttemptFailure", "unschedulable"], 1);
         queued.state = State::Unschedulable { plugins, since: now };
         self.unschedulable.insert((now, key));
     }
@@ -210,6 +241,7 @@ impl Queue {
         queued.errors += 1;
         let until = now.saturating_add(back_off(queued.errors, self.initial_back_off, self.max_back_off));
         let until = until.unwrap_or(Timestamp::MAX);
+        INCOMING.add(&["ScheduleAttemptFailure", "backoff"], 1);
         queued.state = State::BackingOff { until, after_error: true };
         self.error_back_off.insert((until, Arc::clone(&queued.pod.key)));
     }
@@ -243,7 +275,7 @@ impl Queue {
         for key in woken {
             if matches!(self.pods.get(&key).map(|queued| &queued.state), Some(State::Unschedulable { .. })) {
                 self.leave(&key);
-                self.ready(&key, now);
+                self.ready(&key, event.name(), now);
             }
         }
     }
@@ -257,6 +289,7 @@ impl Queue {
             };
             while let Some(key) = waiting(self) {
                 self.leave(&key);
+                INCOMING.add(&["BackoffComplete", "active"], 1);
                 self.activate(&key);
             }
         }
@@ -265,7 +298,7 @@ impl Queue {
             && over(since) <= now
         {
             self.leave(&key);
-            self.ready(&key, now);
+            self.ready(&key, "UnschedulableTimeout", now);
         }
         let first = |set: &BTreeSet<(Timestamp, Arc<str>)>| set.first().map(|(until, _)| *until);
         let waiting = first(&self.unschedulable).map(over);
@@ -276,8 +309,8 @@ impl Queue {
         self.pods.contains_key(key)
     }
 
-    /// Active, unless its backoff is still running.
-    fn ready(&mut self, key: &str, now: Timestamp) {
+    /// Active, unless its backoff is still running. `event` is why.
+    fn ready(&mut self, key: &str, event: &str, now: Timestamp) {
         let Some(queued) = self.pods.get_mut(key) else { return };
         let since = match &queued.state {
             State::Unschedulable { since, .. } => *since,
@@ -286,8 +319,10 @@ impl Queue {
         let wait = back_off(queued.misfits, self.initial_back_off, self.max_back_off);
         let until = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
         if until <= now {
+            INCOMING.add(&[event, "active"], 1);
             self.activate(key);
         } else {
+            INCOMING.add(&[event, "backoff"], 1);
             queued.state = State::BackingOff { until, after_error: false };
             self.back_off.insert((until, Arc::clone(&queued.pod.key)));
         }
@@ -302,6 +337,7 @@ impl Queue {
 
     fn gate(&mut self, key: &str) {
         if let Some(queued) = self.pods.get_mut(key) {
+            INCOMING.add(&["PodAdd", "gated"], 1);
             queued.state = State::Gated;
             self.gated.insert(Arc::clone(&queued.pod.key));
         }
@@ -321,6 +357,7 @@ impl Queue {
             }
             State::Unschedulable { plugins, since } => {
                 for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { plugins } {
+                    UNSCHEDULABLE.add(&[plugin, scheduler_of(&queued.pod)], -1.0);
                     if let Some(keys) = self.rejected_by.get_mut(plugin) {
                         keys.remove(key);
                         if keys.is_empty() {

@@ -13,7 +13,7 @@ use knarr_client::selector::Selector;
 use crate::cluster::affinity::term_matches;
 use crate::cluster::labels::Labels;
 use crate::cluster::node::NodeState;
-use crate::cluster::storage::{Storage, class_of_claim, class_of_volume, is_for_claim, object_key};
+use crate::cluster::storage::{Storage, class_of_claim, class_of_volume, is_for_claim, object_key, source_node};
 
 pub(super) const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
 pub(super) const NO_SPACE: &str = "node(s) did not have enough free storage";
@@ -93,6 +93,9 @@ pub(super) fn can_be_provisioned(
     node: &NodeState,
 ) -> Result<(), &'static str> {
     if class.provisioner.is_empty() || class.provisioner == NO_PROVISIONER || !allows_topology(class, node.labels()) {
+        return Err(NO_VOLUME);
+    }
+    if source_node(claim).is_some_and(|source| source != node.name()) {
         return Err(NO_VOLUME);
     }
     let keeps_count =

@@ -42,6 +42,8 @@ fn storage() -> Storage {
         ("claim", "late", json!({})),
         ("made", "made", json!({})),
         ("elsewhere", "made", json!({"volume.kubernetes.io/selected-node": "other"})),
+        ("copy", "made", json!({"csi.knarr.io/source-node": "node"})),
+        ("copy-elsewhere", "made", json!({"csi.knarr.io/source-node": "other"})),
         ("now", "now", json!({})),
     ] {
         let claim = json!({"metadata": {"namespace": "n", "name": name, "annotations": annotations}, "spec":
@@ -91,6 +93,8 @@ fn volumes_are_found_provisioned_or_missing() {
         (&["made"], "a", "bind [] make [made]"),
         (&["made"], "b", NO_VOLUME),
         (&["elsewhere"], "a", NO_VOLUME),
+        (&["copy"], "a", "bind [] make [copy]"),
+        (&["copy-elsewhere"], "a", NO_VOLUME),
         (&["claim", "made"], "a", "bind [small] make [made]"),
         (&["now"], "a", "pod has unbound immediate PersistentVolumeClaims"),
         (&["missing"], "a", "persistentvolumeclaim \"missing\" not found"),
