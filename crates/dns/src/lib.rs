@@ -95,11 +95,20 @@ fn system_resolvers(path: &Path) -> Vec<SocketAddr> {
 pub mod fuzzing {
     use crate::cache::{Cache, CacheKey};
     use crate::message::Query;
+    use crate::resolver::{Handled, Resolver};
 
-    /// Parses bytes as a query, and as a response that is cached and aged.
+    /// Parses and answers bytes as a query, and as a response that is cached and aged.
     pub fn message(bytes: &[u8]) {
         if let Ok(query) = Query::read(bytes) {
             let _ = (query.is_internet(), query.max_response_size());
+        }
+        let address = std::net::SocketAddr::from(([10, 96, 0, 10], 53));
+        if let Ok(resolver) = Resolver::new(Default::default(), "cluster.local", vec![address], Vec::new(), &[]) {
+            let mut response = Vec::new();
+            if let Handled::Answered = resolver.handle(bytes, None, &mut response) {
+                assert!(response.get(..2) == bytes.get(..2) && response[2] & 0x80 != 0, "no response to the query");
+                assert!(Query::read(&response).is_err(), "a response is no query");
+            }
         }
         let Some((name, _)) = crate::message::read_name(bytes, 0) else { return };
         let key = CacheKey { name, kind: 1, class: 1, wants_signatures: false, checking_disabled: false };

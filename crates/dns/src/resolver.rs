@@ -261,3 +261,51 @@ fn records(response: &[u8]) -> Option<Vec<Record>> {
     }
     Some(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A query for a name in the cluster's domain or elsewhere, with the second byte of its flags.
+    fn question(labels: &[&str], kind: u16, flags: u8) -> Vec<u8> {
+        let mut message = vec![0x12, 0x34, 1, flags, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in labels {
+            message.push(u8::try_from(label.len()).unwrap());
+            message.extend_from_slice(label.as_bytes());
+        }
+        message.push(0);
+        message.extend_from_slice(&kind.to_be_bytes());
+        message.extend_from_slice(&[0, 1]);
+        message
+    }
+
+    fn resolver() -> Resolver {
+        let listen = vec![SocketAddr::from(([10, 96, 0, 10], 53))];
+        Resolver::new(Arc::default(), "cluster.local", listen, Vec::new(), &[]).unwrap()
+    }
+
+    /// CVE-2026-33489: neither the cluster's zone nor what is below it, nor another, is transferred.
+    #[test]
+    fn zone_transfers_are_refused() {
+        const REFUSED: u8 = 5;
+        for labels in [&["cluster", "local"][..], &["svc", "cluster", "local"], &["example", "com"], &[]] {
+            for kind in [kind::AXFR, kind::IXFR] {
+                for limit in [None, Some(65_535)] {
+                    let mut response = Vec::new();
+                    let handled = resolver().handle(&question(labels, kind, 0), limit, &mut response);
+                    assert!(matches!(handled, Handled::Answered), "{labels:?}");
+                    assert_eq!((response[3] & 15, &response[6..8]), (REFUSED, &[0, 0][..]), "{labels:?}");
+                }
+            }
+        }
+    }
+
+    /// CVE-2024-0874: an answer that was not checked is given only to those who asked for it.
+    #[test]
+    fn questions_without_checks_are_questions_of_their_own() {
+        let key = |flags: u8| cache_key(&Query::read(&question(&["example", "com"], kind::A, flags)).ok().unwrap());
+        const CHECKING_DISABLED: u8 = 0x10;
+        assert_ne!(key(0), key(CHECKING_DISABLED));
+        assert_eq!(key(0), key(0));
+    }
+}

@@ -64,14 +64,16 @@ pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
     let forwarded = Arc::new(Semaphore::new(MAX_FORWARDED));
     let mut tasks = JoinSet::new();
     for socket in sockets.datagrams {
-        tasks.spawn(serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded)));
+        let serving = serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded));
+        tasks.spawn(knarr_supervisor::inherit(serving));
     }
     let streams = Arc::new(Semaphore::new(clients::MAX_CONNECTIONS));
     let clients = Arc::new(Clients::default());
     for listener in sockets.streams {
-        tasks.spawn(serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients)));
+        let serving = serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients));
+        tasks.spawn(knarr_supervisor::inherit(serving));
     }
-    while tasks.join_next().await.is_some() {}
+    knarr_supervisor::join_all(tasks).await;
 }
 
 async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwarded: Arc<Semaphore>) {
@@ -83,6 +85,7 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
         }
         for _ in 0..BURST {
             let Ok((length, client)) = socket.try_recv_from(&mut request) else { break };
+            knarr_supervisor::fault::point("request");
             match resolver.handle(&request[..length], None, &mut response) {
                 Handled::Nothing => {}
                 Handled::Answered => {
@@ -93,7 +96,7 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
                     let Ok(permit) = Arc::clone(&forwarded).try_acquire_owned() else { continue };
                     let (socket, resolver) = (Arc::clone(&socket), Arc::clone(&resolver));
                     let request = request[..length].to_vec();
-                    tokio::spawn(async move {
+                    knarr_supervisor::spawn(async move {
                         let response = resolver.resolve_upstream(&request, &pending, None).await;
                         let _ = socket.send_to(&response, client).await;
                         drop(permit);
@@ -113,7 +116,7 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
                 // A client over its limit loses the new connection.
                 let Some(held) = clients.acquire(client.ip()) else { continue };
                 let (resolver, room) = (Arc::clone(&resolver), Arc::clone(&room));
-                tokio::spawn(async move {
+                knarr_supervisor::spawn(async move {
                     if let Err(error) = serve_stream(stream, &resolver, &room).await {
                         tracing::trace!(%error, "a DNS client's connection closed");
                     }

@@ -195,7 +195,7 @@ impl Pod {
         }
         let stream = self.open().await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection to a pod closed");
             }

@@ -58,7 +58,7 @@ impl PodConnection {
 
     /// Drives the connection in its own task, once it no longer speaks HTTP.
     pub fn detach(self) {
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             if let Err(error) = self.connection.await {
                 tracing::trace!(%error, "a connection to a pod closed");
             }

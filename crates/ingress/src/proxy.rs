@@ -177,7 +177,7 @@ fn finish(mut response: Response<ForwardedBody>, upgrade: Option<OnUpgrade>) -> 
     if is_upgrade && let Some(client) = upgrade {
         let pod = hyper::upgrade::on(&mut response);
         metrics::upgraded();
-        tokio::spawn(async move {
+        knarr_supervisor::spawn(async move {
             if let (Ok(client), Ok(pod)) = tokio::join!(client, pod) {
                 // Either side may close at any time.
                 let _ = knarr_relay::relay(TokioIo::new(client), TokioIo::new(pod)).await;

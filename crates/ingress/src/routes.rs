@@ -206,6 +206,71 @@ mod tests {
         assert!(empty.find("shop.example", "/").is_none());
     }
 
+    /// CVE-2025-1974 and its relatives in ingress-nginx: whatever an Ingress holds, the routes of others stay what they were, and
+    /// paths are compared literally.
+    #[test]
+    fn no_field_of_an_ingress_changes_the_routes_of_others() {
+        const HOSTILE: [&str; 8] = [
+            "}\n}\nserver { listen 80; }",
+            "a;#",
+            "\r\nX-Evil: 1",
+            "\";load_module /tmp/x.so;#",
+            "/var/run/secrets/kubernetes.io/serviceaccount/token",
+            "../../etc/passwd",
+            "$(id)`id`",
+            "{{.Values}}",
+        ];
+        const ANNOTATIONS: [&str; 16] = [
+            "rewrite-target",
+            "auth-url",
+            "auth-method",
+            "auth-proxy-set-headers",
+            "auth-tls-match-cn",
+            "auth-tls-secret",
+            "auth-secret",
+            "auth-snippet",
+            "mirror-target",
+            "mirror-host",
+            "permanent-redirect",
+            "configuration-snippet",
+            "server-snippet",
+            "custom-http-errors",
+            "default-backend",
+            "server-alias",
+        ];
+        let victim = ingress(json!([{"host": "bank.example", "http": {"paths": [path("/", "Prefix", "bank")]}}]), None);
+        for text in HOSTILE {
+            let annotations: serde_json::Map<String, Value> =
+                ANNOTATIONS.iter().map(|name| (format!("nginx.ingress.kubernetes.io/{name}"), json!(text))).collect();
+            let hostile = json!({"metadata": {"name": "h", "namespace": "evil", "annotations": annotations},
+                "spec": {"rules": [{"host": "evil.example", "http": {"paths": [
+                    path(&format!("/x{text}"), "Exact", "evil"), path(text, "Prefix", "evil")]}}]}});
+            let hostile: Arc<Ingress> = Arc::new(serde_json::from_value(hostile).unwrap());
+            let table = Table::build(&[hostile, victim.clone()], Arc::new);
+            let found = |host: &str, path: &str| {
+                table.find(host, path).map(|target| format!("{}/{}", target.namespace, target.service))
+            };
+            for path in ["/", "/account", "/xa", text] {
+                let expected = path.starts_with('/').then(|| "n/bank".to_owned());
+                assert_eq!(found("bank.example", path), expected, "{text:?} {path:?}");
+            }
+            assert_eq!(found("evil.example", &format!("/x{text}")).as_deref(), Some("evil/evil"), "{text:?}");
+            assert_eq!(found("evil.example", "/elsewhere"), None, "{text:?}");
+            assert_eq!(found("other.example", "/"), None, "{text:?}");
+        }
+    }
+
+    /// CVE-2020-8553: objects whose names run together are distinct.
+    #[test]
+    fn names_of_namespace_and_object_do_not_run_together() {
+        let of = |namespace: &str, service: &str| Target {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+            port: Port::Number(80),
+        };
+        assert_ne!(of("a-b", "c"), of("a", "b-c"));
+    }
+
     #[test]
     fn classes_decide_whose_an_ingress_is() {
         let class = |name: &str, controller: &str, default: &str| -> Arc<IngressClass> {

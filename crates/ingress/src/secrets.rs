@@ -77,7 +77,7 @@ impl Secrets {
         let (sender, known) = watch::channel(None);
         let (api, name) = (Api::<Secret>::namespaced(self.client.clone(), namespace), name.clone());
         let on_change = Arc::clone(&self.on_change);
-        let task = tokio::spawn(async move {
+        let task = knarr_supervisor::spawn_linked("secret-watch", async move {
             let mut states = pin!(watch_object(api, &name));
             let mut pause = MIN_BACKOFF;
             while let Some(state) = states.next().await {
@@ -95,6 +95,6 @@ impl Secrets {
                 }
             }
         });
-        SecretWatch { known, task: task.abort_handle() }
+        SecretWatch { known, task }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,23 +92,30 @@ pub async fn serve(
     };
     // Workers stop when this end of the channel is dropped.
     let (_serving, ended) = watch::channel(());
+    let run = knarr_supervisor::current_run();
     for (number, listeners) in workers.0.into_iter().enumerate() {
         let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
         let (is_secure, connections) = (is_secure.clone(), Arc::clone(&connections));
+        let (own, reporting) = (run.clone(), run.clone());
         let work = move || {
             worker::become_worker(number);
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => return tracing::error!(%error, "cannot start an ingress worker"),
             };
-            runtime.block_on(async {
+            runtime.block_on(knarr_supervisor::within(own, async {
                 tokio::select! {
                     () = accept_all(listeners, acceptor, proxy, is_secure, connections, timeouts) => {}
                     _ = ended.changed() => {}
                 }
-            });
+            }));
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("ingress-{number}")).spawn(work) {
+        let supervised = move || {
+            if let (Err(panic), Some(run)) = (catch_unwind(AssertUnwindSafe(work)), reporting) {
+                run.fail(format!("a worker panicked: {}", knarr_supervisor::panic_message(&*panic)));
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("ingress-{number}")).spawn(supervised) {
             tracing::error!(%error, "cannot start an ingress worker");
         }
     }
@@ -131,17 +139,17 @@ async fn accept_all(
             Ok(listener) => {
                 let (proxy, connections) = (Arc::clone(&proxy), Arc::clone(&connections));
                 let mut is_secure = is_secure.clone();
-                tasks.spawn(async move {
+                tasks.spawn(knarr_supervisor::inherit(async move {
                     if acceptor.is_some() && is_secure.wait_for(|is_secure| *is_secure).await.is_err() {
                         return;
                     }
                     accept(listener, acceptor, proxy, connections, timeouts).await;
-                });
+                }));
             }
             Err(error) => tracing::error!(%error, "an ingress worker cannot listen"),
         }
     }
-    while tasks.join_next().await.is_some() {}
+    knarr_supervisor::join_all(tasks).await;
 }
 
 async fn accept(
@@ -155,13 +163,14 @@ async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
+                knarr_supervisor::fault::point("accept");
                 let Some(permit) = connections.acquire(client.ip()) else {
                     tracing::debug!(client = %client.ip(), "connection limit reached");
                     continue;
                 };
                 let origin = Origin::new(client.ip(), acceptor.is_some(), port);
                 let serving = connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts);
-                tokio::spawn(async move {
+                knarr_supervisor::spawn(async move {
                     serving.await;
                     drop(permit);
                 });

@@ -40,6 +40,8 @@ pub enum Refusal {
     Node(IpAddr),
     #[error("port {port}/{protocol} of {address} is used by the node itself")]
     HostPort { address: IpAddr, protocol: &'static str, port: u16 },
+    #[error("{0:?} is not an IP address")]
+    NotAddress(String),
 }
 
 /// Whether traffic can be forwarded from or to an address: unicast, and not limited to a link.

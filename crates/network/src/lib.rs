@@ -13,13 +13,13 @@ pub(crate) mod capture;
 pub mod cidr;
 pub mod clean;
 pub mod cni;
-mod listening;
+pub mod listening;
 pub mod load_balancer;
 mod local_address;
 mod namespace;
 mod netlink;
 mod nft;
-mod protocol;
+pub mod protocol;
 mod sysctl;
 
 pub mod pod_network;

@@ -10,20 +10,29 @@ const LISTEN: &str = "0A";
 /// The state of a UDP socket that is bound and not connected.
 const UNCONNECTED: &str = "07";
 
+/// A listening socket: its protocol, address and port.
+pub type Socket = (Protocol, IpAddr, u16);
+
 /// Ports on which this node listens at one of these addresses. An unreadable table counts as empty; the ports that every
 /// node needs are protected without it.
 pub fn ports(addresses: &BTreeSet<IpAddr>) -> Ports {
+    let own = all().into_iter().filter(|(_, address, _)| is_at(*address, addresses));
+    own.map(|(protocol, _, port)| (protocol, port)).collect()
+}
+
+/// All sockets on which this node listens.
+pub fn all() -> Vec<Socket> {
     // Ephemeral ports of clients come and go, and are not services.
     let ephemeral = read("/proc/sys/net/ipv4/ip_local_port_range");
     let ephemeral = ephemeral_range(&ephemeral);
-    let mut found = Ports::new();
+    let mut found = Vec::new();
     for (file, protocol) in
         [("tcp", Protocol::Tcp), ("tcp6", Protocol::Tcp), ("udp", Protocol::Udp), ("udp6", Protocol::Udp)]
     {
         let table = read(&format!("/proc/thread-self/net/{file}"));
-        let own = sockets(&table, protocol).filter(|(address, _)| is_at(*address, addresses));
-        let lasting = own.filter(|(_, port)| protocol != Protocol::Udp || !ephemeral.contains(port));
-        found.extend(lasting.map(|(_, port)| (protocol, port)));
+        let lasting =
+            sockets(&table, protocol).filter(|(_, port)| protocol != Protocol::Udp || !ephemeral.contains(port));
+        found.extend(lasting.map(|(address, port)| (protocol, address, port)));
     }
     found
 }

@@ -106,7 +106,7 @@ impl Drop for Netlink {
 impl Netlink {
     pub fn open() -> Result<Self, NetlinkError> {
         let (connection, handle, _) = new_connection().map_err(NetlinkError::Open)?;
-        Ok(Self { handle, connection: tokio::spawn(connection).abort_handle() })
+        Ok(Self { handle, connection: knarr_supervisor::spawn(connection).abort_handle() })
     }
 
     pub async fn link(&self, name: &str) -> Result<Link, NetlinkError> {

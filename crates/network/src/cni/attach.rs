@@ -29,6 +29,8 @@ const MIN_BURST: u64 = 64 * 1024;
 pub async fn add(request: &Request) -> Result<Value, Failure> {
     let config = &request.config;
     check_config(config)?;
+    host_ports::check(&config.runtime_config.port_mappings)
+        .map_err(|refusal| Failure::of(codes::PORT_IN_USE, &refusal))?;
     let path = request.namespace.as_deref().ok_or_else(|| Failure::new(codes::ENVIRONMENT, "CNI_NETNS is missing"))?;
     let inside = namespace::open(path).map_err(|error| Failure::of(codes::UNKNOWN_CONTAINER, &error))?;
     let netlink = Netlink::open().map_err(kernel)?;

@@ -2,18 +2,53 @@
 //!
 //! One table serves all pods of the node: a lookup by protocol and port, or by address, protocol and port for those bound to
 //! one address. Services take precedence: a host port never captures connections to a Service address, a node port or the
-//! cluster DNS.
+//! cluster DNS. A port on which a process of the node listens is refused: the pod would receive what is meant for the node.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::leases::Lease;
 use super::request::PortMapping;
+use crate::capture::Refusal;
+use crate::listening::{self, Socket};
 use crate::nft::{self, NftError};
+use crate::protocol::Protocol;
 
 const TABLE: &str = "knarr-host-ports";
 /// The address that the kernel uses as source on a host that has only loopback (RFC 7600).
 const LOOPBACK_ONLY_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 8));
+
+/// Refuses ports on which the node itself listens.
+pub fn check(ports: &[PortMapping]) -> Result<(), Refusal> {
+    if ports.iter().all(|port| port.host_port == 0) {
+        return Ok(());
+    }
+    in_use(ports, &listening::all(), &held_on_loopback()).map_or(Ok(()), Err)
+}
+
+/// Why a port is refused. It may be in use on loopback, too, since connections to it are captured; Services' addresses are not.
+fn in_use(ports: &[PortMapping], listening: &[Socket], of_services: &[IpAddr]) -> Option<Refusal> {
+    ports.iter().filter(|port| port.host_port != 0).find_map(|port| {
+        // A port meant for one address must not be opened at all of them.
+        if !port.host_ip.is_empty() && port.host_ip.parse::<IpAddr>().is_err() {
+            return Some(Refusal::NotAddress(port.host_ip.clone()));
+        }
+        let protocol = Protocol::parse(Some(&port.protocol.to_uppercase()));
+        let at = port.host_address();
+        let is_captured = |address: IpAddr| {
+            let address = address.to_canonical();
+            at.is_none_or(|at| address.is_unspecified() || at == address) && !of_services.contains(&address)
+        };
+        let found = listening
+            .iter()
+            .find(|(used, address, number)| (*used, *number) == (protocol, port.host_port) && is_captured(*address));
+        found.map(|(_, address, _)| Refusal::HostPort {
+            address: *address,
+            protocol: protocol.api_name(),
+            port: port.host_port,
+        })
+    })
+}
 
 pub fn open(lease: &Lease) -> Result<(), NftError> {
     let commands = opening(&lease.addresses, &lease.ports);
@@ -151,6 +186,39 @@ mod tests {
 
     fn port(host: u16, host_ip: &str) -> PortMapping {
         PortMapping { host_port: host, container_port: 8080, protocol: "TCP".into(), host_ip: host_ip.into() }
+    }
+
+    #[test]
+    fn ports_of_the_node_are_refused() {
+        let listening = [
+            (Protocol::Tcp, "0.0.0.0".parse().unwrap(), 22),
+            (Protocol::Tcp, "::".parse().unwrap(), 10250),
+            (Protocol::Tcp, "127.0.0.1".parse().unwrap(), 10248),
+            (Protocol::Tcp, "10.0.0.1".parse().unwrap(), 9000),
+            (Protocol::Tcp, "10.96.0.10".parse().unwrap(), 53),
+            (Protocol::Udp, "0.0.0.0".parse().unwrap(), 8472),
+        ];
+        let of_services = ["10.96.0.10".parse().unwrap()];
+        for (host, host_ip, protocol, refused) in [
+            (22, "", "tcp", true),
+            (22, "0.0.0.0", "TCP", true),
+            (22, "10.0.0.1", "TCP", true),
+            (22, "", "udp", false),
+            (10250, "", "", true),
+            (10248, "", "TCP", true),
+            (10248, "10.0.0.1", "TCP", false),
+            (9000, "10.0.0.1", "TCP", true),
+            (9000, "10.0.0.2", "TCP", false),
+            (8472, "", "UDP", true),
+            (53, "", "TCP", false),
+            (8080, "", "TCP", false),
+            (8080, "010.0.0.1", "TCP", true),
+            (0, "", "TCP", false),
+        ] {
+            let mapping = PortMapping { protocol: protocol.into(), ..port(host, host_ip) };
+            let verdict = in_use(&[port(8081, ""), mapping], &listening, &of_services);
+            assert_eq!(verdict.is_some(), refused, "{host_ip}:{host}/{protocol}: {verdict:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub mod codes {
     pub const KERNEL: u32 = 100;
     /// Plugin-specific: no address is free.
     pub const NO_ADDRESS: u32 = 101;
+    /// Plugin-specific: the node itself uses a host port.
+    pub const PORT_IN_USE: u32 = 102;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

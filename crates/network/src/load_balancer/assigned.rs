@@ -122,7 +122,7 @@ impl Announcement {
                 tokio::time::sleep(ANNOUNCEMENT_INTERVAL).await;
             }
         };
-        Announcement(tokio::spawn(announce).abort_handle())
+        Announcement(knarr_supervisor::spawn_linked("announcement", announce))
     }
 }
 

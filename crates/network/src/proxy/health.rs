@@ -42,7 +42,8 @@ impl HealthPorts {
             return;
         }
         let local = Arc::new(AtomicUsize::new(local));
-        let task = tokio::spawn(serve(service.to_owned(), port, Arc::clone(&local))).abort_handle();
+        let serving = serve(service.to_owned(), port, Arc::clone(&local));
+        let task = knarr_supervisor::spawn_linked("health-check-node-port", serving);
         self.by_service.insert(service.to_owned(), Listening { port, local, task });
     }
 }

@@ -46,7 +46,7 @@ pub async fn serve(listener: TcpListener, handler: impl Fn(&str) -> HttpResponse
         match listener.accept().await {
             Ok((stream, _)) => {
                 let handler = handler.clone();
-                tokio::spawn(async move {
+                knarr_supervisor::spawn(async move {
                     if let Ok(Err(error)) = tokio::time::timeout(TIMEOUT, reply(stream, handler)).await {
                         tracing::trace!(%error, "a health check was not served");
                     }
