@@ -5,7 +5,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::evidence::{Evidence, quote};
-use crate::{Finding, near_name};
+use crate::{Finding, attachments, near_name};
 
 /// Diagnoses the claims of a pod that is not scheduled.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
@@ -85,12 +85,18 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
     }
     let waits = found.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
     let provisioner = found.map(|class| class.text(&["provisioner"])).unwrap_or_default();
+    if let Some(finding) = no_room(evidence, claim, name, class, provisioner) {
+        return Some(finding);
+    }
     if let Some(event) = evidence.event(claim, &["ProvisioningFailed"]) {
         return Some(Finding::new(
             format!("no volume could be provisioned for the claim {name}"),
             vec![quote(event)],
             format!("see the logs of {provisioner}"),
         ));
+    }
+    if let Some(finding) = no_driver(evidence, name, provisioner) {
+        return Some(finding);
     }
     if !provisioner.is_empty() && provisioner != "kubernetes.io/no-provisioner" {
         // A claim that waits for its first consumer is checked together with the pod's nodes.
@@ -116,6 +122,53 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
         if reasons.is_empty() { vec!["there is no free PersistentVolume".to_owned()] } else { reasons },
         "create a PersistentVolume that fits, or create the claim again with a smaller request",
     ))
+}
+
+/// A CSI driver that no node runs. Other provisioners do not register on nodes.
+fn no_driver(evidence: &Evidence, name: &str, provisioner: &str) -> Option<Finding> {
+    let is_driver = evidence.all("csidrivers").iter().any(|driver| driver.text(&["metadata", "name"]) == provisioner);
+    let is_listed = evidence.lists.contains_key("csinodes");
+    (is_driver && is_listed && attachments::nodes_with(evidence, provisioner).is_empty()).then(|| {
+        Finding::new(
+            format!("the claim {name} waits for the CSI driver {provisioner}, which runs on no node"),
+            vec![format!("there is a CSIDriver {provisioner}, but no CSINode lists it")],
+            format!("check that the pods of {provisioner} run on the nodes"),
+        )
+    })
+}
+
+/// A driver that reports its capacity, and has too little of it everywhere.
+fn no_room(evidence: &Evidence, claim: &Value, name: &str, class: &str, provisioner: &str) -> Option<Finding> {
+    let driver = evidence.all("csidrivers").iter().find(|driver| driver.text(&["metadata", "name"]) == provisioner)?;
+    if driver.flag(&["spec", "storageCapacity"]) != Some(true) {
+        return None;
+    }
+    let asked = claim.text(&["spec", "resources", "requests", "storage"]);
+    let wanted = Quantity::parse(asked).ok()?;
+    let of_class = evidence.all("csistoragecapacities").iter().filter(|own| own.text(&["storageClassName"]) == class);
+    let mut observed = Vec::new();
+    for own in of_class {
+        let limit = ["maximumVolumeSize", "capacity"]
+            .map(|field| own.text(&[field]))
+            .into_iter()
+            .find(|text| !text.is_empty())?;
+        if Quantity::parse(limit).ok()? >= wanted {
+            return None;
+        }
+        let places = own.at(&["nodeTopology", "matchLabels"]).as_object().into_iter().flatten();
+        let places: Vec<&str> = places.filter_map(|(_, value)| value.as_str()).collect();
+        observed.push(format!(
+            "{} has room for {limit}",
+            if places.is_empty() { "the cluster".to_owned() } else { places.join(", ") }
+        ));
+    }
+    (!observed.is_empty()).then(|| {
+        Finding::new(
+            format!("no disk has room for the claim {name}, which requests {asked}"),
+            observed,
+            "delete volumes that are no longer needed, make a disk larger, or create the claim again with a smaller request",
+        )
+    })
 }
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";

@@ -1,6 +1,6 @@
 //! The objects that a diagnosis is based on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use knarr_api::value::Read;
@@ -16,6 +16,8 @@ pub struct Evidence {
     pub now: Timestamp,
     /// All objects of the cluster by kind.
     pub lists: BTreeMap<String, Vec<Value>>,
+    /// The kinds of which only a part was listed.
+    pub incomplete: BTreeSet<String>,
     /// The last log lines of terminated containers, by namespace, pod and container.
     pub logs: BTreeMap<(String, String, String), Vec<String>>,
 }
@@ -35,6 +37,9 @@ const NEEDED: &[(&str, &str)] = &[
     ("replicasets", "/apis/apps/v1/replicasets"),
     ("jobs", "/apis/batch/v1/jobs"),
     ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses"),
+    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers"),
+    ("csinodes", "/apis/storage.k8s.io/v1/csinodes"),
+    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities"),
     ("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices"),
     ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
     ("ingressclasses", "/apis/networking.k8s.io/v1/ingressclasses"),
@@ -67,9 +72,11 @@ impl Evidence {
         })
     }
 
-    /// Whether an object certainly does not exist: its kind was listed without it.
+    /// Whether an object certainly does not exist: its kind was listed whole, without it.
     pub(crate) fn lacks(&self, plural: &str, namespace: &str, name: &str) -> bool {
-        self.lists.contains_key(plural) && self.find(plural, namespace, name).is_none()
+        self.lists.contains_key(plural)
+            && !self.incomplete.contains(plural)
+            && self.find(plural, namespace, name).is_none()
     }
 
     /// The last log lines of a container.

@@ -3,6 +3,7 @@
 //! In: [`Evidence`], the object and the objects around it, as the API returns them. Out: [`Finding`]s, the most relevant
 //! first, each with its cause, the evidence for it, and a fix. Pure functions: nothing here sends a request.
 
+mod attachments;
 mod claims;
 mod crashing;
 mod evidence;
@@ -16,6 +17,7 @@ mod pending;
 mod readiness;
 mod services;
 mod starting;
+pub mod survey;
 mod terminating;
 mod traffic;
 

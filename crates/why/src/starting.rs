@@ -4,7 +4,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::evidence::{Evidence, quote};
-use crate::{Finding, near_name};
+use crate::{Finding, attachments, near_name};
 
 /// Diagnoses a scheduled pod whose containers do not start.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
@@ -221,7 +221,8 @@ fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
             ));
         }
     }
-    Some(Finding::new("a volume cannot be mounted", observed, "fix what the message names"))
+    let fallback = || Finding::new("a volume cannot be mounted", observed, "fix what the message names");
+    Some(attachments::explain(evidence, pod, event).unwrap_or_else(fallback))
 }
 
 fn sandbox(evidence: &Evidence, pod: &Value) -> Option<Finding> {

@@ -26,7 +26,10 @@ fn complete(kind: &str, object: &Value) -> Value {
 }
 
 fn is_cluster_wide(kind: &str) -> bool {
-    matches!(kind, "Node" | "PersistentVolume" | "StorageClass" | "IngressClass" | "Namespace")
+    matches!(
+        kind,
+        "Node" | "PersistentVolume" | "StorageClass" | "CSIDriver" | "CSINode" | "IngressClass" | "Namespace"
+    )
 }
 
 fn kind_of(plural: &str) -> &'static str {
@@ -40,6 +43,9 @@ fn kind_of(plural: &str) -> &'static str {
         "persistentvolumeclaims" => "PersistentVolumeClaim",
         "persistentvolumes" => "PersistentVolume",
         "storageclasses" => "StorageClass",
+        "csidrivers" => "CSIDriver",
+        "csinodes" => "CSINode",
+        "csistoragecapacities" => "CSIStorageCapacity",
         "replicasets" => "ReplicaSet",
         "jobs" => "Job",
         "endpointslices" => "EndpointSlice",
@@ -89,7 +95,7 @@ fn evidence(case: &Value) -> Evidence {
         let lines = lines.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect();
         (("default".to_owned(), "web".to_owned(), container.clone()), lines)
     });
-    Evidence { object, now, lists: lists.collect(), logs: logs.collect() }
+    Evidence { object, now, lists: lists.collect(), incomplete: Default::default(), logs: logs.collect() }
 }
 
 #[test]
