@@ -1,6 +1,6 @@
 //! Documents name tests as evidence; the tests must exist.
 
-use super::{none, read, root, sources};
+use super::{MAY_USE, none, read, root, sources};
 
 /// Pages whose sentences are checked by tests.
 const PAGES: &[&str] = &["docs/threat-model.md", "docs/security-history.md"];
@@ -18,6 +18,25 @@ fn tests_that_documents_name_exist() {
             if !exists {
                 wrong.push(format!("{page}: there is no test {name}"));
             }
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn the_architecture_says_which_crates_each_crate_uses() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let mut wrong = Vec::new();
+    for (name, allowed) in MAY_USE.iter().filter(|(name, _)| *name != "fuzz-targets") {
+        let named = format!("`{name}`");
+        let mut rows = page.lines().filter(|line| line.starts_with("| `"));
+        let Some(row) = rows.find(|line| line.split('|').nth(1).is_some_and(|first| first.contains(&named))) else {
+            wrong.push(format!("ARCHITECTURE.md has no row for crates/{name}"));
+            continue;
+        };
+        let uses: Vec<&str> = row.split('|').nth(3).unwrap_or_default().split(',').map(str::trim).collect();
+        for missing in allowed.iter().filter(|used| !uses.contains(*used)) {
+            wrong.push(format!("ARCHITECTURE.md does not say that crates/{name} uses crates/{missing}"));
         }
     }
     none(wrong);

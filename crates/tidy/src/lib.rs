@@ -7,6 +7,7 @@
 mod dependencies;
 mod documents;
 mod paths;
+mod spawns;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,24 +15,52 @@ use std::path::{Path, PathBuf};
 /// Which of our crates each crate may use. Crates meet only in the binary.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["version"]),
-    ("apiserver", &["api", "identity", "listen", "relay", "rules", "store", "version"]),
+    (
+        "apiserver",
+        &[
+            "api",
+            "files",
+            "identity",
+            "listen",
+            "metrics",
+            "relay",
+            "rules",
+            "store",
+            "supervisor",
+            "tunnel",
+            "ui",
+            "version",
+            "why",
+        ],
+    ),
     ("bench", &[]),
-    ("client", &[]),
-    ("controllers", &["client", "identity"]),
+    ("client", &["identity", "metrics", "supervisor"]),
+    ("component-flags", &[]),
+    ("controllers", &["client", "identity", "supervisor"]),
     ("cri", &[]),
+    ("csi", &[]),
+    ("csi-controller", &["client", "csi", "supervisor"]),
     ("descriptions", &[]),
-    ("dns", &["client"]),
+    ("dns", &["client", "supervisor"]),
+    ("files", &[]),
+    ("fuzz-targets", &["api", "apiserver", "controllers", "dns", "identity", "ingress", "kubelet", "network", "store"]),
     ("identity", &[]),
-    ("ingress", &["client", "relay"]),
+    ("ingress", &["client", "relay", "supervisor"]),
     ("journey", &[]),
-    ("kubelet", &["client", "cri", "identity", "listen", "relay", "version"]),
-    ("listen", &[]),
-    ("network", &["client"]),
+    ("kubelet", &["client", "cri", "csi", "files", "identity", "listen", "relay", "supervisor", "version"]),
+    ("listen", &["supervisor"]),
+    ("local-storage", &["csi"]),
+    ("metrics", &[]),
+    ("network", &["client", "supervisor"]),
+    ("registry", &[]),
     ("relay", &[]),
     ("rules", &["api"]),
-    ("scheduler", &["client"]),
-    ("store", &[]),
+    ("scheduler", &["client", "metrics", "supervisor"]),
+    ("store", &["supervisor"]),
+    ("supervisor", &[]),
+    ("tunnel", &["relay", "supervisor"]),
     ("tidy", &[]),
+    ("ui", &[]),
     ("version", &[]),
     ("why", &["api", "rules"]),
 ];
