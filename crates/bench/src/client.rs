@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// How to reach and authenticate to a server.
+#[derive(Clone)]
 pub struct Endpoint {
     /// Its address and port.
     pub address: SocketAddr,
@@ -34,6 +35,13 @@ pub struct Client {
     sender: http2::SendRequest<Full<Bytes>>,
     base: Arc<str>,
     bearer: Arc<str>,
+}
+
+impl Endpoint {
+    /// The same server for another user.
+    pub fn with_token(&self, token: &'static str) -> Endpoint {
+        Endpoint { token, ..self.clone() }
+    }
 }
 
 impl Client {
@@ -60,6 +68,11 @@ impl Client {
         })
     }
 
+    /// A client of another user on the same connection.
+    pub fn with_token(&self, token: &str) -> Client {
+        Client { bearer: format!("Bearer {token}").into(), ..self.clone() }
+    }
+
     /// Creates an object.
     pub async fn create(&self, path: &str, body: Bytes) -> anyhow::Result<()> {
         self.request(Method::POST, path, body).await?.into_body().collect().await?;
@@ -76,15 +89,33 @@ impl Client {
         Ok(self.request(Method::GET, path, Bytes::new()).await?.into_body())
     }
 
-    async fn request(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
-        let request = Request::builder()
+    /// Replaces an object and reads the response.
+    pub async fn replace(&self, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        Ok(self.request(Method::PUT, path, body).await?.into_body().collect().await?.to_bytes())
+    }
+
+    /// Sends a request and returns the response, whatever its status.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+        body: Bytes,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
-            .header("authorization", &*self.bearer)
-            .header("accept", "application/json")
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
-        let response = self.sender.clone().send_request(request).await.with_context(|| path.to_owned())?;
+            .header("authorization", &*self.bearer);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body))?;
+        self.sender.clone().send_request(request).await.with_context(|| path.to_owned())
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+        let headers = [("accept", "application/json"), ("content-type", "application/json")];
+        let response = self.send(method, path, &headers, body).await?;
         if !response.status().is_success() {
             let status = response.status();
             let body = response.into_body().collect().await?.to_bytes();

@@ -2,16 +2,22 @@
 //!
 //! In: a release build of `knarr`. Out: the throughput of creates, lists, reads and watches, the memory, and the duration of
 //! a cold start. Server and client share the host, so the figures are those of both together. Run by `make bench`.
+//!
+//! `knarr-bench flood` measures what others notice while one user lists as much as it can; `knarr-bench scale` measures a
+//! control plane with many nodes.
 
 mod client;
+mod flood;
+mod latencies;
 mod load;
 mod manifests;
+mod scale;
 mod server;
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use client::Client;
 use server::Server;
@@ -21,6 +27,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The binary to measure; by default the one beside this program.
     #[arg(long)]
     knarr: Option<PathBuf>,
@@ -41,13 +49,28 @@ struct Arguments {
     events: usize,
 }
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
+#[derive(Subcommand)]
+enum Command {
+    /// Measures node heartbeats and an administrator's reads while an ordinary user floods the server with lists.
+    Flood(flood::Arguments),
+    /// Measures a control plane with hollow nodes: they register, renew leases and report their pods as running.
+    Scale(scale::Arguments),
+}
+
+fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let knarr = match arguments.knarr.clone() {
         Some(path) => path,
         None => std::env::current_exe()?.with_file_name("knarr"),
     };
+    match &arguments.command {
+        Some(Command::Flood(flood)) => flood::run(&knarr, flood),
+        Some(Command::Scale(scale)) => tokio::runtime::Runtime::new()?.block_on(scale::run(&knarr, scale)),
+        None => tokio::runtime::Runtime::new()?.block_on(run(knarr, arguments)),
+    }
+}
+
+async fn run(knarr: PathBuf, arguments: Arguments) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let server = Server::start(&knarr, directory.path()).await.context("the server does not start")?;
     let measured = measure(&server, &arguments).await;

@@ -9,9 +9,10 @@ use anyhow::{Context as _, bail};
 use tokio::process::{Child, Command};
 
 use crate::client::{Client, Endpoint};
+use crate::flood;
 
-const TOKEN: &str = "bench";
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+pub const TOKEN: &str = "bench";
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running `knarr apiserver`.
 pub struct Server {
@@ -23,20 +24,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with its data in `directory`, and waits until it is ready.
+    /// Starts an API server with its data in `directory`, and waits until it is ready.
     pub async fn start(knarr: &Path, directory: &Path) -> anyhow::Result<Server> {
+        Server::start_as(knarr, directory, &["apiserver"], &flood::token_lines()).await
+    }
+
+    /// Starts `knarr` with a command that serves the API; `tokens` are the users beside the administrator.
+    pub async fn start_as(knarr: &Path, directory: &Path, command: &[&str], tokens: &str) -> anyhow::Result<Server> {
         // The port was free a moment ago; if another process uses it now, the start fails.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let tokens = directory.join("tokens.csv");
-        std::fs::write(&tokens, format!("{TOKEN},bench,1,system:masters\n"))?;
+        let token_file = directory.join("tokens.csv");
+        std::fs::write(&token_file, format!("{TOKEN},bench,1,system:masters\n{tokens}"))?;
         let data = directory.join("data");
         let started = Instant::now();
         let process = Command::new(knarr)
-            .args(["apiserver", "--listen", &address.to_string()])
+            .args(command)
+            .args(["--listen", &address.to_string()])
             .arg("--data-dir")
             .arg(&data)
             .arg("--token-file")
-            .arg(&tokens)
+            .arg(&token_file)
             .env("KNARR_LOG", "warn")
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -65,12 +72,12 @@ impl Server {
 
     /// Its resident memory in bytes.
     pub fn memory(&self) -> anyhow::Result<u64> {
-        let id = self.process.id().context("the server has exited")?;
-        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in the process status")?;
-        let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kilobytes * 1024)
+        memory_of(self.id()?)
+    }
+
+    /// The ID of its process.
+    pub fn id(&self) -> anyhow::Result<u32> {
+        self.process.id().context("the server has exited")
     }
 
     /// Stops the server.
@@ -82,4 +89,12 @@ impl Server {
         self.process.wait().await?;
         Ok(())
     }
+}
+
+/// The resident memory of a process in bytes.
+pub fn memory_of(process: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in the process status")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kilobytes * 1024)
 }
