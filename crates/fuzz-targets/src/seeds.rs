@@ -1,60 +1,65 @@
-//! Writes seed inputs of every target below the directory `KNARR_FUZZ_CORPUS`. They are encoded by the code that is
-//! to decode them, so that a fuzzer starts beyond the first checks.
-//!
-//! It is a target itself, since only targets are linked with the runtime of the instrumented code: `seeds -runs=0`.
+//! The first inputs of every target, encoded by the code that is to decode them: a fuzzer starts beyond the first checks.
 
-#![no_main]
+use std::path::Path;
 
-use std::path::{Path, PathBuf};
-
-use jiff::Timestamp;
 use knarr_api::protobuf;
-use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenRequest};
-use knarr_fuzz::{KINDS, pod};
 use knarr_store::{Embedded, Options, Store};
 use serde_json::{Value, json};
 
-libfuzzer_sys::fuzz_target!(init: write_all(), |_input: &[u8]| {});
+use crate::{KINDS, pod};
 
-fn write_all() {
-    let folder = PathBuf::from(std::env::var("KNARR_FUZZ_CORPUS").unwrap_or_else(|_| "corpus".to_owned()));
-    let write = |target: &str, seeds: Vec<Vec<u8>>| {
-        let folder = folder.join(target);
-        std::fs::create_dir_all(&folder).expect("a folder for the seeds");
-        for (index, seed) in seeds.into_iter().enumerate() {
-            std::fs::write(folder.join(format!("seed-{index}")), seed).expect("a seed");
-        }
-    };
+/// Inputs by target.
+pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let mut all = Vec::new();
+    let mut add = |target: &'static str, seeds: Vec<Vec<u8>>| all.push((target, seeds));
     let chosen = |texts: Vec<String>| -> Vec<Vec<u8>> {
         (0..KINDS.len() as u8)
             .flat_map(|kind| texts.iter().map(move |text| [&[kind], text.as_bytes()].concat()))
             .collect()
     };
     let objects: Vec<String> = objects().iter().map(Value::to_string).collect();
-    write("json", chosen(objects.clone()));
-    write("yaml", chosen(YAML.iter().map(|text| (*text).to_owned()).chain(objects).collect()));
-    write("protobuf", self::objects().iter().filter_map(|object| protobuf::encode(object).ok()).collect());
-    write("json_patch", texts(&JSON_PATCHES));
-    write("merge_patch", texts(&MERGE_PATCHES));
-    write("strategic_patch", texts(&STRATEGIC_PATCHES));
-    write("apply_patch", texts(&APPLY));
-    write("cel", texts(&EXPRESSIONS));
-    write("label_selector", texts(&LABELS));
-    write("field_selector", texts(&["metadata.name=a", "status.phase!=Running,spec.nodeName==n", "a\\,b=c\\=d"]));
-    write("quantity", texts(&QUANTITIES));
-    write("token_file", texts(&["token,user,uid,\"a,b\"\nother,admin,1", "t,u,i", "\"a\"\"b\",c,d"]));
-    write("service_account_token", tokens());
+    add("json", chosen(objects.clone()));
+    add("yaml", chosen(YAML.iter().map(|text| (*text).to_owned()).chain(objects).collect()));
+    add("protobuf", self::objects().iter().filter_map(|object| protobuf::encode(object).ok()).collect());
+    add("json_patch", texts(&JSON_PATCHES));
+    add("merge_patch", texts(&MERGE_PATCHES));
+    add("strategic_patch", texts(&STRATEGIC_PATCHES));
+    add("apply_patch", texts(&APPLY));
+    add("cel", texts(&EXPRESSIONS));
+    add("label_selector", texts(&LABELS));
+    add("field_selector", texts(&["metadata.name=a", "status.phase!=Running,spec.nodeName==n", "a\\,b=c\\=d"]));
+    add("quantity", texts(&QUANTITIES));
+    add("token_file", texts(&["token,user,uid,\"a,b\"\nother,admin,1", "t,u,i", "\"a\"\"b\",c,d"]));
+    #[cfg(feature = "server")]
+    add("service_account_token", tokens());
     let (logs, images) = stored();
-    write("store_records", logs.iter().filter(|log| log.len() > 24).map(|log| log[24..].to_vec()).collect());
-    write("store_log", logs);
-    write("store_image", images);
-    write("cni", texts(&CNI));
-    write("dns", vec![QUESTION.to_vec(), ANSWER.to_vec()]);
-    write("manifest", texts(&YAML));
-    write("proxied_page", texts(&PAGES));
-    write("ingress_request", texts(&REQUESTS));
-    write("ingress_answer", texts(&ANSWERS));
-    write("ingress_chunks", texts(&CHUNKS));
+    add("store_records", logs.iter().filter(|log| log.len() > 24).map(|log| log[24..].to_vec()).collect());
+    add("store_log", logs);
+    add("store_image", images);
+    add("cni", texts(&CNI));
+    add("dns", vec![QUESTION.to_vec(), ANSWER.to_vec()]);
+    add("manifest", texts(&YAML));
+    add("proxied_page", texts(&PAGES));
+    add("ingress_request", texts(&REQUESTS));
+    add("ingress_answer", texts(&ANSWERS));
+    add("ingress_chunks", texts(&CHUNKS));
+    let (certificates, requests) = certificates();
+    add("certificate", certificates);
+    add("certificate_request", requests);
+    add("container_log", texts(&LOGS));
+    all
+}
+
+/// A client certificate and a certificate request, with alternative names.
+fn certificates() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let mut parameters =
+        rcgen::CertificateParams::new(vec!["node.example".to_owned(), "10.0.0.1".to_owned()]).expect("names");
+    parameters.distinguished_name.push(rcgen::DnType::CommonName, "system:node:a");
+    parameters.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let request = parameters.serialize_request(&key).expect("a request");
+    let certificate = parameters.self_signed(&key).expect("a certificate");
+    (vec![certificate.der().to_vec()], vec![request.der().to_vec()])
 }
 
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
@@ -81,10 +86,12 @@ fn objects() -> Vec<Value> {
     ]
 }
 
+#[cfg(feature = "server")]
 fn tokens() -> Vec<Vec<u8>> {
+    use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenRequest, TokenSettings};
     let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
     let issuer = "https://kubernetes.default.svc";
-    let signer = ServiceAccountTokens::new(&key, issuer, vec![issuer.to_owned()]).expect("a signer");
+    let signer = ServiceAccountTokens::new(&key, &[], TokenSettings::of_issuer(issuer)).expect("a signer");
     let account = json!({"metadata": {"name": "default", "namespace": "default", "uid": "1"}});
     let request = TokenRequest {
         namespace: "default",
@@ -93,7 +100,7 @@ fn tokens() -> Vec<Vec<u8>> {
         seconds: 3600,
         bound: None,
     };
-    let (token, _) = signer.issue(&request, Timestamp::now()).expect("a token");
+    let (token, _) = signer.issue(&request, jiff::Timestamp::now()).expect("a token");
     vec![token.into_bytes(), b"a.b.c".to_vec(), b"eyJhbGciOiJub25lIn0.e30.".to_vec()]
 }
 
@@ -190,3 +197,9 @@ const QUESTION: &[u8] =
 
 const ANSWER: &[u8] = b"\x12\x34\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x1e\
     \x00\x04\x0a\x00\x00\x01";
+
+const LOGS: [&str; 3] = [
+    "2026-01-01T00:00:00.000000001Z stdout F hello\n2026-01-01T00:00:01Z stderr P par\n2026-01-01T00:00:01Z stderr F tial\n",
+    "2026-01-01T00:00:00Z stdout F \n\n2026-01-01T00:00:00Z stdout\nno log at all",
+    "2026-01-01T00:00:00Z stdout P a\n2026-01-01T00:00:00Z stdout P b\n",
+];

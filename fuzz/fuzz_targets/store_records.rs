@@ -1,4 +1,0 @@
-//! The store's records on disk.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| knarr_store::fuzzing::records(input));
