@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
 
+/// How often the host's address is compared.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// The address of a host without a network. Endpoints cannot have loopback addresses, so it uses the one that is reserved
 /// for hosts without an IPv4 address (RFC 7600).
 pub const FALLBACK_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
@@ -12,6 +15,36 @@ pub const FALLBACK_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 pub fn own_address() -> IpAddr {
     let routed = default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default());
     best(&interface_addresses(), routed.as_deref())
+}
+
+/// Restarts this process when the host has another address than `own`: everything else has been told the old one. Pods keep
+/// running.
+pub async fn restart_when_moved(own: IpAddr) {
+    let mut candidate = None;
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let moved = moved_from(own);
+        // Twice the same: interfaces get their addresses one by one.
+        if moved.is_some() && moved == candidate {
+            tracing::warn!(from = %own, to = ?moved, "this host has another address now; restarting with it");
+            crate::restart::request();
+            // This process ends.
+            return std::future::pending().await;
+        }
+        candidate = moved;
+    }
+}
+
+/// The host's present address, if it does not have this one any more.
+pub fn moved_from(own: IpAddr) -> Option<IpAddr> {
+    successor(own, &interface_addresses(), own_address())
+}
+
+fn successor(own: IpAddr, all: &[(String, IpAddr)], best: IpAddr) -> Option<IpAddr> {
+    let has_own = all.iter().any(|(_, address)| *address == own);
+    // A host without a network comes back with one.
+    let is_usable = !best.is_loopback() && best != FALLBACK_ADDRESS;
+    (!has_own && !own.is_loopback() && is_usable).then_some(best)
 }
 
 /// Ensures that there is an address by which pods on this host can reach it.
@@ -93,6 +126,22 @@ mod tests {
             (with(&[("eth0", "2001:db8::7")]), Some("eth0"), "2001:db8::7"),
         ] {
             assert_eq!(best(&rows, routed).to_string(), expected, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_gone_is_replaced() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let all = vec![("eth0".to_owned(), at("192.0.2.7")), ("eth1".to_owned(), at("192.0.2.8"))];
+        for (own, all, best, expected) in [
+            ("192.0.2.7", all.clone(), "192.0.2.7", None),
+            ("192.0.2.8", all.clone(), "192.0.2.7", None),
+            ("192.0.2.9", all.clone(), "192.0.2.7", Some(at("192.0.2.7"))),
+            ("192.0.2.9", vec![], "127.0.0.1", None),
+            ("192.0.2.9", vec![], "192.0.0.8", None),
+            ("127.0.0.1", all, "192.0.2.7", None),
+        ] {
+            assert_eq!(successor(at(own), &all, at(best)), expected, "{own}");
         }
     }
 

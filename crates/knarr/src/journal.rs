@@ -12,7 +12,8 @@ use knarr_apiserver::endpoint::page::{Page, Pages};
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_client::kube;
-use knarr_journey::{Journal, Step};
+use knarr_journey::{Detail, Journal, Step, build_timeline};
+use knarr_supervisor::Supervisor;
 
 /// The path at which the API server serves the journal.
 pub const PATH: &str = "/journey";
@@ -43,6 +44,7 @@ impl Page for JournalPage {
                 });
                 response(StatusCode::OK, Body::stream(lines.boxed()))
             }
+            Method::GET if query.has("object") => timeline(&self.0, query.text("object")),
             Method::GET => response(StatusCode::OK, Body::full(self.0.text())),
             Method::POST => match steps(body) {
                 Ok(steps) => {
@@ -56,6 +58,24 @@ impl Page for JournalPage {
             },
             _ => response(StatusCode::METHOD_NOT_ALLOWED, Body::Empty),
         }
+    }
+}
+
+/// The timeline of one object, as JSON.
+fn timeline(journal: &Journal, object: &str) -> Response<Body> {
+    let timeline = match steps(journal.text().as_bytes()) {
+        Ok(steps) => build_timeline(&steps, object, Detail::Changes),
+        Err(error) => {
+            return response(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                Body::full(format!("cannot read the journal: {error}\n")),
+            );
+        }
+    };
+    match timeline.map(|timeline| serde_json::to_vec(&timeline)) {
+        Some(Ok(json)) => response(StatusCode::OK, Body::full(json)),
+        Some(Err(error)) => response(StatusCode::INTERNAL_SERVER_ERROR, Body::full(format!("{error}\n"))),
+        None => response(StatusCode::NOT_FOUND, Body::full(format!("no step of {object} is known\n"))),
     }
 }
 
@@ -73,9 +93,15 @@ pub fn steps(lines: &[u8]) -> serde_json::Result<Vec<Step>> {
     lines.map(serde_json::from_slice).collect()
 }
 
+/// Uploads the steps of this process as a component.
+pub fn start_upload(supervisor: &Supervisor, client: &kube::Client) {
+    let client = client.clone();
+    supervisor.restart("journal-upload", move || upload(client.clone()));
+}
+
 /// Uploads the steps of this process to the API server. While it is unreachable, the newest steps are buffered; an API
 /// server without a journal, such as kube-apiserver, is not an error.
-pub async fn upload(client: kube::Client) {
+async fn upload(client: kube::Client) {
     /// Combines a burst into one request.
     const BATCH_DELAY: Duration = Duration::from_millis(200);
     const RETRY_INTERVAL: Duration = Duration::from_secs(5);

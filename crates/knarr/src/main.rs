@@ -2,20 +2,29 @@
 
 mod address;
 mod allocator;
+mod balancer;
 mod check;
 mod cluster;
 mod commands;
+mod component_server;
 mod configuration;
 mod data_directory_lock;
 mod error_message;
 mod footprint;
+mod helm;
 mod join;
 mod journal;
+mod local_cluster;
 mod manifests;
 mod otlp;
 mod ready;
 mod remove;
+mod restart;
+mod servers;
 mod service;
+mod support;
+mod upgrade;
+mod upstream;
 
 use std::process::ExitCode;
 
@@ -31,7 +40,11 @@ fn main() -> anyhow::Result<ExitCode> {
         eprintln!("knarr: cannot turn off core dumps: {error}");
         return Ok(ExitCode::FAILURE);
     }
-    match commands::run(std::env::args_os().collect()) {
+    let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(code) = upstream::run(&words) {
+        return Ok(code);
+    }
+    match commands::run(words) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             eprintln!("knarr: {}", error_message::error_message(&error));

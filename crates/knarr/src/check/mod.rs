@@ -3,6 +3,7 @@
 //! `quick` runs at every start; `all` is for `knarr check`, which also tests the kernel and measures the disk.
 
 mod disk;
+pub mod hardening;
 mod host;
 mod kernel;
 mod programs;

@@ -1,20 +1,24 @@
 //! `knarr agent`: runs a node of a cluster: kubelet, pod network, service proxy, DNS, ingress.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use knarr_client::kube::Client;
 use knarr_ingress::Listeners;
-use tokio::task::JoinSet;
+use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
 use super::network::{IngressArguments, NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use super::preflight;
+use super::storage::NodeStorage;
+use crate::address::{own_address, restart_when_moved};
+use crate::balancer::{Balancer, TunnelSettings};
 use crate::cluster::Cluster;
-use crate::join::{self, Identity, JoinToken, Pin, pem, until_reached};
+use crate::join::{self, Identity, JoinToken, Trust, until_reached};
 use crate::ready::{self, Display, Probe};
 use crate::{data_directory_lock, journal};
 
@@ -41,20 +45,25 @@ pub struct Arguments {
     pub ingress: IngressArguments,
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
+    arguments.node.resources.set_service_defaults(crate::service::is_own_process());
     data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
+    crate::upgrade::record(&arguments.data_dir);
     preflight::check(&arguments.node, &arguments.data_dir, Vec::new(), Vec::new())?;
     let started = Instant::now();
     // A node that has joined before listens at once, so that connections are not refused during a restart.
     let early = Cluster::load(&arguments.data_dir).and_then(|cluster| bind_ingress(&arguments, &cluster));
-    let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
+    let supervisor = Supervisor::new(&Registry::default());
+    let runtime = Runtime::start(&arguments.node, &arguments.data_dir, supervisor.registry());
     let joined = tokio::select! {
         joined = join(&arguments) => joined?,
         stopped = common::stopped() => return stopped,
     };
     let ingress = early.or_else(|| bind_ingress(&arguments, &joined.cluster));
-    serve(arguments, joined, ingress, runtime, started).await
+    let ended = serve(arguments, joined, ingress, runtime, started, &supervisor).await;
+    supervisor.shutdown().await;
+    ended
 }
 
 /// Pods run without ingress as well, so a port in use is no reason to stop.
@@ -71,6 +80,10 @@ fn bind_ingress(arguments: &Arguments, cluster: &Cluster) -> Option<Listeners> {
 
 /// A host that has joined the cluster.
 struct Joined {
+    /// How all components reach the servers.
+    balancer: Balancer,
+    /// The cluster's certificate authorities (DER).
+    authorities: Vec<Vec<u8>>,
     identity: Identity,
     /// Identity of the network components.
     network: Identity,
@@ -79,15 +92,20 @@ struct Joined {
 
 async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
     let name = arguments.node.name()?;
-    let authority = authority(arguments).await?;
+    let trust = trust(arguments);
+    let authorities = authorities(arguments, &trust).await?;
+    let authority_file = trust.file();
     let directory = arguments.data_dir.join("kubelet/pki");
     let token = &arguments.token.bootstrap;
-    let identity = until_reached(|| Identity::obtain(&arguments.server, &authority, token, &name, &directory)).await?;
+    let balancer = Balancer::start(&arguments.server, &authorities, &arguments.data_dir, &name).await?;
+    let server = balancer.url()?;
+    let identity =
+        until_reached(|| Identity::obtain(&server, &authorities, token, &name, &directory, &authority_file)).await?;
     let network = until_reached(|| identity.network()).await?;
     let client = identity.client();
     let cluster = cluster(&client, &arguments.data_dir).await?;
     tracing::info!(server = %arguments.server, node = name, "joined");
-    Ok(Joined { identity, network, cluster })
+    Ok(Joined { balancer, authorities, identity, network, cluster })
 }
 
 /// The cluster-wide settings, from the server; a node that has joined before can start without it.
@@ -112,8 +130,10 @@ async fn serve(
     ingress: Option<Listeners>,
     runtime: Runtime,
     started: Instant,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<()> {
-    let Joined { identity, network: network_identity, cluster } = joined;
+    let Joined { balancer, authorities, identity, network: network_identity, cluster } = joined;
+    let balancer = Arc::new(balancer);
     arguments.node.cluster_dns = cluster.dns;
     arguments.node.cluster_domain = cluster.domain;
     let network = NetworkArguments {
@@ -124,22 +144,50 @@ async fn serve(
         ingress: arguments.ingress.clone(),
     };
     let (client, network_client) = (identity.client(), network_identity.client());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(identity.keep());
-    tasks.spawn(network_identity.keep());
-    tasks.spawn(journal::upload(client.clone()));
-    let parts = NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, ingress };
-    parts.start(network_client, client.clone(), &mut tasks)?;
-    tasks.spawn(report_when_ready(client.clone(), arguments.clone(), started));
+    let plugins = arguments.node.resources.plugin_root(&arguments.data_dir);
+    let (name, data) = (arguments.node.name()?, &*arguments.data_dir);
+    let storage = NodeStorage { arguments: &arguments.node.storage, node: &name, data, plugin_root: plugins };
+    storage.start_with_certificate(&identity, supervisor);
+    supervisor.restart("node-certificate", move || identity.clone().keep());
+    supervisor.restart("network-certificate", move || network_identity.clone().keep());
+    {
+        let settings = TunnelSettings {
+            client: client.clone(),
+            node: name.clone(),
+            certificates: arguments.data_dir.join("kubelet/pki"),
+            authorities,
+        };
+        let balancer = Arc::clone(&balancer);
+        supervisor.restart("tunnels", move || balancer.keep_tunnels(settings.clone()));
+    }
+    {
+        let client = network_client.clone();
+        supervisor.restart("server-list", move || balancer.learn(client.clone()));
+    }
+    {
+        let (client, name, pin) = (client.clone(), name.clone(), arguments.token.pin);
+        let trust = trust(&arguments);
+        supervisor.restart("trust", move || join::keep_trust(client.clone(), name.clone(), trust.clone(), Some(pin)));
+    }
+    if arguments.node.node_ip.is_none() {
+        let own = own_address();
+        supervisor.restart("address", move || restart_when_moved(own));
+    }
+    journal::start_upload(supervisor, &client);
+    let network = NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, ingress };
+    network.start(network_client, client.clone(), supervisor)?;
+    {
+        let (client, arguments) = (client.clone(), arguments.clone());
+        supervisor.complete("readiness-report", move || report_when_ready(client.clone(), arguments.clone(), started));
+    }
     let shutdown = async {
         if let Err(error) = common::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
-    let files = NodeFiles { client_ca: authority_file(&arguments), serving: None };
-    let ended = node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await;
-    tasks.shutdown().await;
-    ended
+    let files = NodeFiles { client_ca: Some(trust(&arguments).file()), serving: None };
+    let node = node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown);
+    common::supervised(supervisor, "kubelet", node).await
 }
 
 async fn report_when_ready(client: Client, arguments: Arguments, started: Instant) {
@@ -148,11 +196,7 @@ async fn report_when_ready(client: Client, arguments: Arguments, started: Instan
     let mut probes = vec![Probe::node(client, name)];
     probes
         .extend(arguments.node.cluster_dns.first().map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
-    ready::wait(probes, started, &mut display).await;
-}
-
-fn authority_file(arguments: &Arguments) -> PathBuf {
-    arguments.data_dir.join("pki/ca.crt")
+    ready::wait(&probes, started, &mut display).await;
 }
 
 fn check_server(server: &http::Uri) -> anyhow::Result<()> {
@@ -162,20 +206,17 @@ fn check_server(server: &http::Uri) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The certificate authority of the cluster (DER), from the file if it matches the pin, else from the server.
-async fn authority(arguments: &Arguments) -> anyhow::Result<Vec<u8>> {
+fn trust(arguments: &Arguments) -> Trust {
+    Trust::of(&arguments.data_dir, &arguments.node.resources.plugin_root(&arguments.data_dir))
+}
+
+/// The certificate authorities of the cluster (DER), from the file if it is of the token's cluster, else from the server.
+async fn authorities(arguments: &Arguments, trust: &Trust) -> anyhow::Result<Vec<Vec<u8>>> {
     let pin = arguments.token.pin;
-    let file = authority_file(arguments);
-    if let Ok(pem) = std::fs::read(&file)
-        && let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(&pem)
-        && Pin::of(&pem.contents).is_ok_and(|found| found == pin)
-    {
-        return Ok(pem.contents);
+    if let Some(known) = trust.load(pin) {
+        return Ok(known);
     }
     let authority = until_reached(|| join::fetch_authority(&arguments.server, pin)).await?;
-    let text = pem(&authority);
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(authority)
+    trust.save(&authority)?;
+    Ok(vec![authority])
 }

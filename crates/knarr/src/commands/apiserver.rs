@@ -11,10 +11,11 @@ use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::admit::EnabledPlugins;
-use knarr_apiserver::audit::{Audit, Log, LogSettings, Policy};
-use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
-use knarr_apiserver::encrypt::{Configuration, Encrypted};
+use knarr_apiserver::authenticate::TokenFile;
+use knarr_apiserver::encrypt::{self, Configuration, Encrypted, Encryption};
+use knarr_apiserver::fairness::FairnessSettings;
 use knarr_apiserver::outbound::Identity as ProxyIdentity;
+use knarr_apiserver::persist::foreign;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::startup::{self, ServerHandle, Settings};
@@ -22,15 +23,20 @@ use knarr_apiserver::state::ApiServer;
 use knarr_apiserver::subresource::connect::Trust;
 use knarr_apiserver::{background, listen};
 use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
+use knarr_supervisor::{Registry, Supervisor};
 use tokio::net::TcpListener;
 
+use super::access::{self, AccessArguments};
+use super::audit::{self, AuditArguments};
 use super::common;
+use super::snapshot_schedule::{self, SnapshotArguments};
 use crate::address::own_address;
 
-/// Issuer and audience of service account tokens.
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// How long a process whose component has failed waits for the others to stop.
+const FAILED_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// Short, because clocks are set.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Default network of Services.
 pub const SERVICES: &str = "10.96.0.0/12";
@@ -45,7 +51,7 @@ pub struct Arguments {
     #[arg(long, default_value = "0.0.0.0:6443")]
     pub listen: SocketAddr,
     /// Static token file in CSV format: token,user,uid,"group1,group2".
-    #[arg(long)]
+    #[arg(long, alias = "token-auth-file")]
     pub token_file: Option<PathBuf>,
     /// Networks of Services, at most one per address family.
     #[arg(long, value_delimiter = ',', default_value = SERVICES)]
@@ -56,6 +62,18 @@ pub struct Arguments {
     /// URLs of etcd servers, such as https://10.0.0.1:2379; by default an embedded store in the data directory.
     #[arg(long, value_delimiter = ',')]
     pub datastore: Vec<String>,
+    /// Size of all stored objects in bytes above which creations are refused; deletions always succeed. 0 means 8 GiB, or
+    /// half of the host's memory if that is less. etcd has its own quota.
+    #[arg(long, default_value_t = 0)]
+    pub quota_backend_bytes: u64,
+    /// Directory of the embedded store, if it is not in the data directory.
+    #[arg(long, hide = true, conflicts_with = "datastore")]
+    pub store_dir: Option<PathBuf>,
+    /// Do not wait for the disk: for tests whose data may be lost.
+    #[arg(long, hide = true)]
+    pub store_unsafe_no_fsync: bool,
+    #[command(flatten)]
+    pub snapshots: SnapshotArguments,
     /// CA certificates (PEM) for etcd's serving certificate.
     #[arg(long)]
     pub etcd_cafile: Option<PathBuf>,
@@ -68,21 +86,9 @@ pub struct Arguments {
     /// EncryptionConfiguration file for encryption at rest.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
-    /// Audit Policy file.
-    #[arg(long, requires = "audit_log_path")]
-    pub audit_policy_file: Option<PathBuf>,
-    /// Audit log file; `-` for standard output.
-    #[arg(long, requires = "audit_policy_file")]
-    pub audit_log_path: Option<PathBuf>,
-    /// Days to retain rotated audit logs; 0 for no limit.
-    #[arg(long, default_value_t = 0)]
-    pub audit_log_maxage: u64,
-    /// Number of rotated audit logs to retain; 0 for no limit.
-    #[arg(long, default_value_t = 0)]
-    pub audit_log_maxbackup: usize,
-    /// Size in megabytes at which an audit log is rotated.
-    #[arg(long, default_value_t = 100)]
-    pub audit_log_maxsize: u64,
+    /// Read the EncryptionConfiguration file again when it changes.
+    #[arg(long, requires = "encryption_provider_config")]
+    pub encryption_provider_config_automatic_reload: bool,
     /// Additional names or addresses of the serving certificate.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
@@ -92,12 +98,44 @@ pub struct Arguments {
     /// Do not verify kubelets' serving certificates, for example self-signed ones.
     #[arg(long, conflicts_with = "kubelet_certificate_authority")]
     pub kubelet_insecure_tls: bool,
-    /// Admission plugins to enable in addition to the default ones: DenyServiceExternalIPs.
+    /// Client certificate (PEM) for kubelets, in place of one by the cluster's own authority.
+    #[arg(long, requires = "kubelet_client_key")]
+    pub kubelet_client_certificate: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(long, requires = "kubelet_client_certificate")]
+    pub kubelet_client_key: Option<PathBuf>,
+    /// Client certificate (PEM) for aggregated API servers, in place of one by the front proxies' own authority.
+    #[arg(long, requires = "proxy_client_key_file")]
+    pub proxy_client_cert_file: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(long, requires = "proxy_client_cert_file")]
+    pub proxy_client_key_file: Option<PathBuf>,
+    /// Admission plugins to enable in addition to the default ones.
     #[arg(long, value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
+    /// Admission plugins to disable although they are enabled by default.
+    #[arg(long, value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
+    /// AdmissionConfiguration file with the configurations of admission plugins.
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
+    /// Queue and limit requests by FlowSchemas and priority levels.
+    #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub enable_priority_and_fairness: bool,
+    /// Maximum number of requests in flight that read; 0 for no limit. With priority and fairness, the sum of both limits is
+    /// divided among the priority levels.
+    #[arg(long, default_value_t = 400)]
+    pub max_requests_inflight: u32,
+    /// Maximum number of requests in flight that write; 0 for no limit.
+    #[arg(long, default_value_t = 200)]
+    pub max_mutating_requests_inflight: u32,
     /// Serve metrics.k8s.io from the nodes' metrics; always enabled in `knarr server`.
     #[arg(long)]
     pub resource_metrics: bool,
+    #[command(flatten)]
+    pub access: AccessArguments,
+    #[command(flatten)]
+    pub audit: AuditArguments,
 }
 
 /// A running API server.
@@ -106,18 +144,23 @@ pub struct Running {
     /// Where other hosts reach it.
     pub advertised: SocketAddr,
     pub pki: Arc<Pki>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    supervisor: Supervisor,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let running = start(&arguments).await?;
-    common::stopped().await?;
+    let components = Registry::default();
+    let running = start(&arguments, None, &components).await?;
+    let ended = common::stopped_or_failed(&components).await;
     running.stop().await;
-    Ok(())
+    ended
 }
 
-/// Starts serving, and creates the initial objects of a cluster.
-pub async fn start(arguments: &Arguments) -> anyhow::Result<Running> {
+/// Starts serving, and creates the initial objects of a cluster. The store is that of the arguments, unless one is given.
+pub async fn start(
+    arguments: &Arguments,
+    store: Option<Arc<dyn Store>>,
+    components: &Registry,
+) -> anyhow::Result<Running> {
     let started_at = std::time::Instant::now();
     std::fs::create_dir_all(&arguments.data_dir)
         .with_context(|| format!("cannot create {}", arguments.data_dir.display()))?;
@@ -125,53 +168,129 @@ pub async fn start(arguments: &Arguments) -> anyhow::Result<Running> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let address = listener.local_addr()?;
     let advertised = arguments.advertise_address.unwrap_or_else(|| advertised(address.ip()));
-    let store = encrypted(arguments, open_store(arguments).await?)?;
-    let pki = Arc::new(Pki::open(&arguments.data_dir.join("pki"), identity(arguments, advertised), Timestamp::now())?);
-    let tokens = ServiceAccountTokens::new(&pki.service_account_key, ISSUER, vec![ISSUER.to_owned()])?;
+    let store = match store {
+        Some(store) => store,
+        None => open_store(arguments).await?,
+    };
+    let (store, encryption) = encrypted(arguments, store)?;
+    // The nodes and pods of `knarr server` trust the cluster's own authority.
+    let tls = access::tls_settings(&arguments.access, arguments.resource_metrics);
+    let directory = arguments.data_dir.join("pki");
+    let pki = Arc::new(Pki::open_with(&directory, identity(arguments, advertised), tls, Timestamp::now())?);
+    let (client_authority, front_proxy_authority) = access::authorities(&arguments.access, &pki)?;
+    let (mut access_settings, followed) = access::settings(&arguments.access)?;
+    access_settings.encryption = encryption.as_ref().map(|(encryption, _)| encryption.clone());
     let started = startup::start(Settings {
         store,
         token_file: token_file(arguments)?,
-        service_accounts: Arc::new(tokens),
-        client_authority: pki.authority.certificate.clone(),
-        front_proxy_authority: pki.front_proxy_authority.certificate.clone(),
+        service_accounts: Arc::new(access::service_accounts(&arguments.access, &pki)?),
+        client_authority,
+        front_proxy_authority,
         descriptions: super::common::descriptions(),
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
         provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
-        pages: crate::journal::pages(),
-        admission_plugins: EnabledPlugins::parse(&arguments.enable_admission_plugins)?,
+        pages: crate::journal::pages().into_iter().chain(crate::servers::pages()).collect(),
+        components: components.clone(),
+        admission_plugins: EnabledPlugins::new(
+            &arguments.enable_admission_plugins,
+            &arguments.disable_admission_plugins,
+            arguments.admission_control_config_file.as_deref(),
+        )?,
+        access: access_settings,
     });
     let server = started.server.clone();
-    record_requests(arguments, &server)?;
-    let trust = kubelet_trust(arguments, &pki)?;
-    call_kubelets(&pki, &server, &trust, Timestamp::now())?;
+    server.fairness.configure(fairness(arguments)?, &*server.objects);
+    let audit_senders = audit::start(&arguments.audit, &server)?;
+    let clients = ClientCertificates {
+        trust: kubelet_trust(arguments, &pki)?,
+        kubelets: arguments.kubelet_client_certificate.clone().zip(arguments.kubelet_client_key.clone()),
+        aggregated: arguments.proxy_client_cert_file.clone().zip(arguments.proxy_client_key_file.clone()),
+    };
+    call_kubelets(&pki, &server, &clients, Timestamp::now())?;
     let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
-    let mut tasks = vec![tokio::spawn(serving)];
-    tasks.extend(background::run(&server));
-    tasks.push(tokio::spawn(renew(pki.clone(), server.clone(), trust)));
+    let supervisor = Supervisor::new(&server.telemetry.components);
+    supervisor.essential("store", watch_store(server.clone()));
+    supervisor.essential("api-server", serving);
+    background::run(&server, &supervisor);
+    snapshot_schedule::start(&arguments.snapshots, &arguments.data_dir, &server, &supervisor)?;
+    access::follow(&arguments.access, followed, &server, &pki, &supervisor);
+    for sender in audit_senders {
+        supervisor.essential("audit", sender.run(server.stopping.clone()));
+    }
+    if let (Some((encryption, text)), Some(path), true) = (
+        encryption,
+        arguments.encryption_provider_config.clone(),
+        arguments.encryption_provider_config_automatic_reload,
+    ) {
+        let stopping = server.stopping.clone();
+        supervisor.restart("encryption-config", move || {
+            encrypt::follow_configuration(encryption.clone(), path.clone(), text.clone(), stopping.clone())
+        });
+    }
+    {
+        let (pki, server) = (pki.clone(), server.clone());
+        supervisor.restart("certificate-renewal", move || renew(pki.clone(), server.clone(), clients.clone()));
+    }
     let reached = SocketAddr::new(advertised, address.port());
     startup::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
-    tasks.push(tokio::spawn(startup::maintain(server.clone(), arguments.service_cluster_ip_range.clone(), reached)));
+    {
+        let (server, ranges) = (server.clone(), arguments.service_cluster_ip_range.clone());
+        supervisor.restart("kubernetes-service", move || startup::maintain(server.clone(), ranges.clone(), reached));
+    }
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?started_at.elapsed(), "the API server is ready");
-    Ok(Running { started, advertised: reached, pki, tasks })
+    Ok(Running { started, advertised: reached, pki, supervisor })
+}
+
+fn fairness(arguments: &Arguments) -> anyhow::Result<FairnessSettings> {
+    let (max_reads, max_writes) = (arguments.max_requests_inflight, arguments.max_mutating_requests_inflight);
+    let enabled = arguments.enable_priority_and_fairness;
+    if enabled && max_reads.saturating_add(max_writes) == 0 {
+        anyhow::bail!("--max-requests-inflight and --max-mutating-requests-inflight: their sum must be positive");
+    }
+    Ok(FairnessSettings { enabled, max_reads, max_writes })
 }
 
 impl Running {
     /// Closes watches, waits for requests, and closes the store.
     pub async fn stop(self) {
+        self.supervisor.expect_stop();
         self.started.stop.send_replace(true);
-        for task in self.tasks {
-            if let Err(error) = task.await {
-                tracing::warn!(%error, "a task failed while stopping");
-            }
-        }
+        let has_failed = self.supervisor.registry().failure().is_some();
+        // What failed may never return.
+        let timeout = if has_failed { FAILED_STOP_TIMEOUT } else { Duration::MAX };
+        let _ = tokio::time::timeout(timeout, self.supervisor.finish()).await;
     }
 }
 
+/// Ends with an error when the store has failed for good.
+async fn watch_store(server: Arc<ApiServer>) -> Result<(), String> {
+    let mut stopping = server.stopping.clone();
+    tokio::select! {
+        reason = server.store.failed() => Err(reason),
+        _ = stopping.wait_for(|stopping| *stopping) => Ok(()),
+    }
+}
+
+/// How this server shows itself to kubelets and aggregated API servers: with files, or with certificates of its own.
+#[derive(Clone)]
+struct ClientCertificates {
+    trust: Trust,
+    kubelets: Option<(PathBuf, PathBuf)>,
+    aggregated: Option<(PathBuf, PathBuf)>,
+}
+
+/// The certificate and key of a pair of files.
+fn read_pair((certificate, key): &(PathBuf, PathBuf)) -> anyhow::Result<(String, String)> {
+    let read =
+        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    Ok((read(certificate)?, read(key)?))
+}
+
 /// Renews certificates long before they expire, without a restart.
-async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, trust: Trust) {
+async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, clients: ClientCertificates) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -180,7 +299,7 @@ async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, trust: Trust) {
         }
         let now = Timestamp::now();
         let renewed = pki.renew(now).map_err(anyhow::Error::from);
-        let renewed = renewed.and_then(|()| call_kubelets(&pki, &server, &trust, now));
+        let renewed = renewed.and_then(|()| call_kubelets(&pki, &server, &clients, now));
         if let Err(error) = renewed {
             tracing::error!(%error, "cannot renew certificates");
         }
@@ -188,11 +307,17 @@ async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, trust: Trust) {
 }
 
 /// Sets the current client certificates for kubelets and aggregated APIs.
-fn call_kubelets(pki: &Pki, server: &ApiServer, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
-    let proxy = pki.front_proxy_client(now)?;
-    server.discovery.aggregation.set_identity(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
-    let own = pki.kubelet_client(now)?;
-    Ok(server.kubelets.set_credentials(&own.certificate, &own.key, trust)?)
+fn call_kubelets(pki: &Pki, server: &ApiServer, clients: &ClientCertificates, now: Timestamp) -> anyhow::Result<()> {
+    let proxy = match &clients.aggregated {
+        Some(files) => read_pair(files)?,
+        None => pki.front_proxy_client(now).map(|own| (own.certificate, own.key))?,
+    };
+    server.discovery.aggregation.set_identity(ProxyIdentity { certificate: proxy.0, key: proxy.1 });
+    let (certificate, key) = match &clients.kubelets {
+        Some(files) => read_pair(files)?,
+        None => pki.kubelet_client(now).map(|own| (own.certificate, own.key))?,
+    };
+    Ok(server.kubelets.set_credentials(&certificate, &key, &clients.trust)?)
 }
 
 fn kubelet_trust(arguments: &Arguments, pki: &Pki) -> anyhow::Result<Trust> {
@@ -208,47 +333,61 @@ fn kubelet_trust(arguments: &Arguments, pki: &Pki) -> anyhow::Result<Trust> {
     Ok(Trust::Authorities(authorities))
 }
 
-async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     if !arguments.datastore.is_empty() {
-        let store = Etcd::connect(&arguments.datastore, etcd_tls(arguments)?, EtcdOptions::default())
+        let options = EtcdOptions { decode: Some(foreign::decoder()), ..EtcdOptions::default() };
+        let store = Etcd::connect(&arguments.datastore, etcd_tls(arguments)?, options)
             .await
             .with_context(|| format!("cannot reach the store at {}", arguments.datastore.join(", ")))?;
         return Ok(Arc::new(store));
     }
-    let directory = arguments.data_dir.join("store");
-    let store = Embedded::open(&directory, knarr_store::Options::default()).with_context(|| {
+    let directory = arguments.store_dir.clone().unwrap_or_else(|| arguments.data_dir.join("store"));
+    let mut options = knarr_store::Options {
+        quota_bytes: quota(arguments.quota_backend_bytes, memory()),
+        reserve_bytes: DISK_RESERVE,
+        ..knarr_store::Options::default()
+    };
+    if arguments.store_unsafe_no_fsync {
+        // Data that may be lost needs no space set aside either.
+        options.reserve_bytes = 0;
+        options.disk = Arc::new(knarr_store::UnsyncedDisk::default());
+    }
+    let store = Embedded::open(&directory, options).with_context(|| {
         format!(
-            "cannot open the store in {0}: if it is damaged, move {0} away and bring back a snapshot with \
-                 `knarr snapshot restore`",
+            "cannot open the store in {0}: `knarr store check` says whether it is damaged; then repair it with \
+                 `knarr store repair`, or move {0} away and bring back a snapshot with `knarr snapshot restore`",
             directory.display()
         )
     })?;
     Ok(Arc::new(store))
 }
 
-/// Enables the audit log, if configured.
-fn record_requests(arguments: &Arguments, server: &ApiServer) -> anyhow::Result<()> {
-    let (Some(file), Some(path)) = (&arguments.audit_policy_file, &arguments.audit_log_path) else { return Ok(()) };
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let policy = Policy::parse(&text).with_context(|| format!("cannot use {}", file.display()))?;
-    let settings = LogSettings {
-        path: path.clone(),
-        days: arguments.audit_log_maxage,
-        files: arguments.audit_log_maxbackup,
-        megabytes: arguments.audit_log_maxsize,
-    };
-    let log = Log::open(settings).with_context(|| format!("cannot open {}", path.display()))?;
-    // The server was just created: nothing was set before.
-    let _ = server.telemetry.audit.set(Audit::new(policy, log));
-    Ok(())
+/// The default quota of the store, and the disk space that it keeps for deletions on a full disk.
+const DEFAULT_QUOTA: u64 = 8 << 30;
+const DISK_RESERVE: u64 = 64 << 20;
+
+/// The quota of the store on a host with this much memory: all data is in memory.
+fn quota(given: u64, memory: Option<u64>) -> u64 {
+    if given > 0 { given } else { memory.map_or(DEFAULT_QUOTA, |memory| DEFAULT_QUOTA.min(memory / 2)) }
+}
+
+/// The host's memory in bytes.
+fn memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
 /// Wraps the store with encryption at rest, if configured.
-fn encrypted(arguments: &Arguments, store: Arc<dyn Store>) -> anyhow::Result<Arc<dyn Store>> {
-    let Some(path) = &arguments.encryption_provider_config else { return Ok(store) };
+fn encrypted(
+    arguments: &Arguments,
+    store: Arc<dyn Store>,
+) -> anyhow::Result<(Arc<dyn Store>, Option<(Encryption, String)>)> {
+    let Some(path) = &arguments.encryption_provider_config else { return Ok((store, None)) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let configuration = Configuration::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
-    Ok(Arc::new(Encrypted::new(store, configuration)))
+    let encryption = Encryption::new(configuration);
+    Ok((Arc::new(Encrypted::new(store, encryption.clone())), Some((encryption, text))))
 }
 
 fn etcd_tls(arguments: &Arguments) -> anyhow::Result<Option<Tls>> {
@@ -306,8 +445,8 @@ fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&new)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| std::fs::rename(&new, path));
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| knarr_files::rename_durably(&new, path));
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -319,6 +458,20 @@ mod tests {
     struct Line {
         #[command(flatten)]
         arguments: super::Arguments,
+    }
+
+    #[test]
+    fn the_quota_fits_into_memory() {
+        for (given, memory, quota) in [
+            (0, None, 8 << 30),
+            (0, Some(64 << 30), 8 << 30),
+            (0, Some(4 << 30), 2 << 30),
+            (5000, Some(4 << 30), 5000),
+            (100 << 30, Some(4 << 30), 100 << 30),
+        ] {
+            assert_eq!(super::quota(given, memory), quota);
+        }
+        assert!(super::memory().is_some_and(|bytes| bytes > 64 << 20));
     }
 
     #[test]

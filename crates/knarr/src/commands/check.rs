@@ -1,4 +1,4 @@
-//! `knarr check`: checks the requirements of this host.
+//! `knarr check`: checks the requirements of this host, or its hardening.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use clap::Args;
 use knarr_network::cidr::Cidr;
 
 use super::{apiserver, common, network};
-use crate::check::{self, CheckPlan, Listen, Verdict};
+use crate::check::hardening::{self, CONTROLS, Evaluated, State};
+use crate::check::{self, CheckPlan, Finding, Listen, Verdict};
 use crate::data_directory_lock;
 
 #[derive(Args, Clone, Debug)]
@@ -18,6 +19,24 @@ pub struct Arguments {
     /// Role of this host.
     #[arg(long, value_enum, default_value_t = Role::Server)]
     pub role: Role,
+    /// Check instead whether this version can use the store and the configuration file of another one, which may be running.
+    #[arg(long, conflicts_with = "hardening")]
+    pub upgrade: bool,
+    /// Check how this host follows the CIS Kubernetes Benchmark instead.
+    #[arg(long)]
+    pub hardening: bool,
+    /// Controls that may fail, by their identifiers.
+    #[arg(long, value_delimiter = ',', requires = "hardening")]
+    pub accept: Vec<String>,
+    /// Output format of --hardening.
+    #[arg(long, short, value_enum, requires = "hardening", default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,7 +45,60 @@ pub enum Role {
     Agent,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
+    if arguments.hardening {
+        return common::block_on(check_hardening(arguments.clone()));
+    }
+    if arguments.upgrade {
+        let findings = crate::upgrade::check(&arguments.data_dir, role_name(arguments.role), file);
+        return print_findings(&findings, "this version takes over");
+    }
+    check_requirements(arguments)
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Agent => "agent",
+        Role::Server => "server",
+    }
+}
+
+async fn check_hardening(arguments: Arguments) -> anyhow::Result<()> {
+    let unknown = arguments.accept.iter().find(|id| !CONTROLS.iter().any(|control| control.id == id.as_str()));
+    if let Some(unknown) = unknown {
+        bail!("unknown control {unknown:?}");
+    }
+    let facts = hardening::collect(&arguments.data_dir, role_name(arguments.role)).await?;
+    let evaluated = hardening::evaluate(&facts);
+    match arguments.output {
+        Output::Json => println!("{:#}", hardening::to_json(&evaluated)),
+        Output::Table => print_controls(&evaluated),
+    }
+    match hardening::failed(&evaluated, &arguments.accept).as_slice() {
+        [] => Ok(()),
+        failed => bail!("{} controls fail: {}", failed.len(), failed.join(", ")),
+    }
+}
+
+/// Prints the controls by section.
+fn print_controls(evaluated: &[Evaluated]) {
+    for section in evaluated.chunk_by(|one, next| one.control.section == next.control.section) {
+        let rows: Vec<[String; 4]> = section.iter().map(row).collect();
+        let heading = section.first().map_or("", |one| one.control.section);
+        println!("{heading}\n{}", common::table(["CONTROL", "STATE", "WHAT", "FOUND; WHAT TO DO"], &rows));
+    }
+}
+
+fn row(one: &Evaluated) -> [String; 4] {
+    let Evaluated { control, outcome } = one;
+    let found = match outcome.state {
+        State::Pass => outcome.found.clone(),
+        _ => format!("{}; {}", outcome.found, control.remedy),
+    };
+    [control.id.to_owned(), outcome.state.name().to_owned(), control.title.to_owned(), found]
+}
+
+fn check_requirements(arguments: &Arguments) -> anyhow::Result<()> {
     // Ports on which Knarr itself listens are not in use by others.
     let is_running = data_directory_lock::find(&arguments.data_dir)?.is_some();
     let plan = CheckPlan {
@@ -36,7 +108,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         listens: if is_running { Vec::new() } else { listens(arguments.role) },
         networks: if is_running { Vec::new() } else { networks(arguments.role) },
     };
-    let findings = check::all(&plan);
+    print_findings(&check::all(&plan), "Knarr can run here")
+}
+
+/// Prints a table, and fails if anything is missing.
+fn print_findings(findings: &[Finding], purpose: &str) -> anyhow::Result<()> {
     let rows: Vec<[String; 4]> = findings
         .iter()
         .map(|finding| {
@@ -51,7 +127,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     print!("{}", common::table(["WHAT", "VERDICT", "FOUND", "WHAT TO DO"], &rows));
     match findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count() {
         0 => Ok(()),
-        count => bail!("{count} of these must be fixed before Knarr can run here"),
+        count => bail!("{count} of these must be fixed before {purpose}"),
     }
 }
 

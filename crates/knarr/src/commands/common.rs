@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use knarr_apiserver::kinds::OpenDescriptions;
 use knarr_client::kube::Client;
 use knarr_descriptions::Descriptions;
 use knarr_journey::Recorder;
+use knarr_supervisor::{Registry, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
@@ -22,10 +23,25 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// The default log filter. Failed requests are logged by their callers.
 const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off,rustls=error";
 
+/// What is logged without `KNARR_LOG`, if not the default.
+static VERBOSITY: OnceLock<&'static str> = OnceLock::new();
+
+/// Sets what is logged by the level of Kubernetes' components.
+pub fn set_verbosity(level: u32) {
+    let filter = match level {
+        0..4 => return,
+        4..6 => "warn,knarr=debug,kube_runtime=error,kube_client=off,rustls=error",
+        _ => "debug,knarr=trace,rustls=error",
+    };
+    // Set once per process.
+    let _ = VERBOSITY.set(filter);
+}
+
 /// Starts logging to standard error, filtered by `KNARR_LOG`, and recording journey events under the name of this node.
 pub fn start_logging(node: Option<&str>, is_daemon: bool) {
     // A short command reports itself that it found no server.
     let quiet = if is_daemon { QUIET.to_owned() } else { format!("{QUIET},knarr::server=off") };
+    let quiet = VERBOSITY.get().map_or(quiet, |filter| (*filter).to_owned());
     let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
     let for_log = filter.and(filter_fn(|metadata| !Recorder::is_journey_event(metadata)));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -38,6 +54,9 @@ pub fn start_logging(node: Option<&str>, is_daemon: bool) {
     let recorder = Recorder::new(crate::journal::own(), node).with_filter(filter_fn(Recorder::is_journey_event));
     // A second call finds logging initialized.
     let _ = tracing_subscriber::registry().with(log).with(recorder).try_init();
+    if is_daemon {
+        knarr_supervisor::install_panic_hook();
+    }
 }
 
 /// The journal's line format: priority prefix, no timestamp.
@@ -76,8 +95,10 @@ pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Re
         .on_thread_park(crate::allocator::collect_idle)
         .enable_all()
         .build()?;
-    runtime.spawn(crate::footprint::keep_small());
-    runtime.block_on(command)
+    runtime.block_on(async {
+        knarr_supervisor::spawn_restarting("footprint", crate::footprint::keep_small);
+        command.await
+    })
 }
 
 /// The node name: the configured one, or the host name.
@@ -122,10 +143,30 @@ pub fn terminal_width() -> Option<usize> {
     (result == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
+/// Text of the cluster as a terminal may show it: control characters, which could steer the terminal, and those that reorder
+/// text are escaped.
+pub fn printable(text: &str) -> String {
+    let steers = |character: char| {
+        character.is_control()
+            || matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => shown.push(character),
+            _ if steers(character) => shown.extend(character.escape_unicode()),
+            _ => shown.push(character),
+        }
+    }
+    shown
+}
+
 /// A table with aligned columns.
 pub fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
     let headings = headings.map(str::to_owned);
-    let all = || std::iter::once(&headings).chain(rows);
+    let rows: Vec<[String; COLUMNS]> =
+        rows.iter().map(|row| std::array::from_fn(|column| printable(&row[column]).replace('\n', " "))).collect();
+    let all = || std::iter::once(&headings).chain(&rows);
     let widths: [usize; COLUMNS] =
         std::array::from_fn(|column| all().map(|row| row[column].chars().count()).max().unwrap_or_default());
     let mut text = String::new();
@@ -147,6 +188,26 @@ pub async fn stopped() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Waits for a signal to stop, or for the failure of a component without which the process cannot go on.
+pub async fn stopped_or_failed(registry: &Registry) -> anyhow::Result<()> {
+    tokio::select! {
+        signal = stopped() => signal,
+        failure = registry.failed() => Err(failure.into()),
+    }
+}
+
+/// Runs the main work of a standalone component until it ends or a component of it fails the process.
+pub async fn supervised(
+    supervisor: &Supervisor,
+    name: &str,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        ended = supervisor.run(name, work) => ended?,
+        failure = supervisor.registry().failed() => Err(failure.into()),
+    }
+}
+
 /// Descriptions of the fields of built-in kinds, unpacked for each OpenAPI document.
 pub fn descriptions() -> OpenDescriptions {
     Arc::new(|| match Descriptions::inflate() {
@@ -158,4 +219,25 @@ pub fn descriptions() -> OpenDescriptions {
             Box::new(|_, _| None)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CVE-2021-25743: what objects hold does not steer the terminal.
+    #[test]
+    fn text_of_the_cluster_does_not_steer_the_terminal() {
+        for (text, shown) in [
+            ("plain größe\ttext\n", "plain größe\ttext\n"),
+            ("\x1b[2J\x1b]0;title\x07", "\\u{1b}[2J\\u{1b}]0;title\\u{7}"),
+            ("a\rb\u{9b}31m", "a\\u{d}b\\u{9b}31m"),
+            ("abc\u{202e}cba", "abc\\u{202e}cba"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+        let rows = [["\x1b[31m".to_owned(), "two\nlines".to_owned()]];
+        let shown = table(["A", "B"], &rows);
+        assert!(shown.ends_with("\\u{1b}[31m  two lines\n"), "{shown}");
+    }
 }

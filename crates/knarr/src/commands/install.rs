@@ -106,7 +106,7 @@ fn place_program() -> anyhow::Result<(PathBuf, bool)> {
     }
     let beside = Path::new(PROGRAM).with_extension("new");
     std::fs::copy(&own, &beside)
-        .and_then(|_| std::fs::rename(&beside, PROGRAM))
+        .and_then(|_| knarr_files::rename_durably(&beside, std::path::Path::new(PROGRAM)))
         .with_context(|| format!("cannot copy {} to {PROGRAM}: are you root?", own.display()))?;
     Ok((PROGRAM.into(), true))
 }

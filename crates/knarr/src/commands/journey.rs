@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -14,6 +13,7 @@ use knarr_journey::{
     render_title,
 };
 
+use super::client_arguments::ClientArguments;
 use super::{common, kinds};
 use crate::journal;
 
@@ -40,12 +40,8 @@ pub struct Arguments {
     /// Send the timeline to an OpenTelemetry collector too, such as http://127.0.0.1:4318.
     #[arg(long, value_name = "URL")]
     otlp: Option<http::Uri>,
-    /// Kubeconfig file; by default that of the server on this host.
-    #[arg(long, env = "KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
-    /// Data directory of the server.
-    #[arg(long, default_value = common::DATA)]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    cluster: ClientArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,8 +56,7 @@ enum Output {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(&arguments.data_dir));
-    let client = common::connect(&kubeconfig).await?;
+    let client = arguments.cluster.client().await?;
     let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
     let object = named.in_journal();
     let detail = if arguments.all { Detail::All } else { Detail::Changes };
@@ -71,6 +66,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let request = Request::get(journal::PATH).body(Vec::new())?;
     let text = client.request_text(request).await.context("cannot read the journal from the API server")?;
     let steps = journal::steps(text.as_bytes()).context("cannot parse the journal")?;
+    let steps: Vec<Step> = steps.into_iter().map(printable).collect();
     let timeline = build_timeline(&steps, &object, detail).with_context(|| {
         format!(
             "nothing is known of {object}: does it exist (`kubectl get`)? The journal holds the newest steps of the cluster \
@@ -99,6 +95,15 @@ fn style() -> Style {
     Style { colour, width: common::terminal_width() }
 }
 
+/// The same step with text that does not steer a terminal: pods and nodes choose some of it.
+fn printable(mut step: Step) -> Step {
+    for text in [&mut step.object, &mut step.process].into_iter().chain(step.fields.values_mut()) {
+        *text = common::printable(text);
+    }
+    step.step = common::printable(&step.step).into();
+    step
+}
+
 /// Prints the known steps, and then each step as it happens.
 async fn follow(client: &Client, object: &str, detail: Detail) -> anyhow::Result<()> {
     let request = Request::get(format!("{}?follow=true", journal::PATH)).body(Vec::new())?;
@@ -110,7 +115,7 @@ async fn follow(client: &Client, object: &str, detail: Detail) -> anyhow::Result
     while let Some(lines) = incoming.next().await {
         for line in lines {
             let line = line.context("the API server closed the journal")?;
-            steps.push(serde_json::from_str(&line).context("cannot parse the journal")?);
+            steps.push(printable(serde_json::from_str(&line).context("cannot parse the journal")?));
         }
         steps.drain(..steps.len().saturating_sub(MAX_STEPS));
         match build_timeline(&steps, object, detail) {
@@ -171,6 +176,21 @@ mod tests {
             process: String::new(),
             fields: Default::default(),
         }
+    }
+
+    #[test]
+    fn steps_do_not_steer_the_terminal() {
+        let hostile = "\x1b[2J";
+        let step = Step {
+            step: hostile.to_owned().into(),
+            object: hostile.to_owned(),
+            process: hostile.to_owned(),
+            fields: [("error".into(), hostile.to_owned())].into(),
+            started: 0,
+            took: 0,
+        };
+        let shown = serde_json::to_string(&printable(step)).unwrap();
+        assert!(!shown.contains("\\u001b") && shown.matches("[2J").count() == 4, "{shown}");
     }
 
     #[test]

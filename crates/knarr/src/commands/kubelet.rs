@@ -7,6 +7,7 @@ use clap::Args;
 use knarr_client::connect;
 use knarr_client::kube::Client;
 use knarr_kubelet::CertificateFiles;
+use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
@@ -26,7 +27,7 @@ pub struct Arguments {
     pub data_dir: PathBuf,
     /// CA certificates (PEM) for client certificates of the kubelet's server.
     #[arg(long)]
-    pub client_ca_file: PathBuf,
+    pub client_ca_file: Option<PathBuf>,
     /// Serving certificate (PEM) of the kubelet's server.
     #[arg(long, requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
@@ -39,9 +40,10 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
+    let supervisor = Supervisor::new(&Registry::default());
     let client = match &arguments.bootstrap_kubeconfig {
         Some(bootstrap) => tokio::select! {
-            joined = join(&arguments, bootstrap) => joined?,
+            joined = join(&arguments, bootstrap, &supervisor) => joined?,
             stopped = common::stopped() => return stopped,
         },
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
@@ -56,13 +58,16 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
-    tokio::spawn(journal::upload(client.clone()));
-    let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
-    node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await
+    journal::start_upload(&supervisor, &client);
+    let runtime = Runtime::start(&arguments.node, &arguments.data_dir, supervisor.registry());
+    let node = node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown);
+    let ended = common::supervised(&supervisor, "kubelet", node).await;
+    supervisor.shutdown().await;
+    ended
 }
 
 /// Obtains the node's certificate and keeps it renewed.
-async fn join(arguments: &Arguments, bootstrap: &Path) -> anyhow::Result<Client> {
+async fn join(arguments: &Arguments, bootstrap: &Path, supervisor: &Supervisor) -> anyhow::Result<Client> {
     let (name, directory) = (arguments.node.name()?, arguments.data_dir.join("kubelet/pki"));
     let identity = until_reached(|| Identity::bootstrap(bootstrap, &name, &directory)).await?;
     if let Some(kubeconfig) = &arguments.kubeconfig {
@@ -70,6 +75,6 @@ async fn join(arguments: &Arguments, bootstrap: &Path) -> anyhow::Result<Client>
         std::fs::write(kubeconfig, text).with_context(|| format!("cannot write {}", kubeconfig.display()))?;
     }
     let client = identity.client();
-    tokio::spawn(identity.keep());
+    supervisor.restart("node-certificate", move || identity.clone().keep());
     Ok(client)
 }

@@ -1,12 +1,17 @@
 //! The commands, one file each.
 
+mod access;
 mod agent;
 mod apiserver;
+mod audit;
 mod check;
-mod common;
+mod client_arguments;
+mod cluster;
+pub mod common;
 mod completions;
 mod config;
 mod controller_manager;
+mod controller_tuning;
 mod drain_and_stop;
 mod eviction;
 mod images;
@@ -15,28 +20,41 @@ mod journey;
 mod kinds;
 mod kubelet;
 mod leadership;
+mod local_storage;
+mod logs;
 pub mod network;
 pub mod node;
-mod node_resources;
+mod node_registration;
+pub mod node_resources;
 mod preflight;
 mod proxy;
+mod rollout;
 mod scheduler;
 mod server;
 mod snapshot;
+mod snapshot_schedule;
 mod stop;
+mod storage;
+mod store;
+mod support_bundle;
 mod token;
+mod ui;
 mod uninstall;
 mod why;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-pub use common::table;
+pub use common::{DATA, connect, kubeconfig, stopped, table};
+pub use logs::{containerd_log, find as find_log};
+pub use server::Arguments as ServerArguments;
+pub use snapshot::LastSnapshot;
 
-use crate::configuration;
+use crate::{configuration, restart};
 
 /// Display order of standalone components: after the everyday commands.
 const COMPONENT: usize = 100;
@@ -47,6 +65,7 @@ First steps:
   knarr server                   start a cluster; prints how to use it
   knarr journey deployment/web   show the timeline of an object
   knarr why pod/web              diagnose an object
+  knarr ui                       open the cluster in a browser
   knarr uninstall                remove Knarr and everything it created";
 
 const JOURNEYS: &str = "\
@@ -75,7 +94,11 @@ pub enum Command {
     Server(server::Arguments),
     /// Join this host to a cluster as a node.
     Agent(agent::Arguments),
-    /// Create, list and delete tokens for joining nodes.
+    /// Create, list, stop and delete clusters of several nodes on this host.
+    Cluster(cluster::Arguments),
+    /// Show the servers of the cluster, who leads what, and the last snapshot.
+    Status(crate::servers::StatusArguments),
+    /// Create, list and delete tokens for joining nodes and servers.
     Token(token::Arguments),
     /// Check the requirements of this host, and how to fix what is missing.
     Check(check::Arguments),
@@ -85,6 +108,12 @@ pub enum Command {
     /// Diagnose an object: cause, evidence and fix.
     #[command(after_help = REASONS)]
     Why(why::Arguments),
+    /// Print a link that opens the page of the cluster in a browser.
+    Ui(ui::Arguments),
+    /// Print the log of Knarr on this host, or of one component.
+    Logs(logs::Arguments),
+    /// Collect what somebody needs who is asked for help, without secrets.
+    SupportBundle(support_bundle::Arguments),
     /// Show the effective settings.
     Config(config::Arguments),
     /// Run the API server and its store.
@@ -102,6 +131,9 @@ pub enum Command {
     /// Run the service proxy.
     #[command(display_order = COMPONENT)]
     Proxy(proxy::Arguments),
+    /// Run the driver of local volumes.
+    #[command(display_order = COMPONENT)]
+    LocalStorage(local_storage::Arguments),
     /// Install a systemd service that starts at boot.
     Install(install::Arguments),
     /// Stop the server or agent on this host; pods keep running.
@@ -112,8 +144,14 @@ pub enum Command {
     Uninstall(uninstall::Arguments),
     /// Import container images into this node.
     Images(images::Arguments),
+    /// Replace the cluster's certificate authority.
+    Certificate(rollout::CertificateArguments),
+    /// Replace the key that encrypts objects at rest.
+    SecretsEncryption(rollout::EncryptionArguments),
     /// Save or restore the store.
     Snapshot(snapshot::Arguments),
+    /// Check, repair or compact the store of a stopped server.
+    Store(store::Arguments),
     /// Print shell completions.
     Completions(completions::Arguments),
 }
@@ -123,19 +161,54 @@ pub fn command() -> clap::Command {
     configuration::add_flag(Command::command())
 }
 
+/// The flags of this process and their values.
+static FLAGS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// The flags of this process and their values.
+pub fn flags() -> BTreeMap<String, String> {
+    FLAGS.get().cloned().unwrap_or_default()
+}
+
+fn set_flags(matches: &clap::ArgMatches) {
+    let Some((_, inner)) = matches.subcommand() else { return };
+    // Groups of flags have the names of types.
+    let flags = inner.ids().filter(|id| !id.as_str().contains(char::is_uppercase));
+    let values = flags.filter_map(|id| {
+        let raw = inner.try_get_raw(id.as_str()).ok().flatten()?;
+        let words: Vec<String> = raw.map(|word| word.to_string_lossy().into_owned()).collect();
+        // A join token is a secret.
+        let value = if id.as_str() == "token" { "CLASSIFIED".to_owned() } else { words.join(",") };
+        Some((id.as_str().replace('_', "-"), value))
+    });
+    // Set once per process.
+    let _ = FLAGS.set(values.collect());
+}
+
 /// Parses and runs a command line.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     let command = command();
     let merged = configuration::with_file(typed, &command)?;
-    let matches = command.try_get_matches_from(&merged.words).unwrap_or_else(|error| {
+    let matches = command.clone().try_get_matches_from(&merged.words).unwrap_or_else(|error| {
+        let error = configuration::without_secret(error, &command);
         if let Some(origin) = merged.origin_of(&error) {
             eprintln!("{origin}");
         }
         error.exit()
     });
+    set_flags(&matches);
     let file = matches.subcommand().and_then(|(_, inner)| inner.try_get_one::<String>("config").ok().flatten());
     let file = file.map(PathBuf::from);
     Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
+}
+
+/// Runs a standalone component with these settings; the configuration file is not read.
+pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
+    let matches = command().try_get_matches_from(words).map_err(|error| {
+        let message = error.to_string();
+        anyhow::anyhow!("{}", message.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })?;
+    set_flags(&matches);
+    Command::from_arg_matches(&matches)?.run(None)
 }
 
 impl Command {
@@ -150,6 +223,7 @@ impl Command {
                 | Command::Scheduler(_)
                 | Command::Kubelet(_)
                 | Command::Proxy(_)
+                | Command::LocalStorage(_)
         )
     }
 
@@ -160,6 +234,7 @@ impl Command {
             Command::Agent(arguments) => arguments.node.node_name.as_deref(),
             Command::Kubelet(arguments) => arguments.node.node_name.as_deref(),
             Command::Proxy(arguments) => arguments.hostname_override.as_deref(),
+            Command::LocalStorage(arguments) => arguments.node_name.as_deref(),
             _ => None,
         }
     }
@@ -170,22 +245,35 @@ impl Command {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
             Command::ControllerManager(arguments) => common::block_on(controller_manager::run(arguments)),
             Command::Scheduler(arguments) => common::block_on(scheduler::run(arguments)),
-            Command::Server(arguments) => common::block_on(server::run(arguments)),
-            Command::Agent(arguments) => common::block_on(agent::run(arguments)),
+            Command::Server(arguments) => {
+                common::block_on(server::run(arguments)).and_then(|()| restart::restart_if_requested())
+            }
+            Command::Agent(arguments) => {
+                common::block_on(agent::run(arguments)).and_then(|()| restart::restart_if_requested())
+            }
+            Command::Cluster(arguments) => common::block_on(cluster::run(arguments)),
+            Command::Status(arguments) => common::block_on(crate::servers::status(arguments)),
             Command::Token(arguments) => common::block_on(token::run(arguments)),
             Command::Kubelet(arguments) => common::block_on(kubelet::run(arguments)),
             Command::Proxy(arguments) => common::block_on(proxy::run(arguments)),
+            Command::LocalStorage(arguments) => common::block_on(local_storage::run(arguments)),
             Command::Journey(arguments) => common::block_on(journey::run(arguments)),
+            Command::Ui(arguments) => common::block_on(ui::run(arguments)),
             Command::Why(arguments) => common::block_on(why::run(arguments)),
             Command::Images(arguments) => common::block_on(images::run(arguments)),
-            Command::Check(arguments) => check::run(&arguments),
+            Command::SupportBundle(arguments) => common::block_on(support_bundle::run(arguments)),
+            Command::Logs(arguments) => logs::run(&arguments),
+            Command::Check(arguments) => check::run(&arguments, file),
             Command::Config(arguments) => config::run(arguments, file),
             Command::Completions(arguments) => completions::run(&arguments),
             Command::Install(arguments) => install::run(&arguments, file),
             Command::Stop(arguments) => stop::run(&arguments),
+            Command::Store(arguments) => store::run(&arguments),
             Command::DrainAndStop(arguments) => common::block_on(drain_and_stop::run(arguments)),
             Command::Uninstall(arguments) => common::block_on(uninstall::run(arguments)),
-            Command::Snapshot(arguments) => snapshot::run(arguments),
+            Command::Snapshot(arguments) => common::block_on(snapshot::run(arguments)),
+            Command::Certificate(arguments) => common::block_on(rollout::certificate(arguments)),
+            Command::SecretsEncryption(arguments) => common::block_on(rollout::encryption(arguments)),
         }
     }
 }

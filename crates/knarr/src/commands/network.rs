@@ -6,12 +6,12 @@ use std::path::Path;
 
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_client::{Informers, node_network};
+use knarr_client::{Informers, node_identity};
 use knarr_dns::{StubDomain, Upstream};
-use knarr_ingress::{Addresses, IngressError, Listeners};
+use knarr_ingress::{Addresses, IngressError, Limits, Listeners, Timeouts};
 use knarr_network::cidr::Cidr;
 use knarr_network::{load_balancer, pod_network, policy, proxy};
-use tokio::task::JoinSet;
+use knarr_supervisor::Supervisor;
 
 use super::node::{Network, NodeArguments};
 use crate::check::Listen;
@@ -66,8 +66,11 @@ impl IngressArguments {
 
     /// Listens for ingress, unless it is disabled. Connections queue until everything else has started.
     pub fn bind(&self) -> Result<Option<Listeners>, IngressError> {
-        let addresses = Addresses { http: self.ingress_http.clone(), https: self.ingress_https.clone() };
-        (!self.disable_ingress).then(|| addresses.bind()).transpose()
+        (!self.disable_ingress).then(|| self.addresses().bind()).transpose()
+    }
+
+    fn addresses(&self) -> Addresses {
+        Addresses { http: self.ingress_http.clone(), https: self.ingress_https.clone() }
     }
 }
 
@@ -81,10 +84,10 @@ pub struct NodeNetwork<'a> {
 }
 
 impl NodeNetwork<'_> {
-    /// Starts all components as tasks. They read as the node's network user (`client`) and write the Node as the node
-    /// itself (`node`).
-    pub fn start(self, client: Client, node: Client, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-        let informers = Informers::new(client).with_transform(policy::reduce);
+    /// Starts all components. They read as the node's network user (`client`) and write the Node as the node itself
+    /// (`node`).
+    pub fn start(self, client: Client, node: Client, supervisor: &Supervisor) -> anyhow::Result<()> {
+        let informers = Informers::new(client).without_heartbeats().with_transform(policy::reduce);
         let node_name = self.node.name()?;
         let settings = proxy::Settings {
             node_name: node_name.clone(),
@@ -93,21 +96,69 @@ impl NodeNetwork<'_> {
             balancer_pool: Some(self.network.load_balancer_pool.clone()),
             status: proxy::StatusSettings::default(),
         };
-        let ready = || tracing::info!("the service proxy is ready");
-        tasks.spawn(proxy::run(informers.clone(), settings, ready));
+        let all = informers.clone();
+        supervisor.restart("service-proxy", move || {
+            proxy::run(all.clone(), settings.clone(), || tracing::info!("the service proxy is ready"))
+        });
         if self.node.network == Network::Knarr {
-            tasks.spawn(pod_network::run(informers.clone(), self.pod_network(&node_name)?));
+            let (all, settings) = (informers.clone(), self.pod_network(&node_name)?);
+            supervisor.restart("pod-network", move || pod_network::run(all.clone(), settings.clone()));
             let settings = policy::Settings { node_name: node_name.clone(), data_directory: self.data.join("network") };
-            tasks.spawn(policy::run(informers.clone(), settings));
+            let all = informers.clone();
+            supervisor.restart("network-policy", move || policy::run(all.clone(), settings.clone()));
         }
-        let pool = self.network.load_balancer_pool.clone();
-        tasks.spawn(load_balancer::announce::run(informers.clone(), node_name.clone(), pool));
-        tasks.spawn(dns(informers.clone(), self.node, self.network));
-        match self.ingress {
-            Some(listeners) => tasks.spawn(ingress(informers, node, node_name, listeners)),
-            None => tasks.spawn(knarr_ingress::withdraw(informers, node, node_name)),
-        };
+        // Without a pool there is nothing to announce.
+        if !self.network.load_balancer_pool.is_empty() {
+            let (all, name, pool) = (informers.clone(), node_name.clone(), self.network.load_balancer_pool.clone());
+            supervisor.restart("load-balancer-announcer", move || {
+                load_balancer::announce::run(all.clone(), name.clone(), pool.clone())
+            });
+        }
+        self.start_dns(informers.clone(), supervisor);
+        self.start_ingress(informers, node, node_name, supervisor);
         Ok(())
+    }
+
+    /// Starts the DNS server of this node, on the address that all pods use.
+    fn start_dns(&self, informers: Informers, supervisor: &Supervisor) {
+        let addresses = self.node.cluster_dns.clone();
+        let settings = knarr_dns::Settings {
+            listen: addresses.iter().map(|address| SocketAddr::new(*address, 53)).collect(),
+            domain: self.node.cluster_domain.clone(),
+            forwarders: self.network.dns_upstream.clone(),
+            stub_domains: self.network.dns_stub_domain.clone(),
+        };
+        supervisor.restart("cluster-dns", move || {
+            let (addresses, informers, settings) = (addresses.clone(), informers.clone(), settings.clone());
+            async move {
+                for address in &addresses {
+                    if let Err(error) = knarr_network::add_local_address(*address).await {
+                        tracing::error!(%error, %address, "cannot add the DNS address");
+                    }
+                }
+                knarr_dns::run(informers, settings).await.map_err(anyhow::Error::from)
+            }
+        });
+    }
+
+    fn start_ingress(self, informers: Informers, node: Client, node_name: String, supervisor: &Supervisor) {
+        let Some(listeners) = self.ingress else {
+            supervisor.restart("ingress-withdrawal", move || {
+                knarr_ingress::withdraw(informers.clone(), node.clone(), node_name.clone())
+            });
+            return;
+        };
+        // The first run serves the connections that have queued since the process started.
+        let (mut bound, arguments) = (Some(listeners), self.network.ingress.clone());
+        supervisor.restart("ingress", move || {
+            let listeners = bound.take().map_or_else(|| arguments.addresses().bind(), Ok);
+            let (informers, node, node_name) = (informers.clone(), node.clone(), node_name.clone());
+            async move {
+                let (timeouts, limits) = (Timeouts::default(), Limits::default());
+                let served = knarr_ingress::run(informers, node, node_name, listeners?, timeouts, limits).await;
+                served.map_err(anyhow::Error::from)
+            }
+        });
     }
 
     fn pod_network(&self, node_name: &str) -> anyhow::Result<pod_network::Settings> {
@@ -131,44 +182,19 @@ pub fn start_central(
     node: &NodeArguments,
     network: &NetworkArguments,
     balancers: load_balancer::pool::Settings,
-    tasks: &mut JoinSet<()>,
+    supervisor: &Supervisor,
 ) {
-    let informers = Informers::new(client.clone());
-    tasks.spawn(load_balancer::pool::run(informers.clone(), client.clone(), balancers));
+    let informers = Informers::new(client.clone()).without_heartbeats();
+    let (all, writer) = (informers.clone(), client.clone());
+    supervisor.restart("load-balancer-pool", move || {
+        load_balancer::pool::run(all.clone(), writer.clone(), balancers.clone())
+    });
     if !network.ingress.disable_ingress {
-        tasks.spawn(knarr_ingress::run_central(informers, client.clone(), node_network::GROUP.to_owned()));
+        let writer = client.clone();
+        supervisor.restart("ingress-status", move || {
+            knarr_ingress::run_central(informers.clone(), writer.clone(), node_identity::NETWORK.group.to_owned())
+        });
     }
-    tasks.spawn(knarr_dns::ensure_service(client.clone(), node.cluster_dns.clone()));
-}
-
-/// Starts the DNS server of this node, on the address that all pods use.
-fn dns(
-    informers: Informers,
-    node: &NodeArguments,
-    network: &NetworkArguments,
-) -> impl Future<Output = ()> + Send + use<> {
-    let addresses = node.cluster_dns.clone();
-    let settings = knarr_dns::Settings {
-        listen: addresses.iter().map(|address| SocketAddr::new(*address, 53)).collect(),
-        domain: node.cluster_domain.clone(),
-        forwarders: network.dns_upstream.clone(),
-        stub_domains: network.dns_stub_domain.clone(),
-    };
-    async move {
-        for address in &addresses {
-            if let Err(error) = knarr_network::add_local_address(*address).await {
-                tracing::error!(%error, %address, "cannot add the DNS address");
-            }
-        }
-        if let Err(error) = knarr_dns::run(informers, settings).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "DNS failed");
-        }
-    }
-}
-
-async fn ingress(informers: Informers, client: Client, node_name: String, listeners: Listeners) {
-    let (timeouts, limits) = (knarr_ingress::Timeouts::default(), knarr_ingress::Limits::default());
-    if let Err(error) = knarr_ingress::run(informers, client, node_name, listeners, timeouts, limits).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "ingress failed");
-    }
+    let (client, addresses) = (client.clone(), node.cluster_dns.clone());
+    supervisor.complete("dns-service", move || knarr_dns::ensure_service(client.clone(), addresses.clone()));
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,12 +10,15 @@ use clap::Args;
 use knarr_client::kube::Client;
 use knarr_cri::containerd::{Containerd, import_directory};
 use knarr_kubelet::{CertificateFiles, Settings};
+use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::common;
 use super::eviction::EvictionArguments;
+use super::node_registration::RegistrationArguments;
 use super::node_resources::ResourceArguments;
+use super::storage::StorageArguments;
 use crate::address::own_address;
 
 #[derive(Args, Clone, Debug)]
@@ -75,6 +79,10 @@ pub struct NodeArguments {
     pub image_gc_low_threshold: u8,
     #[command(flatten)]
     pub resources: ResourceArguments,
+    #[command(flatten)]
+    pub registration: RegistrationArguments,
+    #[command(flatten)]
+    pub storage: StorageArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -106,7 +114,8 @@ impl NodeArguments {
 
 /// Certificate files of the kubelet's server.
 pub struct NodeFiles {
-    pub client_ca: PathBuf,
+    /// If absent, only tokens authenticate.
+    pub client_ca: Option<PathBuf>,
     /// If absent, the node requests a certificate from the API.
     pub serving: Option<CertificateFiles>,
 }
@@ -118,17 +127,20 @@ struct Reached {
     endpoint: String,
     /// Becomes true when the archives of the images directory are imported.
     images_loaded: watch::Receiver<bool>,
+    /// Owns what keeps the runtime running.
+    supervisor: Supervisor,
 }
 
 impl Runtime {
     /// Starts the container runtime in the background, while other components start.
-    pub fn start(arguments: &NodeArguments, data: &Path) -> Self {
+    pub fn start(arguments: &NodeArguments, data: &Path, registry: &Registry) -> Self {
+        let supervisor = Supervisor::new(registry);
         let (given, cni) = (arguments.container_runtime_endpoint.clone(), arguments.cni_directories(data));
         let data = data.to_owned();
         Runtime(tokio::spawn(async move {
             match given {
-                Some(endpoint) => Ok(Reached { endpoint, images_loaded: watch::channel(true).1 }),
-                None => own_containerd(&data, &cni).await,
+                Some(endpoint) => Ok(Reached { endpoint, images_loaded: watch::channel(true).1, supervisor }),
+                None => own_containerd(&data, &cni, supervisor).await,
             }
         }))
     }
@@ -164,10 +176,10 @@ pub async fn run(
         reached = runtime.reached() => reached?,
         () = &mut shutdown => return Ok(()),
     };
-    let Reached { endpoint, images_loaded } = reached;
+    let Reached { endpoint, images_loaded, supervisor: _runtime } = reached;
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.images_loaded = images_loaded;
-    settings.client_ca = Some(files.client_ca);
+    settings.client_ca = files.client_ca;
     settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
@@ -179,31 +191,35 @@ pub async fn run(
     settings.serving = arguments.node_listen;
     settings.system_log_query = arguments.enable_system_log_query;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
-    settings.log_root = data.join("logs");
     settings.eviction = arguments.eviction.eviction()?;
     settings.health =
         (arguments.healthz_port > 0).then(|| SocketAddr::new(arguments.healthz_bind_address, arguments.healthz_port));
     settings.image_gc_high_percent = arguments.image_gc_high_threshold;
     settings.image_gc_low_percent = arguments.image_gc_low_threshold;
     arguments.resources.apply(&mut settings, data)?;
+    arguments.registration.apply(&mut settings)?;
     knarr_kubelet::run(client, settings, shutdown).await.context("the node failed")
 }
 
 /// Starts or finds the containerd under the data directory. The images of its directory are loaded beside that: a node is
 /// ready without them, and only pods that need them wait.
-async fn own_containerd(data: &Path, cni: &CniDirectories) -> anyhow::Result<Reached> {
+async fn own_containerd(data: &Path, cni: &CniDirectories, supervisor: Supervisor) -> anyhow::Result<Reached> {
     let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
     let runtime = containerd.ensure().await.context("cannot start containerd")?;
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     let (loaded, images_loaded) = watch::channel(false);
     let (directory, target) = (data.join("images"), runtime.clone());
-    tokio::spawn(async move {
-        if let Err(error) = import_directory(&target, &directory).await {
-            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "cannot import images");
+    let loaded = Arc::new(loaded);
+    supervisor.complete("image-import", move || {
+        let (directory, target, loaded) = (directory.clone(), target.clone(), loaded.clone());
+        async move {
+            if let Err(error) = import_directory(&target, &directory).await {
+                tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "cannot import images");
+            }
+            // A stopped node does not wait for images.
+            let _ = loaded.send(true);
         }
-        // A stopped node does not wait for images.
-        let _ = loaded.send(true);
     });
-    tokio::spawn(containerd.supervise(runtime));
-    Ok(Reached { endpoint, images_loaded })
+    supervisor.restart("containerd", move || containerd.clone().supervise(runtime.clone()));
+    Ok(Reached { endpoint, images_loaded, supervisor })
 }

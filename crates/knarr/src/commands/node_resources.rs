@@ -10,6 +10,9 @@ use knarr_client::quantity::{Format, Quantity};
 use knarr_kubelet::Settings;
 use knarr_kubelet::resources::{NumberSet, Policies, TopologyPolicy, TopologyScope, parse_reserved_memory};
 
+/// Seconds for pods to terminate when systemd shuts the host down.
+const SERVICE_GRACE: u64 = 30;
+
 #[derive(Args, Clone, Debug, Default)]
 pub struct ResourceArguments {
     /// Resources reserved for the system, such as cpu=500m,memory=1Gi.
@@ -45,18 +48,62 @@ pub struct ResourceArguments {
     /// Maximum number of log files per container, at least two.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     pub container_log_max_files: u32,
-    /// Seconds for pods to terminate when the host shuts down.
-    #[arg(long, default_value_t = 0)]
-    pub shutdown_grace_period: u64,
-    /// Seconds of that period reserved for critical pods.
-    #[arg(long, default_value_t = 0)]
-    pub shutdown_grace_period_critical_pods: u64,
-    /// Directory of the sockets for device plugins and monitors; /var/lib/kubelet with the default data directory.
+    /// Seconds for pods to terminate when the host shuts down; by default 30 where systemd started a server or an agent,
+    /// otherwise 0.
     #[arg(long)]
-    pub plugin_dir: Option<PathBuf>,
+    pub shutdown_grace_period: Option<u64>,
+    /// Seconds of that period reserved for critical pods; by default a third of it.
+    #[arg(long)]
+    pub shutdown_grace_period_critical_pods: Option<u64>,
+    /// Directory of pods' volumes, plugins and their sockets; /var/lib/kubelet with the default data directory, otherwise
+    /// in the data directory.
+    #[arg(long, alias = "plugin-dir")]
+    pub root_dir: Option<PathBuf>,
+    /// Directory of pods' logs; /var/log/pods with the default data directory, otherwise in the data directory.
+    #[arg(long)]
+    pub pod_logs_dir: Option<PathBuf>,
+}
+
+/// What charts of CSI drivers and log collectors name, for nodes with the default data directory.
+pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+pub const DEFAULT_LOGS: &str = "/var/log/pods";
+pub const LOG_LINKS: &str = "/var/log/containers";
+
+/// Whether a node with this data directory uses the host's well-known directories.
+pub fn is_default(data: &Path) -> bool {
+    data == Path::new("/var/lib/knarr")
 }
 
 impl ResourceArguments {
+    /// The directory of plugins and pods.
+    pub fn plugin_root(&self, data: &Path) -> PathBuf {
+        match &self.root_dir {
+            Some(directory) => directory.clone(),
+            None if is_default(data) => PathBuf::from(DEFAULT_ROOT),
+            None => data.join("kubelet"),
+        }
+    }
+
+    fn set_log_directories(&self, settings: &mut Settings, data: &Path) {
+        let older = data.join("logs");
+        settings.log_root = match &self.pod_logs_dir {
+            Some(directory) => directory.clone(),
+            None if is_default(data) => PathBuf::from(DEFAULT_LOGS),
+            None => older.clone(),
+        };
+        settings.older_log_root = (settings.log_root != older).then_some(older);
+        // Several nodes on one host would remove each other's links.
+        settings.log_links = (settings.log_root == Path::new(DEFAULT_LOGS)).then(|| PathBuf::from(LOG_LINKS));
+    }
+
+    /// Sets what differs for a service: systemd announces shutdowns, so pods can end in order. The kubelet's own default is
+    /// none.
+    pub fn set_service_defaults(&mut self, is_service: bool) {
+        if is_service {
+            self.shutdown_grace_period.get_or_insert(SERVICE_GRACE);
+        }
+    }
+
     pub fn apply(&self, settings: &mut Settings, data: &Path) -> anyhow::Result<()> {
         settings.reserved = sum(self.system_reserved.iter().chain(&self.kube_reserved))?;
         settings.pod_pids_limit = self.pod_max_pids;
@@ -64,13 +111,12 @@ impl ResourceArguments {
         let size = size.with_context(|| format!("{:?} is not a size", self.container_log_max_size))?;
         settings.log_max_size = u64::try_from(size.value()).context("the log size must not be negative")?;
         settings.log_max_files = self.container_log_max_files;
-        settings.shutdown_grace = Duration::from_secs(self.shutdown_grace_period);
-        settings.shutdown_grace_critical = Duration::from_secs(self.shutdown_grace_period_critical_pods);
-        settings.plugin_root = match &self.plugin_dir {
-            Some(directory) => directory.clone(),
-            None if data == Path::new("/var/lib/knarr") => PathBuf::from("/var/lib/kubelet"),
-            None => data.join("kubelet"),
-        };
+        let grace = self.shutdown_grace_period.unwrap_or(0);
+        settings.shutdown_grace = Duration::from_secs(grace);
+        settings.shutdown_grace_critical =
+            Duration::from_secs(self.shutdown_grace_period_critical_pods.unwrap_or(grace / 3));
+        settings.plugin_root = self.plugin_root(data);
+        self.set_log_directories(settings, data);
         let reserved_cpu = settings.reserved.get("cpu").map(|text| Quantity::parse(text)).transpose()?;
         settings.resources = Policies {
             static_cpus: self.cpu_manager_policy == "static",
@@ -104,7 +150,33 @@ fn sum<'a>(parts: impl Iterator<Item = &'a String>) -> anyhow::Result<BTreeMap<S
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        resources: ResourceArguments,
+    }
+
+    #[test]
+    fn pods_of_a_service_end_in_order() {
+        for (words, is_service, expected) in [
+            (vec![], false, (0, 0)),
+            (vec![], true, (30, 10)),
+            (vec!["--shutdown-grace-period=60"], false, (60, 20)),
+            (vec!["--shutdown-grace-period=0"], true, (0, 0)),
+            (vec!["--shutdown-grace-period-critical-pods=5"], true, (30, 5)),
+        ] {
+            let mut resources = Line::parse_from([vec!["knarr"], words.clone()].concat()).resources;
+            resources.set_service_defaults(is_service);
+            let mut settings = Settings::new("node", "/data", String::new());
+            resources.apply(&mut settings, Path::new("/data")).unwrap();
+            let found = (settings.shutdown_grace.as_secs(), settings.shutdown_grace_critical.as_secs());
+            assert_eq!(found, expected, "{words:?} {is_service}");
+        }
+    }
 
     #[test]
     fn reserved_amounts_add_up() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use knarr_client::{Informers, connect};
 use knarr_network::proxy::{Settings, StatusSettings};
+use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
 use crate::journal;
@@ -44,10 +45,13 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             metrics: Some(arguments.metrics_bind_address),
         },
     };
-    tokio::spawn(journal::upload(client.clone()));
-    tokio::select! {
-        () = knarr_network::proxy::run(Informers::new(client), settings, || tracing::info!("the service proxy is ready")) => {}
-        stopped = common::stopped() => stopped?,
-    }
-    Ok(())
+    let supervisor = Supervisor::new(&Registry::default());
+    journal::start_upload(&supervisor, &client);
+    supervisor.restart("service-proxy", move || {
+        let ready = || tracing::info!("the service proxy is ready");
+        knarr_network::proxy::run(Informers::new(client.clone()).without_heartbeats(), settings.clone(), ready)
+    });
+    let ended = common::stopped_or_failed(supervisor.registry()).await;
+    supervisor.shutdown().await;
+    ended
 }

@@ -1,15 +1,22 @@
 //! `knarr scheduler`: the standalone scheduler, against any Kubernetes API server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::{Informers, connect};
 use knarr_scheduler::config::LeaderSettings;
 use knarr_scheduler::{Configuration, Settings};
+use knarr_supervisor::{Registry, Supervisor};
+use serde_json::json;
 
+use super::common;
 use super::leadership::{self, Competitor, LeaderArguments, duration};
+use crate::component_server::{self, Pages, ServingArguments};
 use crate::journal;
+
+/// Kubernetes' port of the scheduler.
+const PORT: u16 = 10259;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -21,31 +28,42 @@ pub struct Arguments {
     pub config: Option<PathBuf>,
     #[command(flatten)]
     pub leader: LeaderArguments,
+    #[command(flatten)]
+    pub serving: ServingArguments,
+}
+
+/// Reads a KubeSchedulerConfiguration; without a file, everything has its default.
+pub fn read_configuration(path: Option<&Path>) -> anyhow::Result<Configuration> {
+    let Some(path) = path else { return Ok(Configuration::default()) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let read = Configuration::parse(&text).and_then(|configuration| {
+        configuration.check_files()?;
+        Ok(configuration)
+    });
+    read.with_context(|| format!("{} is invalid", path.display()))
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let configuration = match &arguments.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let read = Configuration::parse(&text).and_then(|configuration| {
-                configuration.check_files()?;
-                Ok(configuration)
-            });
-            read.with_context(|| format!("{} is invalid", path.display()))?
-        }
-        None => Configuration::default(),
-    };
+    let configuration = read_configuration(arguments.config.as_deref())?;
     let kubeconfig = arguments.kubeconfig.as_ref().or(configuration.kubeconfig.as_ref());
     let client = connect(kubeconfig.map(PathBuf::as_path), "kube-scheduler").await?;
     let leader = arguments.leader.or(configured(&configuration.leader)?);
     let component = configuration.profiles.first().map(|profile| profile.scheduler_name.clone()).unwrap_or_default();
+    let names = configuration.profiles.iter().map(|profile| json!({"schedulerName": profile.scheduler_name}));
+    let profiles: Vec<serde_json::Value> = names.collect();
     let settings = Settings { configuration, now: jiff::Timestamp::now };
     let work = {
         let client = client.clone();
-        || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
+        || knarr_scheduler::run(client.clone(), Informers::new(client).without_heartbeats(), settings)
     };
-    tokio::spawn(journal::upload(client.clone()));
-    leadership::lead(client, Competitor { lease: "kube-scheduler", component: &component }, &leader, work).await
+    let supervisor = Supervisor::new(&Registry::default());
+    journal::start_upload(&supervisor, &client);
+    let configuration = json!({"kubescheduler.config.k8s.io/v1": {"kind": "KubeSchedulerConfiguration",
+        "profiles": profiles, "leaderElection": {"leaderElect": leader.leader_elect.unwrap_or(false)}}});
+    let pages = Pages::new("kube-scheduler", supervisor.registry(), configuration);
+    component_server::start(&arguments.serving, PORT, pages, &client, &supervisor).await?;
+    let competitor = Competitor { lease: "kube-scheduler", component: &component };
+    common::supervised(&supervisor, "kube-scheduler", leadership::lead(client, competitor, &leader, work)).await
 }
 
 /// Leader election settings of the configuration file.

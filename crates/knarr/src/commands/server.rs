@@ -7,33 +7,42 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use knarr_apiserver::listen::InProcess;
+use knarr_apiserver::persist::foreign;
 use knarr_apiserver::request::User;
+use knarr_apiserver::startup;
+use knarr_client::Fence;
 use knarr_client::kube::Client;
-use knarr_client::{Informers, node_network};
+use knarr_client::{Informers, node_identity};
 use knarr_network::cidr::Cidr;
 use knarr_network::load_balancer;
+use knarr_store::{EtcdAdministration, Store};
+use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, Network, NodeArguments, NodeFiles, Runtime};
+use super::storage::NodeStorage;
 use super::{apiserver, common, preflight};
-use crate::address::{ensure_address, own_address};
+use crate::address::{ensure_address, own_address, restart_when_moved};
 use crate::check::{CheckPlan, Listen};
 use crate::cluster::{self, Cluster};
 use crate::join::ClusterInfo;
 use crate::ready::{self, Display, Probe};
-use crate::{data_directory_lock, join, manifests, service};
+use crate::servers::{self, Elections, Managed, ServersArguments};
+use crate::{data_directory_lock, helm, join, manifests, restart, service};
 
 /// The default controllers and, as in kubeadm clusters, those for bootstrap tokens.
 const CONTROLLERS: [&str; 3] = ["*", "bootstrap-signer-controller", "token-cleaner-controller"];
+/// The user agent of all controllers.
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
 #[derive(Args, Clone, Debug)]
-#[group(id = "server")]
+#[group(id = "server-arguments")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(flatten)]
     pub apiserver: apiserver::Arguments,
@@ -41,68 +50,198 @@ pub struct Arguments {
     pub node: NodeArguments,
     #[command(flatten)]
     pub network: NetworkArguments,
+    #[command(flatten)]
+    pub servers: ServersArguments,
+    #[command(subcommand)]
+    command: Option<ServerCommand>,
     /// Run only the control plane, without a node on this host.
     #[arg(long)]
     pub disable_agent: bool,
+    /// A KubeSchedulerConfiguration file; the client and leader election are the server's.
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
+    /// Install charts from HelmChart objects, with the Helm program of this host.
+    #[arg(long)]
+    pub helm_controller: bool,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum ServerCommand {
+    /// Remove a server from the cluster.
+    Remove(servers::RemoveArguments),
 }
 
 pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(ServerCommand::Remove(removal)) = arguments.command.take() {
+        return servers::remove(removal).await;
+    }
     let started = Instant::now();
     arguments.apiserver.resource_metrics = true;
     if arguments.node.cluster_dns.is_empty() {
         arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
     }
+    arguments.node.resources.set_service_defaults(service::is_own_process());
     let data = arguments.apiserver.data_dir.clone();
     data_directory_lock::acquire(&data)?.until_exit();
+    crate::upgrade::record(&data);
+    if arguments.servers.cluster_reset {
+        return servers::reset(&arguments).await;
+    }
+    let member = tokio::select! {
+        member = servers::configure(&mut arguments) => member?,
+        stopped = common::stopped() => return stopped,
+    };
     preflight(&arguments)?;
     if arguments.node.node_ip.is_none() {
         ensure_address().await;
     }
     let ingress = if arguments.disable_agent { None } else { arguments.network.ingress.bind()? };
     // The container runtime takes longest to start: it starts in parallel with the API server.
-    let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));
-    let running = apiserver::start(&arguments.apiserver).await?;
-    let components = Components { server: running.started.server.clone(), arguments: arguments.clone() };
+    let registry = Registry::default();
+    let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data, &registry));
+    let shared = tokio::select! {
+        shared = SharedStore::open(&arguments, member) => shared?,
+        stopped = common::stopped() => return stopped,
+    };
+    let scheduler = super::scheduler::read_configuration(arguments.scheduler_config.as_deref())?;
+    let running = apiserver::start(&arguments.apiserver, shared.store(), &registry).await?;
+    let components = Components {
+        server: running.started.server.clone(),
+        arguments: arguments.clone(),
+        scheduler,
+        fence: Fence::always_open(),
+    };
     components.cluster().save(&data)?;
+    startup::ensure_policy(&components.server, join::component_policy()).await?;
     let (stop, stopped) = watch::channel(false);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(components.controllers(&running.pki));
-    tasks.spawn(components.scheduler());
+    let supervisor = Supervisor::new(&registry);
+    let elections = components.elections(&shared)?;
+    {
+        let (components, pki) = (components.clone(), running.pki.clone());
+        elections.start(servers::CONTROLLERS_LEASE, &supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            components.start_controllers(&pki, supervisor);
+            components.start_helm(supervisor);
+        });
+    }
+    {
+        let components = components.clone();
+        elections.start(servers::SCHEDULER_LEASE, &supervisor, move |fence, supervisor| {
+            components.within(fence).start_scheduler(supervisor);
+        });
+    }
     let node = runtime.map(|runtime| components.node(runtime, stopped.clone())).transpose()?;
     // The network's permissions exist only after this.
     let info = ClusterInfo {
         server: format!("https://{}", running.advertised),
         authority: running.pki.authority.certificate.clone(),
     };
-    join::ensure_objects(&components.administrator("knarr"), &components.cluster(), &info)
+    let setup = components.component(join::CLUSTER_SETUP, "knarr");
+    join::ensure_objects(&setup, &components.cluster(), &info)
         .await
         .context("cannot create the cluster's initial objects")?;
+    if !arguments.node.storage.disable_local_storage {
+        join::ensure_local_storage(&setup).await.context("cannot create the local StorageClass")?;
+    }
     if node.is_some() {
         let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
         network.start(
             components.node_network()?,
             components.client(components.node_user()?, "knarr-network"),
-            &mut tasks,
+            &supervisor,
         )?;
+        let plugins = arguments.node.resources.plugin_root(&data);
+        let (name, storage) = (arguments.node.name()?, &arguments.node.storage);
+        let storage = NodeStorage { arguments: storage, node: &name, data: &data, plugin_root: plugins };
+        storage.start(components.node_storage()?, &supervisor);
     }
-    let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
-    network::start_central(&central, &arguments.node, &arguments.network, components.load_balancers(), &mut tasks);
-    tasks.spawn(manifests::run(
-        components.administrator("knarr-manifests"),
-        data.join("manifests"),
-        data.join("manifests.json"),
-    ));
-    tasks.spawn(components.report_when_ready(started)?);
-    let node = node.map(tokio::spawn);
-    tokio::select! {
-        signal = common::stopped() => signal?,
-        ended = watch_node(node) => ended?,
+    {
+        let components = components.clone();
+        elections.start(servers::NETWORK_LEASE, &supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
+            let Arguments { node, network, .. } = &components.arguments;
+            network::start_central(&central, node, network, components.load_balancers(), supervisor);
+        });
     }
-    service::notify("STOPPING=1");
+    components.admit_servers(&shared, &running, &supervisor).await?;
+    {
+        let (client, data) = (components.component(join::MANIFESTS, "knarr-manifests"), data.clone());
+        supervisor.restart("manifests", move || {
+            manifests::run(client.clone(), data.join("manifests"), data.join("manifests.json"))
+        });
+    }
+    if arguments.apiserver.advertise_address.is_none() && arguments.node.node_ip.is_none() {
+        let own = running.advertised.ip();
+        supervisor.restart("address", move || restart_when_moved(own));
+    }
+    components.report_when_ready(started, &supervisor)?;
+    if let Some(node) = node {
+        supervisor.essential("kubelet", node);
+    }
+    let ended = tokio::select! {
+        ended = common::stopped_or_failed(&registry) => ended,
+        removed = shared.removed() => Err(removed),
+    };
+    // systemd would wait for the end of a service that restarts itself.
+    if !restart::is_requested() {
+        service::notify("STOPPING=1");
+    }
+    supervisor.expect_stop();
     stop.send_replace(true);
-    tasks.shutdown().await;
+    supervisor.shutdown().await;
     running.stop().await;
-    Ok(())
+    shared.close().await;
+    ended
+}
+
+/// The store of a server, if other servers can use it, too.
+enum SharedStore {
+    /// It is in the data directory.
+    No,
+    /// An etcd that the flags name.
+    Given(Arc<dyn Store>),
+    /// The etcd of which this server runs a member.
+    Managed(Arc<dyn Store>, Managed),
+}
+
+impl SharedStore {
+    async fn open(arguments: &Arguments, member: Option<servers::Member>) -> anyhow::Result<Self> {
+        let data = &arguments.apiserver.data_dir;
+        if let Some(member) = member {
+            let managed = Managed::start(member, data).await?;
+            let store = managed.open_store(foreign::decoder()).await?;
+            return Ok(SharedStore::Managed(Arc::new(store), managed));
+        }
+        if arguments.apiserver.datastore.is_empty() {
+            return Ok(SharedStore::No);
+        }
+        let store = apiserver::open_store(&arguments.apiserver).await?;
+        servers::check_record(&*store, data).await?;
+        Ok(SharedStore::Given(store))
+    }
+
+    fn store(&self) -> Option<Arc<dyn Store>> {
+        match self {
+            SharedStore::No => None,
+            SharedStore::Given(store) | SharedStore::Managed(store, _) => Some(store.clone()),
+        }
+    }
+
+    /// Returns when this server was removed from its cluster.
+    async fn removed(&self) -> anyhow::Error {
+        match self {
+            SharedStore::Managed(_, managed) => managed.removed().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn close(self) {
+        if let SharedStore::Managed(store, managed) = self {
+            drop(store);
+            managed.stop().await;
+        }
+    }
 }
 
 /// Checks the requirements of all components.
@@ -129,20 +268,103 @@ fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
     preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens, networks)
 }
 
-/// Waits for the node to stop, which it does only on an error.
-async fn watch_node(node: Option<tokio::task::JoinHandle<anyhow::Result<()>>>) -> anyhow::Result<()> {
-    match node {
-        Some(node) => node.await?,
-        None => std::future::pending().await,
-    }
-}
-
+#[derive(Clone)]
 struct Components {
     server: Arc<knarr_apiserver::state::ApiServer>,
     arguments: Arguments,
+    scheduler: knarr_scheduler::Configuration,
+    /// Closed when these components may no longer act.
+    fence: Fence,
 }
 
 impl Components {
+    /// The same behind a fence.
+    fn within(&self, fence: Fence) -> Self {
+        Self { fence, ..self.clone() }
+    }
+
+    fn elections(&self, shared: &SharedStore) -> anyhow::Result<Elections> {
+        match shared {
+            SharedStore::No => Ok(Elections::alone()),
+            _ => {
+                let client = self.component(join::SERVERS, "knarr");
+                Elections::among_servers(client, &self.arguments.node.name()?, &self.arguments.apiserver.data_dir)
+            }
+        }
+    }
+
+    /// Shows that this is a server, and lets others join.
+    async fn admit_servers(
+        &self,
+        shared: &SharedStore,
+        running: &apiserver::Running,
+        supervisor: &Supervisor,
+    ) -> anyhow::Result<()> {
+        let data = &self.arguments.apiserver.data_dir;
+        if let Some(store) = shared.store() {
+            servers::ensure_record(&*store, data, &format!("https://{}", running.advertised)).await?;
+        }
+        let members = match shared {
+            SharedStore::Managed(_, managed) => Some(managed.administration.clone()),
+            _ => None,
+        };
+        // It may read tokens.
+        let client = self.accounts()("bootstrap-signer");
+        let (arguments, cluster) = (self.arguments.clone(), self.cluster());
+        servers::admit_servers(servers::Host { client, arguments, cluster, members: members.clone() });
+        self.start_rollouts(shared, members, supervisor)?;
+        let client = self.component(join::SERVERS, "kube-apiserver");
+        {
+            let (client, names) = (client.clone(), self.arguments.apiserver.tls_san.clone());
+            supervisor.restart("api-server-identity", move || servers::renew_identity(client.clone(), names.clone()));
+        }
+        if !self.arguments.disable_agent {
+            let name = self.arguments.node.name()?;
+            supervisor.restart("server-label", move || servers::label_node(client.clone(), name.clone()));
+        }
+        Ok(())
+    }
+
+    /// Takes part in the replacement of keys, on this server and on its node.
+    fn start_rollouts(
+        &self,
+        shared: &SharedStore,
+        members: Option<Arc<EtcdAdministration>>,
+        supervisor: &Supervisor,
+    ) -> anyhow::Result<()> {
+        let (data, name) = (self.arguments.apiserver.data_dir.clone(), self.arguments.node.name()?);
+        if !self.arguments.disable_agent {
+            let (client, name) = (self.client(self.node_user()?, "kubelet"), name.clone());
+            let trust = join::Trust::of(&data, &self.arguments.node.resources.plugin_root(&data));
+            supervisor.restart("trust", move || join::keep_trust(client.clone(), name.clone(), trust.clone(), None));
+        }
+        // Who else uses an etcd that Knarr does not run is not known.
+        if matches!(shared, SharedStore::Given(_)) {
+            return Ok(());
+        }
+        let rollouts = servers::rollout::Rollouts {
+            store: self.server.store.clone(),
+            client: self.component(join::SERVERS, "knarr"),
+            encryption: servers::encryption_file(&self.arguments),
+            data,
+            name,
+            members,
+        };
+        servers::rollout::open(rollouts.clone());
+        supervisor.restart("rollouts", move || servers::rollout::run(rollouts.clone()));
+        Ok(())
+    }
+
+    /// Charts are installed with the administrator's rights: a chart may contain anything.
+    fn start_helm(&self, supervisor: &Supervisor) {
+        if !self.arguments.helm_controller {
+            return;
+        }
+        let data = self.arguments.apiserver.data_dir.clone();
+        let (client, kubeconfig) = (self.component(join::MANIFESTS, "knarr-helm"), common::kubeconfig(&data));
+        supervisor.restart("helm", move || helm::run(client.clone(), kubeconfig.clone(), data.join("helm")));
+    }
+
     /// An in-process client as a user, with the field manager name of its writes.
     fn client(&self, user: User, agent: &'static str) -> Client {
         let service = InProcess::new(self.server.clone(), user).map_request(
@@ -151,33 +373,45 @@ impl Components {
                 request
             },
         );
-        Client::new(service, "default")
+        servers::fenced(Client::new(service, "default"), &self.fence)
     }
 
-    /// A client as an administrator: for initial objects, the administrator's manifests, and all controllers.
-    fn administrator(&self, name: &'static str) -> Client {
-        let user = User::named(&format!("system:{name}"), &["system:masters", "system:authenticated"]);
-        self.client(user, name)
-    }
-
-    /// A client as a user with only the permissions of its roles.
+    /// A client as a user with only the permissions of its roles. No component is in system:masters.
     fn component(&self, user: &str, agent: &'static str) -> Client {
         self.client(User::named(user, &["system:authenticated"]), agent)
+    }
+
+    /// Clients of the controllers' service accounts.
+    fn accounts(&self) -> knarr_controllers::AccountClients {
+        let components = self.clone();
+        Arc::new(move |account| {
+            let name = format!("system:serviceaccount:kube-system:{account}");
+            let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"];
+            components.client(User::named(&name, &groups), CONTROLLER_MANAGER)
+        })
     }
 
     /// The API user of this node.
     fn node_user(&self) -> anyhow::Result<User> {
         let name = self.arguments.node.name()?;
-        Ok(User::named(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"]))
+        let mut user = User::named(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"]);
+        user.extra.insert(node_identity::IN_API_SERVER.to_owned(), vec!["true".to_owned()]);
+        Ok(user)
     }
 
     /// A client as the network components of this node.
     fn node_network(&self) -> anyhow::Result<Client> {
-        let name = node_network::user(&self.arguments.node.name()?);
-        Ok(self.client(User::named(&name, &[node_network::GROUP, "system:authenticated"]), "knarr-network"))
+        let name = node_identity::NETWORK.user(&self.arguments.node.name()?);
+        Ok(self.client(User::named(&name, &[node_identity::NETWORK.group, "system:authenticated"]), "knarr-network"))
     }
 
-    fn controllers(&self, pki: &knarr_apiserver::pki::Pki) -> impl Future<Output = ()> + Send + use<> {
+    /// A client as the CSI controller of this node.
+    fn node_storage(&self) -> anyhow::Result<Client> {
+        let name = node_identity::STORAGE.user(&self.arguments.node.name()?);
+        Ok(self.client(User::named(&name, &[node_identity::STORAGE.group, "system:authenticated"]), "knarr-storage"))
+    }
+
+    fn start_controllers(&self, pki: &knarr_apiserver::pki::Pki, supervisor: &Supervisor) {
         let settings = knarr_controllers::Settings {
             controllers: CONTROLLERS.map(str::to_owned).into(),
             root_ca: Some(pki.authority.certificate.clone()),
@@ -188,25 +422,29 @@ impl Components {
             approve_kubelet_serving: true,
             cluster_domain: self.arguments.node.cluster_domain.clone(),
             api_server_names: pki.identity().all().collect(),
-            api_server_node: self.arguments.node.name().ok(),
             allocate_node_cidrs: !self.arguments.network.cluster_cidr.is_empty(),
             cluster_cidrs: self.arguments.network.cluster_cidr.iter().map(Cidr::to_string).collect(),
             service_cidrs: self.arguments.apiserver.service_cluster_ip_range.clone(),
             ..knarr_controllers::Settings::default()
         };
-        knarr_controllers::run(knarr_controllers::Context::new(self.administrator("kube-controller-manager"), settings))
+        let client = self.component("system:kube-controller-manager", CONTROLLER_MANAGER);
+        let context = knarr_controllers::Context::new(client, settings).with_accounts(self.accounts());
+        supervisor.restart("controller-manager", move || knarr_controllers::run(context.clone()));
     }
 
-    fn scheduler(&self) -> impl Future<Output = ()> + Send + use<> {
+    fn start_scheduler(&self, supervisor: &Supervisor) {
         let client = self.component("system:kube-scheduler", "kube-scheduler");
-        let settings =
-            knarr_scheduler::Settings { configuration: knarr_scheduler::Configuration::default(), now: Timestamp::now };
-        knarr_scheduler::run(client.clone(), Informers::new(client), settings)
+        let configuration = self.scheduler.clone();
+        supervisor.restart("scheduler", move || {
+            let settings = knarr_scheduler::Settings { configuration: configuration.clone(), now: Timestamp::now };
+            let informers = Informers::new(client.clone()).without_heartbeats();
+            knarr_scheduler::run(client.clone(), informers, settings)
+        });
     }
 
     /// Probes every component, and reports when all are ready.
-    fn report_when_ready(&self, started: Instant) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
-        let client = self.administrator("knarr");
+    fn report_when_ready(&self, started: Instant, supervisor: &Supervisor) -> anyhow::Result<()> {
+        let client = self.component(join::READINESS, "knarr");
         let mut probes = vec![Probe::path("API server", client.clone(), "/readyz".to_owned())];
         if !self.arguments.disable_agent {
             probes.extend(self.node_probes(&client)?);
@@ -216,9 +454,12 @@ impl Components {
             "    export KUBECONFIG={}\n    kubectl get nodes\n\nAdd a node: knarr token create --print-join-command",
             kubeconfig.display()
         );
-        Ok(async move {
-            ready::wait(probes, started, &mut Display::new(next)).await;
-        })
+        let probes = Arc::new(probes);
+        supervisor.complete("readiness-report", move || {
+            let (probes, next) = (probes.clone(), next.clone());
+            async move { drop(ready::wait(&probes, started, &mut Display::new(next)).await) }
+        });
+        Ok(())
     }
 
     fn node_probes(&self, client: &Client) -> anyhow::Result<Vec<Probe>> {
@@ -277,7 +518,7 @@ impl Components {
         let arguments = self.arguments.node.clone();
         let data: PathBuf = self.arguments.apiserver.data_dir.clone();
         // The serving certificate is requested from the API, as on every other node, and renewed.
-        let files = NodeFiles { client_ca: data.join("pki/ca.crt"), serving: None };
+        let files = NodeFiles { client_ca: Some(data.join("pki/ca.crt")), serving: None };
         let client = self.client(self.node_user()?, "kubelet");
         Ok(async move {
             let shutdown = async move {

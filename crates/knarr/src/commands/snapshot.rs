@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use knarr_store::Store as _;
+use serde::{Deserialize, Serialize};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -25,21 +28,51 @@ enum Snapshot {
     Restore {
         file: PathBuf,
         /// Number of revisions to skip, so that clients notice that the store was restored.
-        #[arg(long, default_value_t = 1_000_000)]
+        #[arg(long, default_value_t = 1_000_000_000)]
         skip_revisions: u64,
     },
 }
 
-pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+/// The last snapshot that was made on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastSnapshot {
+    pub file: PathBuf,
+    pub revision: u64,
+    pub time: String,
+}
+
+impl LastSnapshot {
+    fn path(data: &Path) -> PathBuf {
+        data.join("last-snapshot.json")
+    }
+
+    pub fn load(data: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(Self::path(data)).ok()?).ok()
+    }
+
+    fn save(&self, data: &Path) -> anyhow::Result<()> {
+        let path = Self::path(data);
+        std::fs::write(&path, serde_json::to_vec(self)?).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let store = arguments.data_dir.join("store");
     match arguments.command {
-        Snapshot::Save { file } => save(&file, &store),
+        Snapshot::Save { file } => save(&file, &arguments.data_dir).await,
+        Snapshot::Restore { file, .. } if crate::servers::has_member(&arguments.data_dir)? => bail!(
+            "this server keeps its objects in etcd: stop all servers of the cluster, and restore with \
+             `knarr server --cluster-reset --cluster-reset-restore-path {}`",
+            file.display()
+        ),
         Snapshot::Restore { file, skip_revisions } => restore(&file, &store, skip_revisions),
     }
 }
 
-fn save(file: &Path, store: &Path) -> anyhow::Result<()> {
-    if !store.exists() {
+async fn save(file: &Path, data: &Path) -> anyhow::Result<()> {
+    let shared = crate::servers::connect_store(data).await?;
+    let store = data.join("store");
+    if shared.is_none() && !store.exists() {
         bail!(
             "there is no store in {}: set --data-dir to the server's data directory (save a store in etcd with etcdctl)",
             store.display()
@@ -50,11 +83,15 @@ fn save(file: &Path, store: &Path) -> anyhow::Result<()> {
     let mut options = File::options();
     let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
     let mut image = BufWriter::new(opened.with_context(|| format!("cannot write {}", beside.display()))?);
-    let revision = knarr_store::export(store, &mut image)
-        .with_context(|| format!("cannot save the store in {}", store.display()))?;
+    let revision = match shared {
+        Some(store) => store.snapshot(&mut image).await.context("cannot save the store in etcd")?,
+        None => knarr_store::export(&store, &mut image)
+            .with_context(|| format!("cannot save the store in {}", store.display()))?,
+    };
     image.flush()?;
     image.get_ref().sync_all()?;
-    std::fs::rename(&beside, file).with_context(|| format!("cannot write {}", file.display()))?;
+    knarr_files::rename_durably(&beside, file).with_context(|| format!("cannot write {}", file.display()))?;
+    LastSnapshot { file: file.to_owned(), revision, time: format!("{:.0}", Timestamp::now()) }.save(data)?;
     println!("saved revision {revision} to {}", file.display());
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `knarr token create|list|delete`: tokens for joining nodes.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -8,10 +7,10 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use knarr_client::k8s_openapi::api::core::v1::{Endpoints, Secret};
 use knarr_client::kube::api::{DeleteParams, ListParams, PostParams};
-use knarr_client::kube::config::{KubeConfigOptions, Kubeconfig};
 use knarr_client::kube::{self, Api, Client, Config};
 
-use crate::join::{BootstrapToken, GROUP, JoinToken, Pin};
+use super::client_arguments::ClientArguments;
+use crate::join::{BootstrapToken, GROUP, JoinToken, Pin, SERVER_GROUP};
 
 const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -19,12 +18,8 @@ const SECRET_PREFIX: &str = "bootstrap-token-";
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Kubeconfig file of an administrator; by default that of the server on this host.
-    #[arg(long, global = true)]
-    kubeconfig: Option<PathBuf>,
-    /// Data directory of the server.
-    #[arg(long, global = true, default_value = "/var/lib/knarr")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    cluster: ClientArguments,
     #[command(subcommand)]
     command: Token,
 }
@@ -33,9 +28,12 @@ pub struct Arguments {
 enum Token {
     /// Create a token for new nodes.
     Create {
-        /// Print the complete command that adds a node.
+        /// Print the complete command that adds a node or a server.
         #[arg(long)]
         print_join_command: bool,
+        /// What the token admits.
+        #[arg(long, value_enum, default_value_t = Role::Agent)]
+        role: Role,
         /// Validity of the token: 30m, 24h, 7d; 0 for no expiry.
         #[arg(long, default_value = "24h", value_parser = lifetime)]
         ttl: Duration,
@@ -53,18 +51,39 @@ enum Token {
     },
 }
 
+/// What a token admits. Neither admits the other.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Agent,
+    Server,
+}
+
+impl Role {
+    /// The group of the bearer.
+    fn group(self) -> &'static str {
+        match self {
+            Role::Agent => GROUP,
+            Role::Server => SERVER_GROUP,
+        }
+    }
+
+    fn command(self) -> &'static str {
+        match self {
+            Role::Agent => "agent",
+            Role::Server => "server",
+        }
+    }
+}
+
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let path = arguments.kubeconfig.unwrap_or_else(|| super::common::kubeconfig(&arguments.data_dir));
-    let file = Kubeconfig::read_from(&path)
-        .with_context(|| format!("cannot read {}: run this on the server, or set --kubeconfig", path.display()))?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let client = Client::try_from(config.clone())?;
+    let config = arguments.cluster.config().await?;
+    let client = arguments.cluster.client().await?;
     match arguments.command {
-        Token::Create { print_join_command, ttl, description } => {
+        Token::Create { print_join_command, role, ttl, description } => {
             let pin = pin(&config)?;
-            let token = create(&client, ttl, &description, pin, Timestamp::now()).await?;
+            let token = create(&client, role, ttl, &description, pin, Timestamp::now()).await?;
             if print_join_command {
-                println!("knarr agent --server {} --token {token}", server(&client).await?);
+                println!("knarr {} --server {} --token {token}", role.command(), server(&client).await?);
             } else {
                 println!("{token}");
             }
@@ -83,24 +102,31 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn create(
     client: &Client,
+    role: Role,
     ttl: Duration,
     description: &str,
     pin: Pin,
     now: Timestamp,
 ) -> anyhow::Result<JoinToken> {
     let token = JoinToken { bootstrap: BootstrapToken::generate(), pin };
-    let secret = secret(&token.bootstrap, ttl, description, now)?;
+    let secret = secret(&token.bootstrap, role, ttl, description, now)?;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     secrets.create(&PostParams::default(), &secret).await.context("cannot create the token")?;
     Ok(token)
 }
 
-fn secret(token: &BootstrapToken, ttl: Duration, description: &str, now: Timestamp) -> anyhow::Result<Secret> {
+fn secret(
+    token: &BootstrapToken,
+    role: Role,
+    ttl: Duration,
+    description: &str,
+    now: Timestamp,
+) -> anyhow::Result<Secret> {
     let mut data = vec![
         ("token-id", token.id.clone()),
         ("token-secret", token.secret.clone()),
         ("usage-bootstrap-authentication", "true".to_owned()),
-        ("auth-extra-groups", GROUP.to_owned()),
+        ("auth-extra-groups", role.group().to_owned()),
     ];
     if !ttl.is_zero() {
         let until =
@@ -164,12 +190,10 @@ async fn delete(client: &Client, id: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The pin of the kubeconfig's certificate authority.
+/// The pin of the kubeconfig's certificate authority. While the authority is replaced there are two, and the first signs.
 fn pin(config: &Config) -> anyhow::Result<Pin> {
     let authorities = config.root_cert.as_deref().unwrap_or_default();
-    let [authority] = authorities else {
-        bail!("the kubeconfig has {} certificate authorities; a token can pin one", authorities.len());
-    };
+    let Some(authority) = authorities.first() else { bail!("the kubeconfig has no certificate authority to pin") };
     Pin::of(authority)
 }
 
@@ -227,11 +251,21 @@ mod tests {
     }
 
     #[test]
+    fn a_token_admits_servers_or_nodes_but_not_both() {
+        let group = |role| {
+            let secret = secret(&BootstrapToken::generate(), role, Duration::ZERO, "", Timestamp::now()).unwrap();
+            secret.string_data.unwrap().remove("auth-extra-groups").unwrap()
+        };
+        assert_eq!((group(Role::Agent).as_str(), group(Role::Server).as_str()), (GROUP, SERVER_GROUP));
+        assert_ne!(GROUP, SERVER_GROUP);
+    }
+
+    #[test]
     fn a_row_shows_the_remaining_validity() {
         let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
         let token = BootstrapToken::generate();
         for (ttl, left) in [(0, "for ever"), (90, "90s"), (86_400, "24h"), (604_800, "7d")] {
-            let secret = secret(&token, Duration::from_secs(ttl), "rack 1", now).unwrap();
+            let secret = secret(&token, Role::Agent, Duration::from_secs(ttl), "rack 1", now).unwrap();
             let data = secret.string_data.clone().unwrap().into_iter();
             let data = data.map(|(key, value)| (key, knarr_client::k8s_openapi::ByteString(value.into_bytes())));
             let stored = Secret { data: Some(data.collect()), ..secret };

@@ -39,10 +39,19 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.yes && !is_confirmed(&data, arguments.keep_data)? {
         bail!("nothing was removed");
     }
+    if !arguments.keep_data
+        && let Err(error) = crate::servers::leave(&data).await
+    {
+        println!(
+            "This server is still counted by its cluster ({error:#}): run `knarr server remove` with its name on another one"
+        );
+    }
     service::stop(&data)?;
     data_directory_lock::stop(&data, STOP_TIMEOUT)?;
     let location = NodeLocation { data: data.clone(), cgroup_root: arguments.cgroup_root.clone() };
     remove::remove_node(&location).await?;
+    // Filesystems are unmounted; devices that pods used directly are still attached.
+    knarr_local_storage::release(&data.join("storage")).context("cannot detach local volumes")?;
     service::remove(&data)?;
     match std::fs::remove_file(knarr_kubelet::LOGIND_FILE) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -13,6 +12,7 @@ use knarr_client::kube::{self, Client};
 use knarr_why::{Evidence, Finding, explain, logs_needed};
 use serde_json::Value;
 
+use super::client_arguments::ClientArguments;
 use super::{common, kinds};
 
 /// Number of containers whose logs are read, and of lines of each.
@@ -30,12 +30,8 @@ pub struct Arguments {
     /// The output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Kubeconfig file; by default that of the server on this host.
-    #[arg(long, env = "KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
-    /// Data directory of the server.
-    #[arg(long, default_value = common::DATA)]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    cluster: ClientArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,12 +41,12 @@ enum Output {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(&arguments.data_dir));
-    let client = common::connect(&kubeconfig).await?;
+    let client = arguments.cluster.client().await?;
     let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
     let object = get(&client, &named.path()).await.with_context(|| format!("cannot read {}", named.in_journal()))?;
     let lists = lists(&client).await?;
-    let mut evidence = Evidence { object, now: Timestamp::now(), lists, logs: BTreeMap::new() };
+    let mut evidence =
+        Evidence { object, now: Timestamp::now(), lists, incomplete: Default::default(), logs: BTreeMap::new() };
     evidence.logs = logs(&client, &evidence).await;
     let findings = explain(&evidence);
     let mut out = std::io::stdout().lock();
@@ -112,11 +108,11 @@ fn text(object: &str, findings: &[Finding], colour: bool) -> String {
     }
     let mut text = String::new();
     for finding in findings {
-        text += &format!("{object}: {}\n", paint("1", &finding.cause));
+        text += &format!("{object}: {}\n", paint("1", &common::printable(&finding.cause)));
         for line in &finding.evidence {
-            text += &format!("    {} {line}\n", paint("2", "seen:"));
+            text += &format!("    {} {}\n", paint("2", "seen:"), common::printable(line));
         }
-        text += &format!("    {}   {}\n", paint("36", "do:"), finding.fix);
+        text += &format!("    {}   {}\n", paint("36", "do:"), common::printable(&finding.fix));
     }
     text
 }
@@ -130,5 +126,7 @@ mod tests {
         let finding = Finding { cause: "c".into(), evidence: vec!["e".into()], fix: "f".into() };
         assert_eq!(text("pod/web", &[finding], false), "pod/web: c\n    seen: e\n    do:   f\n");
         assert_eq!(text("pod/web", &[], false), "pod/web: no problem found\n");
+        let hostile = Finding { cause: "\x1b[2J".into(), evidence: vec!["\x07".into()], fix: "\x1bc".into() };
+        assert!(!text("pod/web", &[hostile], false).contains(['\x1b', '\x07']));
     }
 }

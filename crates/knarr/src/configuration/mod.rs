@@ -1,7 +1,10 @@
 //! The configuration file: any flag by its name, without the leading dashes. The command line and the environment take
 //! precedence.
 //!
-//! Input: the command line and the file. Output: arguments as if the file's had been typed, too. Knarr's own commands read
+//! Files in the directory `config.yaml.d` beside it are read after it, by name; a setting of a later file replaces that of an
+//! earlier one.
+//!
+//! Input: the command line and the files. Output: arguments as if the file's had been typed, too. Knarr's own commands read
 //! it; commands that stand for a component of Kubernetes do not.
 
 mod show;
@@ -21,9 +24,10 @@ pub const FILE: &str = "/etc/knarr/config.yaml";
 const VARIABLE: &str = "KNARR_CONFIG";
 
 /// The commands that read the file.
-const READERS: [&str; 13] = [
+const READERS: [&str; 19] = [
     "server",
     "agent",
+    "status",
     "token",
     "images",
     "snapshot",
@@ -35,6 +39,11 @@ const READERS: [&str; 13] = [
     "config",
     "journey",
     "why",
+    "ui",
+    "logs",
+    "support-bundle",
+    "certificate",
+    "secrets-encryption",
 ];
 
 /// Adds the flag that selects the file to the commands that read it.
@@ -61,13 +70,15 @@ pub fn add_flag(command: Command) -> Command {
 pub struct Setting {
     pub key: String,
     pub values: Vec<String>,
+    /// The file that sets it.
+    pub file: PathBuf,
 }
 
 /// The arguments to parse: the command line, and the file's settings that neither command line nor environment set.
 pub struct Merged {
     pub words: Vec<OsString>,
-    path: PathBuf,
-    from_file: Vec<OsString>,
+    /// The words that come from files, with their file.
+    from_file: Vec<(OsString, PathBuf)>,
 }
 
 impl Merged {
@@ -76,8 +87,20 @@ impl Merged {
         let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
         let flag = argument.split(' ').next()?;
         let is_own = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
-        self.from_file.iter().any(is_own).then(|| format!("{flag} is set in {}", self.path.display()))
+        let (_, file) = self.from_file.iter().find(|(word, _)| is_own(word))?;
+        Some(format!("{flag} is set in {}", file.display()))
     }
+}
+
+/// An error without the value that it is about, if that is a secret: errors reach logs.
+pub fn without_secret(mut error: clap::Error, command: &Command) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    let name = argument.split(' ').next().unwrap_or_default().trim_start_matches("--").to_owned();
+    let is_secret = |own: &Arg| own.is_hide_env_values_set() && own.get_long() == Some(&name);
+    if command.get_subcommands().flat_map(Command::get_arguments).any(is_secret) {
+        error.insert(ContextKind::InvalidValue, ContextValue::String("(hidden)".to_owned()));
+    }
+    error
 }
 
 /// Adds the file's settings to the command line.
@@ -85,12 +108,26 @@ pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Merg
     let name = typed.get(1).and_then(|name| name.to_str()).unwrap_or_default();
     let (path, is_named) = path(&typed);
     let Some(reader) = command.find_subcommand(name).filter(|_| READERS.contains(&name)) else {
-        return Ok(Merged { words: typed, path, from_file: Vec::new() });
+        return Ok(Merged { words: typed, from_file: Vec::new() });
     };
     let settings = read(&path, is_named, command)?;
     let count = typed.len();
+    let reader = &for_subcommand(reader, typed.get(2).and_then(|word| word.to_str()).unwrap_or_default());
     let words = merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some());
-    Ok(Merged { from_file: words[count..].to_vec(), words, path })
+    let file_of = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let key = word.trim_start_matches("--").split('=').next().unwrap_or_default().to_owned();
+        settings.iter().find(|setting| setting.key == key).map(|setting| setting.file.clone()).unwrap_or_default()
+    };
+    let from_file = words[count..].iter().map(|word| (word.clone(), file_of(word))).collect();
+    Ok(Merged { from_file, words })
+}
+
+/// The command with the flags that may follow a subcommand; the command itself if the word is none of its subcommands.
+fn for_subcommand(reader: &Command, word: &str) -> Command {
+    let Some(subcommand) = reader.find_subcommand(word) else { return reader.clone() };
+    let shared = reader.get_arguments().filter(|argument| argument.is_global_set()).cloned();
+    Command::new("subcommand").args(shared.chain(subcommand.get_arguments().cloned()))
 }
 
 /// The file, and whether it was selected explicitly: then it must exist.
@@ -109,15 +146,49 @@ fn path(typed: &[OsString]) -> (PathBuf, bool) {
     }
 }
 
+/// The settings of a file and of the files in the directory beside it.
 pub fn read(path: &Path, must_exist: bool, command: &Command) -> anyhow::Result<Vec<Setting>> {
+    let mut settings = read_file(path, must_exist, command)?;
+    for file in drop_ins(path)? {
+        for setting in read_file(&file, true, command)? {
+            settings.retain(|earlier| earlier.key != setting.key);
+            settings.push(setting);
+        }
+    }
+    Ok(settings)
+}
+
+/// The files of the directory named like the file with `.d`, by name.
+fn drop_ins(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut directory = path.as_os_str().to_owned();
+    directory.push(".d");
+    let directory = PathBuf::from(directory);
+    let entries = match std::fs::read_dir(&directory) {
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        entries => entries.with_context(|| format!("cannot read {}", directory.display()))?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let file = entry.with_context(|| format!("cannot read {}", directory.display()))?.path();
+        if file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(path: &Path, must_exist: bool, command: &Command) -> anyhow::Result<Vec<Setting>> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(Vec::new()),
         text => text.with_context(|| format!("cannot read {}", path.display()))?,
     };
-    parse(&text, command).with_context(|| format!("{} is invalid", path.display()))
+    parse(&text, path, command).with_context(|| format!("{} is invalid", path.display()))
 }
 
-fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
+fn parse(text: &str, path: &Path, command: &Command) -> anyhow::Result<Vec<Setting>> {
     let document: Value = serde_yaml_ng::from_str(text)?;
     let mapping = match document {
         Value::Null => return Ok(Vec::new()),
@@ -138,7 +209,7 @@ fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
         if is_switch(command, key) && !(values.len() <= 1 && values.iter().all(|value| is_truth(value))) {
             bail!("{key} must be true or false, not {}", values.join(", "));
         }
-        settings.push(Setting { key: key.to_owned(), values });
+        settings.push(Setting { key: key.to_owned(), values, file: path.to_owned() });
     }
     Ok(settings)
 }
@@ -239,7 +310,7 @@ mod tests {
     fn the_file_s_settings_are_used_as_if_typed() {
         let command = command();
         let file = "cluster-cidr: [10.1.0.0/16, fd00::/48]\nnode-name: a\ndisable-agent: true\ntoken: t\n";
-        let settings = parse(file, &command).unwrap();
+        let settings = parse(file, Path::new(FILE), &command).unwrap();
         for (typed, variable, expected) in [
             (
                 &["knarr", "server"][..],
@@ -258,14 +329,44 @@ mod tests {
     }
 
     #[test]
+    fn later_files_replace_settings_of_earlier_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let shown = || {
+            let read = read(&file, false, &command()).unwrap();
+            let line = |setting: &Setting| {
+                let file = setting.file.file_name().unwrap().to_string_lossy().into_owned();
+                format!("{}={} {file}", setting.key, setting.values.join(","))
+            };
+            read.iter().map(line).collect::<Vec<_>>()
+        };
+        assert!(shown().is_empty());
+        write("config.yaml.d/20.yaml", "node-name: c\n");
+        write("config.yaml.d/10.yaml", "node-name: b\ncluster-cidr: 10.2.0.0/16\n");
+        write("config.yaml.d/30.txt", "node-name: d\n");
+        assert_eq!(shown(), ["cluster-cidr=10.2.0.0/16 10.yaml", "node-name=c 20.yaml"]);
+        write("config.yaml", "node-name: a\ntoken: t\n");
+        assert_eq!(shown(), ["token=t config.yaml", "cluster-cidr=10.2.0.0/16 10.yaml", "node-name=c 20.yaml"]);
+        let wrong = write("config.yaml.d/40.yaml", "colour: red\n");
+        let error = read(&file, false, &command()).unwrap_err().to_string();
+        assert_eq!(error, format!("{} is invalid", wrong.display()));
+    }
+
+    #[test]
     fn an_invalid_value_is_reported_with_its_file() {
         let command = Command::new("knarr").subcommand(
             Command::new("server").arg(Arg::new("max_pods").long("max-pods").value_parser(clap::value_parser!(u32))),
         );
         let words: Vec<OsString> = ["knarr", "server", "--max-pods=many"].map(OsString::from).into();
-        let merged = |from_file| Merged { words: words.clone(), path: FILE.into(), from_file };
+        let merged = |from_file| Merged { words: words.clone(), from_file };
         let error = command.clone().try_get_matches_from(&words).unwrap_err();
-        let origin = merged(vec!["--max-pods=many".into()]).origin_of(&error);
+        let origin = merged(vec![("--max-pods=many".into(), FILE.into())]).origin_of(&error);
         assert_eq!(origin.as_deref(), Some("--max-pods is set in /etc/knarr/config.yaml"));
         assert_eq!(merged(Vec::new()).origin_of(&error), None);
     }
@@ -281,11 +382,11 @@ mod tests {
             ("disable-agent: on", "disable-agent must be true or false, not on"),
             ("disable-agent: [true, false]", "must be true or false"),
         ] {
-            let error = parse(text, &command()).unwrap_err().to_string();
+            let error = parse(text, Path::new(FILE), &command()).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
         for text in ["", "disable-agent: false", "disable-agent: 'true'", "disable-agent:"] {
-            assert!(parse(text, &command()).is_ok(), "{text}");
+            assert!(parse(text, Path::new(FILE), &command()).is_ok(), "{text}");
         }
     }
 }

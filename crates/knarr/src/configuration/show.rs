@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-use super::{merge, read};
+use super::{merge, read, without_secret};
 use crate::commands::table;
 
 /// A table of all settings of a command.
@@ -20,7 +20,7 @@ pub fn show(role: &str, file: Option<PathBuf>, only_changed: bool, command: &Com
     let typed: Vec<OsString> = ["knarr", role].map(OsString::from).into();
     let merged = merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some());
     let matches = command.clone().try_get_matches_from(merged).map_err(|error| {
-        let message = error.to_string();
+        let message = without_secret(error, &command).to_string();
         let first = message.lines().next().unwrap_or_default();
         anyhow::anyhow!("{} is invalid: {}", path.display(), first.trim_start_matches("error: "))
     })?;
@@ -28,7 +28,10 @@ pub fn show(role: &str, file: Option<PathBuf>, only_changed: bool, command: &Com
     let arguments = reader
         .get_arguments()
         .filter(|argument| argument.get_long().is_some_and(|name| !matches!(name, "config" | "help" | "version")));
-    let rows = arguments.map(|argument| row(argument, matches, &path.to_string_lossy()));
+    let rows = arguments.map(|argument| {
+        let setting = settings.iter().find(|setting| argument.get_long() == Some(&setting.key));
+        row(argument, matches, &setting.map_or(&*path, |setting| &setting.file).to_string_lossy())
+    });
     let is_listed = |row: &[String; 3]| !only_changed || !matches!(row[2].as_str(), "" | "default");
     let rows: Vec<[String; 3]> = rows.filter(is_listed).collect();
     Ok(table(["SETTING", "VALUE", "FROM"], &rows))

@@ -73,7 +73,8 @@ impl ServerCertVerifier for PinnedAuthority {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        let verified = verifier.verify_server_cert(shown, &[], name, ocsp_response, now)?;
+        // The pinned authority may have been replaced: then it signed the next one.
+        let verified = verifier.verify_server_cert(shown, chain, name, ocsp_response, now)?;
         // The same authority signs the serving certificates of nodes.
         if knarr_identity::is_node_certificate(shown) {
             return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 pub const NAMESPACE: &str = "kube-public";
-const NAME: &str = "cluster-info";
+pub const NAME: &str = "cluster-info";
 /// Role and RoleBinding that open the ConfigMap to everybody.
 pub const ROLE: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const ANONYMOUS: (&str, &str) = ("User", "system:anonymous");

@@ -19,11 +19,14 @@ use super::{BootstrapToken, pem};
 struct ServerConnection(Config);
 
 /// A node or its network components, with a client certificate.
+#[derive(Clone)]
 pub struct Identity {
     connection: ServerConnection,
     node: String,
     directory: PathBuf,
     purpose: Purpose,
+    /// The cluster's authorities; certificates are renewed when the first one has not signed them.
+    authority_file: Option<PathBuf>,
     /// Client that requests new certificates; by default the identity itself.
     requester: Option<Client>,
     current: Arc<ArcSwap<Client>>,
@@ -31,10 +34,10 @@ pub struct Identity {
 }
 
 impl ServerConnection {
-    /// `authority` in DER.
-    fn new(server: &http::Uri, authority: &[u8]) -> Self {
+    /// `authorities` in DER.
+    fn new(server: &http::Uri, authorities: &[Vec<u8>]) -> Self {
         let mut config = Config::new(server.clone());
-        config.root_cert = Some(vec![authority.to_vec()]);
+        config.root_cert = Some(authorities.to_vec());
         Self::from(config)
     }
 
@@ -76,12 +79,13 @@ impl Identity {
     /// Uses the certificate in the directory if it is valid, else requests one with the token.
     pub async fn obtain(
         server: &http::Uri,
-        authority: &[u8],
+        authorities: &[Vec<u8>],
         token: &BootstrapToken,
         node: &str,
         directory: &Path,
+        authority_file: &Path,
     ) -> anyhow::Result<Self> {
-        let connection = ServerConnection::new(server, authority);
+        let connection = ServerConnection::new(server, authorities);
         certificates::finish_replacement(directory, &Purpose::Client)?;
         // A certificate that is due for renewal renews itself: the token may have expired long ago.
         if !is_valid(directory, &Purpose::Client) {
@@ -89,7 +93,9 @@ impl Identity {
             let made = certificates::ensure(&client, node, directory, &Purpose::Client).await;
             made.map_err(|error| explain(error, &token.id))?;
         }
-        Self::known(connection, node, directory, Purpose::Client, None)
+        let mut identity = Self::known(connection, node, directory, Purpose::Client, None)?;
+        identity.authority_file = Some(authority_file.to_owned());
+        Ok(identity)
     }
 
     /// Uses the certificate in the directory if it is valid, else requests one with the kubeconfig's credentials.
@@ -111,18 +117,30 @@ impl Identity {
 
     /// The identity of the node's network components, requested by the node.
     pub async fn network(&self) -> anyhow::Result<Self> {
-        certificates::finish_replacement(&self.directory, &Purpose::Network)?;
-        // A certificate that is due is renewed later: the network must work while the server is away.
-        if !is_valid(&self.directory, &Purpose::Network) {
-            certificates::ensure(&self.client(), &self.node, &self.directory, &Purpose::Network)
-                .await
-                .context("cannot obtain the certificate of the node's network")?;
+        self.component(Purpose::Network, "knarr-network")
+            .await
+            .context("cannot obtain the certificate of the node's network")
+    }
+
+    /// The identity of the node's CSI controller, requested by the node.
+    pub async fn storage(&self) -> anyhow::Result<Self> {
+        self.component(Purpose::Storage, "knarr-storage")
+            .await
+            .context("cannot obtain the certificate of the node's storage")
+    }
+
+    async fn component(&self, purpose: Purpose, agent: &'static str) -> anyhow::Result<Self> {
+        certificates::finish_replacement(&self.directory, &purpose)?;
+        // A certificate that is due is renewed later: the component must work while the server is away.
+        if !is_valid(&self.directory, &purpose) {
+            certificates::ensure(&self.client(), &self.node, &self.directory, &purpose).await?;
         }
-        let connection = self.connection.clone().named("knarr-network");
-        let mut network = Self::known(connection, &self.node, &self.directory, Purpose::Network, Some(self.client()))?;
-        // Both identities lose the same server: it is logged once.
-        network.reachability = Arc::clone(&self.reachability);
-        Ok(network)
+        let connection = self.connection.clone().named(agent);
+        let mut component = Self::known(connection, &self.node, &self.directory, purpose, Some(self.client()))?;
+        // All identities lose the same server: it is logged once.
+        component.reachability = Arc::clone(&self.reachability);
+        component.authority_file.clone_from(&self.authority_file);
+        Ok(component)
     }
 
     fn known(
@@ -134,7 +152,8 @@ impl Identity {
     ) -> anyhow::Result<Self> {
         let current = Arc::new(ArcSwap::from_pointee(connection.client(directory, &purpose)?));
         let (node, directory) = (node.to_owned(), directory.to_owned());
-        Ok(Identity { connection, node, directory, purpose, requester, current, reachability: Arc::default() })
+        let (authority_file, reachability) = (None, Arc::default());
+        Ok(Identity { connection, node, directory, purpose, authority_file, requester, current, reachability })
     }
 
     /// A kubeconfig for other programs that act as the node. It references the certificate files, so that it stays valid
@@ -164,9 +183,10 @@ impl Identity {
         let file = data.join("pki/ca.crt");
         let text =
             std::fs::read(&file).with_context(|| format!("cannot read {}: has this node joined?", file.display()))?;
-        let (_, pem) = x509_parser::pem::parse_x509_pem(&text)
-            .with_context(|| format!("{} is not a certificate", file.display()))?;
-        ServerConnection::new(server, &pem.contents).client(&data.join("kubelet/pki"), &Purpose::Client)
+        let parsed: Result<Vec<_>, _> = x509_parser::pem::Pem::iter_from_buffer(&text).collect();
+        let parsed = parsed.with_context(|| format!("{} is not a certificate", file.display()))?;
+        let authorities: Vec<Vec<u8>> = parsed.into_iter().map(|pem| pem.contents).collect();
+        ServerConnection::new(server, &authorities).client(&data.join("kubelet/pki"), &Purpose::Client)
     }
 
     /// A client that always uses the current certificate.
@@ -197,7 +217,7 @@ impl Identity {
             Ok(Err(error)) => tracing::error!(error = format!("{error:#}"), "cannot use the renewed certificate"),
             Err(()) => {}
         };
-        certificates::keep(client, self.node, self.directory, self.purpose, renewed).await;
+        certificates::keep(client, self.node, self.directory, self.purpose, self.authority_file, renewed).await;
     }
 }
 

@@ -6,17 +6,26 @@
 
 mod authority;
 mod cluster_info;
+mod component_policy;
 mod identity;
 mod objects;
 mod reach;
+mod storage;
 mod token;
+mod trust;
 
 pub use authority::fetch as fetch_authority;
 pub use cluster_info::ClusterInfo;
+pub use component_policy::{CLUSTER_SETUP, MANIFESTS, READINESS, SERVERS, component_policy};
 pub use identity::Identity;
 pub use objects::{NETWORK_CONTROLLER, ensure as ensure_objects};
 pub use reach::until_reached;
+pub use storage::{NAMESPACE as STORAGE_NAMESPACE, ensure_local as ensure_local_storage};
 pub use token::{BootstrapToken, JoinToken, Pin};
+pub use trust::{ANNOTATION as AUTHORITY_ANNOTATION, Trust, keep as keep_trust};
+
+/// The group of tokens that admit servers.
+pub const SERVER_GROUP: &str = "system:bootstrappers:knarr:server";
 
 /// The group of our bootstrap tokens.
 pub const GROUP: &str = "system:bootstrappers:knarr:default-node-token";

@@ -5,19 +5,20 @@ use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
 use knarr_client::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use knarr_client::kube::api::{Patch, PatchParams};
 use knarr_client::kube::{self, Api, Client};
-use knarr_client::node_network;
+use knarr_client::node_identity::{self, NETWORK, STORAGE};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::GROUP;
 use super::cluster_info::{self, ClusterInfo};
+use super::{storage, trust};
 use crate::cluster::{self, Cluster};
 
 const MANAGER: &str = "knarr";
 const NODES: &str = "system:nodes";
 
 /// Name, ClusterRole and group of each ClusterRoleBinding.
-const BINDINGS: [(&str, &str, &str); 5] = [
+const BINDINGS: [(&str, &str, &str); 6] = [
     ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
     ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
     (
@@ -26,7 +27,8 @@ const BINDINGS: [(&str, &str, &str); 5] = [
         NODES,
     ),
     ("knarr:node-network-certificates", "knarr:node-network-certificates", NODES),
-    ("knarr:node-network", "knarr:node-network", node_network::GROUP),
+    ("knarr:node-network", "knarr:node-network", NETWORK.group),
+    (storage::ROLE, storage::ROLE, STORAGE.group),
 ];
 
 /// The user that assigns load balancer addresses, creates the DNS Service and publishes addresses of Ingresses.
@@ -34,6 +36,24 @@ pub const NETWORK_CONTROLLER: &str = "knarr:network-controller";
 
 /// The users of standalone components, which upload journey events as nodes do.
 const COMPONENTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
+
+const JOURNAL: &str = "knarr:journal";
+/// Role and RoleBinding that let nodes read the cluster's settings.
+pub const SETTINGS: &str = "knarr:node-settings";
+
+/// The ClusterRoles below.
+pub const OWN_ROLES: [&str; 5] =
+    ["knarr:node-network", "knarr:node-network-certificates", NETWORK_CONTROLLER, JOURNAL, storage::ROLE];
+
+/// The ClusterRoles of Kubernetes that are bound below.
+pub fn bound_roles() -> Vec<&'static str> {
+    BINDINGS.iter().map(|(_, role, _)| *role).filter(|role| !OWN_ROLES.contains(role)).collect()
+}
+
+/// The names of all ClusterRoleBindings below.
+pub fn bindings() -> Vec<&'static str> {
+    BINDINGS.iter().map(|(name, _, _)| *name).chain([NETWORK_CONTROLLER, JOURNAL]).collect()
+}
 
 /// Creates or updates all objects.
 pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> Result<(), kube::Error> {
@@ -44,6 +64,7 @@ pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> R
     let bound = binding("ClusterRoleBinding", NETWORK_CONTROLLER, "ClusterRole", NETWORK_CONTROLLER, &user);
     apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
     apply::<ClusterRole>(Api::all(client.clone()), journal_role()).await?;
+    apply::<ClusterRole>(Api::all(client.clone()), storage::role()).await?;
     for (name, role, group) in BINDINGS {
         apply::<ClusterRoleBinding>(
             Api::all(client.clone()),
@@ -53,18 +74,19 @@ pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> R
     }
     let uploaders: Vec<(&str, &str)> =
         [("Group", NODES)].into_iter().chain(COMPONENTS.map(|name| ("User", name))).collect();
-    let bound = binding("ClusterRoleBinding", "knarr:journal", "ClusterRole", "knarr:journal", &uploaders);
+    let bound = binding("ClusterRoleBinding", JOURNAL, "ClusterRole", JOURNAL, &uploaders);
     apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
     let namespaced = |client: &Client| Api::namespaced(client.clone(), cluster::NAMESPACE);
     apply::<Role>(namespaced(client), settings_role()).await?;
-    let name = "knarr:node-settings";
-    let bound = binding("RoleBinding", name, "Role", name, &[("Group", NODES)]);
+    let bound = binding("RoleBinding", SETTINGS, "Role", SETTINGS, &[("Group", NODES)]);
     apply::<RoleBinding>(Api::namespaced(client.clone(), cluster::NAMESPACE), bound).await?;
-    let settings = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": cluster::NAME}, "data": cluster.to_data(),
-    });
+    let mut data = cluster.to_data();
+    data.insert(trust::SETTING.to_owned(), info.authority.clone());
+    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": cluster::NAME}, "data": data});
     apply::<ConfigMap>(Api::namespaced(client.clone(), cluster::NAMESPACE), settings).await?;
-    publish(client, info).await
+    publish(client, info).await?;
+    // Last: nodes join without it.
+    storage::ensure(client).await
 }
 
 /// Publishes how to reach and verify the cluster.
@@ -86,7 +108,7 @@ where
 }
 
 /// The network components of a node watch all Services and endpoints, pods as peers of policies, and Ingresses. They can read
-/// single TLS Secrets that Ingresses reference. Kubelets have none of these permissions: see [`node_network`].
+/// single TLS Secrets that Ingresses reference. Kubelets have none of these permissions: see [`node_identity`].
 fn node_network_role() -> Value {
     let read = ["get", "list", "watch"];
     json!({
@@ -130,7 +152,7 @@ fn network_controller_role() -> Value {
 
 /// A node can get the certificate of its own network components approved.
 fn node_network_certificates_role() -> Value {
-    let resource = format!("certificatesigningrequests/{}", node_network::APPROVAL);
+    let resource = format!("certificatesigningrequests/{}", node_identity::APPROVAL);
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "knarr:node-network-certificates"},
@@ -142,7 +164,7 @@ fn node_network_certificates_role() -> Value {
 fn journal_role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-        "metadata": {"name": "knarr:journal"},
+        "metadata": {"name": JOURNAL},
         "rules": [{"nonResourceURLs": [crate::journal::PATH], "verbs": ["post"]}],
     })
 }
@@ -150,7 +172,7 @@ fn journal_role() -> Value {
 fn settings_role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": {"name": "knarr:node-settings"},
+        "metadata": {"name": SETTINGS},
         "rules": [{
             "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [cluster::NAME], "verbs": ["get"],
         }],

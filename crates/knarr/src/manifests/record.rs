@@ -81,7 +81,7 @@ impl Record {
         let text = serde_json::to_vec_pretty(&self.made)?;
         let beside = self.path.with_extension("new");
         std::fs::write(&beside, text)
-            .and_then(|()| std::fs::rename(&beside, &self.path))
+            .and_then(|()| knarr_files::rename_durably(&beside, &self.path))
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

@@ -33,9 +33,9 @@ pub trait ProgressListener {
 }
 
 /// Runs all probes until each has succeeded once.
-pub async fn wait(probes: Vec<Probe>, started: Instant, listener: &mut impl ProgressListener) -> Vec<ReadyComponent> {
+pub async fn wait(probes: &[Probe], started: Instant, listener: &mut impl ProgressListener) -> Vec<ReadyComponent> {
     let mut waiting: Vec<&'static str> = probes.iter().map(|probe| probe.name).collect();
-    let mut probed: FuturesUnordered<_> = probes.into_iter().map(|probe| until_ready(probe, started)).collect();
+    let mut probed: FuturesUnordered<_> = probes.iter().map(|probe| until_ready(probe, started)).collect();
     let mut components = Vec::new();
     let mut warnings = tokio::time::interval_at(tokio::time::Instant::now() + WARNING_INTERVAL, WARNING_INTERVAL);
     while !probed.is_empty() {
@@ -58,7 +58,7 @@ pub async fn wait(probes: Vec<Probe>, started: Instant, listener: &mut impl Prog
     components
 }
 
-async fn until_ready(probe: Probe, started: Instant) -> ReadyComponent {
+async fn until_ready(probe: &Probe, started: Instant) -> ReadyComponent {
     while !(probe.ask)().await {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -95,7 +95,7 @@ mod tests {
         };
         let mut reported = Reported::default();
         let components =
-            wait(vec![after("slow", 5), after("quick", 0), after("middle", 2)], Instant::now(), &mut reported).await;
+            wait(&[after("slow", 5), after("quick", 0), after("middle", 2)], Instant::now(), &mut reported).await;
         assert_eq!(reported.0, [("quick", 2), ("middle", 1), ("slow", 0)]);
         assert!(reported.1 && components.len() == 3);
     }

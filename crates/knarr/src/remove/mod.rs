@@ -15,6 +15,7 @@ use knarr_network::clean;
 
 use crate::address::FALLBACK_ADDRESS;
 use crate::cluster::Cluster;
+use crate::commands::node_resources;
 
 /// The node to remove.
 #[derive(Clone, Debug)]
@@ -27,10 +28,11 @@ pub struct NodeLocation {
 pub async fn remove_node(location: &NodeLocation) -> anyhow::Result<()> {
     let pods = pods(&location.data);
     let outside = runtime::outside(&location.data);
-    processes::kill_all(|process| process.belongs(location, &pods)).context("cannot stop the node's processes")?;
+    processes::kill_all(&location.data, |process| process.belongs(location, &pods))
+        .context("cannot stop the node's processes")?;
     mounts::remove_below(&location.data)?;
-    if location.data == Path::new("/var/lib/knarr") {
-        mounts::remove_self_bind(Path::new("/var/lib/kubelet"))?;
+    if node_resources::is_default(&location.data) {
+        remove_outside()?;
     }
     let cluster = Cluster::load(&location.data).unwrap_or_default();
     let scope = clean::CleanupScope {
@@ -42,6 +44,25 @@ pub async fn remove_node(location: &NodeLocation) -> anyhow::Result<()> {
     clean::clean(&scope).await.context("cannot clean up the network")?;
     cgroups::remove(location, &pods)?;
     runtime::remove(&outside)
+}
+
+/// Removes what a node with the default data directory has in the host's well-known directories. What CSI drivers have
+/// there themselves stays.
+fn remove_outside() -> anyhow::Result<()> {
+    let root = Path::new(node_resources::DEFAULT_ROOT);
+    let own = ["pods", "plugins/kubernetes.io"].map(|name| root.join(name));
+    for directory in &own {
+        mounts::remove_below(directory)?;
+    }
+    mounts::remove_self_bind(root)?;
+    for directory in own.iter().map(PathBuf::as_path).chain([Path::new(node_resources::DEFAULT_LOGS)]) {
+        remove_files(directory)?;
+    }
+    let links = std::fs::read_dir(node_resources::LOG_LINKS).into_iter().flatten().flatten().map(|entry| entry.path());
+    for link in links.filter(|link| link.is_symlink() && !link.exists()) {
+        remove(&link, std::fs::remove_file(&link))?;
+    }
+    Ok(())
 }
 
 /// Removes a directory and its content. A mount point or the target of a symlink was chosen by somebody: it is emptied
@@ -81,12 +102,17 @@ fn remove(path: &Path, removed: std::io::Result<()>) -> anyhow::Result<()> {
 /// The UIDs of the node's pods, from their directories: of volumes, which not every pod has, or of logs, which are named
 /// by namespace, name and UID.
 fn pods(data: &Path) -> Vec<String> {
-    let names = |directory: &str| {
-        let entries = std::fs::read_dir(data.join(directory)).into_iter().flatten().flatten();
+    let well_known = [node_resources::DEFAULT_ROOT, node_resources::DEFAULT_LOGS].map(PathBuf::from);
+    let [root, own_logs] =
+        if node_resources::is_default(data) { well_known } else { [data.join("kubelet"), data.join("logs")] };
+    let names = |directory: &Path| {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
-    let logs = names("logs").into_iter().filter_map(|name| name.rsplit_once('_').map(|(_, uid)| uid.to_owned()));
-    let mut found: Vec<String> = names("kubelet/pods").into_iter().chain(names("kubelet/memory")).chain(logs).collect();
+    let logs = names(&own_logs).into_iter().chain(names(&data.join("logs")));
+    let logs = logs.filter_map(|name| name.rsplit_once('_').map(|(_, uid)| uid.to_owned()));
+    let volumes = [root.join("pods"), data.join("kubelet/pods"), data.join("kubelet/memory")];
+    let mut found: Vec<String> = volumes.iter().flat_map(|directory| names(directory)).chain(logs).collect();
     found.sort();
     found.dedup();
     found

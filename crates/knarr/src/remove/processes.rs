@@ -19,11 +19,13 @@ pub struct Process {
     pub command: Vec<String>,
     /// Its paths in the cgroup hierarchies.
     pub cgroups: Vec<String>,
+    /// Whether the path of the data directory leads it to the same directory as this process: not in a container.
+    pub sees_data: bool,
 }
 
 impl Process {
     pub fn belongs(&self, location: &NodeLocation, pods: &[String]) -> bool {
-        self.is_runtime(&location.data)
+        (self.is_runtime(&location.data) && self.sees_data)
             || self.cgroups.iter().any(|cgroup| is_pods(cgroup, &location.cgroup_root, pods))
     }
 
@@ -52,10 +54,10 @@ fn is_pods(cgroup: &str, root: &str, pods: &[String]) -> bool {
 }
 
 /// Kills every process that belongs, until none is left. Processes that start meanwhile are found by the next iteration.
-pub fn kill_all(belongs: impl Fn(&Process) -> bool) -> anyhow::Result<()> {
+pub fn kill_all(data: &Path, belongs: impl Fn(&Process) -> bool) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
-        let left: Vec<Process> = all().into_iter().filter(|process| belongs(process)).collect();
+        let left: Vec<Process> = all(data).into_iter().filter(|process| belongs(process)).collect();
         if left.is_empty() {
             return Ok(());
         }
@@ -71,14 +73,14 @@ pub fn kill_all(belongs: impl Fn(&Process) -> bool) -> anyhow::Result<()> {
     }
 }
 
-fn all() -> Vec<Process> {
+fn all(data: &Path) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(read).collect()
+    pids.filter_map(|pid| read(pid, data)).collect()
 }
 
 /// `None` if it has exited; a zombie has exited, too.
-fn read(pid: i32) -> Option<Process> {
+fn read(pid: i32, data: &Path) -> Option<Process> {
     let directory = Path::new("/proc").join(pid.to_string());
     let status = std::fs::read_to_string(directory.join("stat")).ok()?;
     if status.rsplit(')').next()?.trim_start().starts_with(['Z', 'X']) {
@@ -88,7 +90,8 @@ fn read(pid: i32) -> Option<Process> {
     let words = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
     let cgroups = std::fs::read_to_string(directory.join("cgroup")).ok()?;
     let cgroups = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_owned);
-    Some(Process { pid, command: words.collect(), cgroups: cgroups.collect() })
+    let sees_data = knarr_cri::containerd::sees(Path::new("/proc"), pid, data);
+    Some(Process { pid, command: words.collect(), cgroups: cgroups.collect(), sees_data })
 }
 
 #[cfg(test)]
@@ -111,8 +114,12 @@ mod tests {
             ("sleep 1", "/one/kubepods", false),
         ] {
             let command = command.split(' ').map(str::to_owned).collect();
-            let process = Process { pid: 1, command, cgroups: vec!["/".to_owned(), cgroup.to_owned()] };
+            let cgroups = vec!["/".to_owned(), cgroup.to_owned()];
+            let process = Process { pid: 1, command, cgroups, sees_data: true };
             assert_eq!(process.belongs(&location, &pods), expected, "{process:?}");
+            // A container's own containerd has the same arguments.
+            let foreign = Process { sees_data: false, ..process };
+            assert_eq!(foreign.belongs(&location, &pods), expected && cgroup != "/", "{foreign:?}");
         }
     }
 }

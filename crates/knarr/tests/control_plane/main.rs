@@ -3,8 +3,13 @@
 
 mod support;
 
+mod by_name;
 mod certificates;
+mod charts;
 mod crashes;
 mod deployment;
 mod discovery;
+mod identities;
 mod leadership;
+mod page;
+mod storage;

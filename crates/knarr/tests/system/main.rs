@@ -3,8 +3,11 @@
 
 mod harness;
 
+mod claims;
+mod database;
 mod documentation;
 mod joining;
+mod local_cluster;
 mod log_rotation;
 mod network;
 mod pod_network;

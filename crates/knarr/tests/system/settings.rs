@@ -15,11 +15,14 @@ fn a_file_s_settings_are_used_and_wrong_ones_rejected() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("config.yaml");
     let file = path.to_string_lossy().into_owned();
-    std::fs::write(&path, "cluster-cidr: 10.9.0.0/16\ndisable-ingress: true\ntoken: hidden-in-the-file\n").unwrap();
+    let token = format!("abcdef.0123456789abcdef.{:064}", 7);
+    std::fs::write(&path, format!("cluster-cidr: 10.9.0.0/16\ndisable-ingress: true\ntoken: {token}\n")).unwrap();
     let (good, shown, error) = knarr(&["config", "--config", &file, "show", "--changed"]);
     assert!(good, "{error}");
     let rows: Vec<Vec<&str>> = shown.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows, [["cluster-cidr", "10.9.0.0/16", &file], ["disable-ingress", "true", &file]], "{shown}");
+    let expected =
+        [["cluster-cidr", "10.9.0.0/16", &file], ["disable-ingress", "true", &file], ["token", "(hidden)", &file]];
+    assert_eq!(rows, expected, "{shown}");
 
     std::fs::write(&path, "clster-cidr: 10.9.0.0/16\n").unwrap();
     let (good, _, error) = knarr(&["server", "--config", &file]);

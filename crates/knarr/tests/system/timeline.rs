@@ -131,7 +131,8 @@ fn server_goes_away_and_returns(cluster: &mut Cluster) {
     // The client library is silent unless its log is enabled, as in these tests.
     let is_warning = |line: &&str| (line.contains("WARN") || line.contains("ERROR")) && !line.contains(" kube_");
     let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
-    // The kubelet and the network components have connections of their own; one may still be served when the other is closed.
-    assert!((1..=2).contains(&warnings.len()), "{}", warnings.join("\n"));
+    // The kubelet, the network, the storage components and the tunnels have clients of their own, and a request of each may be
+    // served after one that was not: twice four lines at most, however long the server is away.
+    assert!((1..=8).contains(&warnings.len()), "{}", warnings.join("\n"));
     assert!(warnings.iter().all(|line| line.contains("the API server cannot be reached")), "{}", warnings.join("\n"));
 }

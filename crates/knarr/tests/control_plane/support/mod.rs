@@ -1,5 +1,7 @@
 //! A control plane that stops with the test, and helpers.
 
+pub mod browser;
+pub mod csi_driver;
 pub mod hollow;
 
 use std::collections::BTreeMap;
@@ -34,23 +36,40 @@ impl ControlPlane {
 
     /// Only the API server.
     pub fn api_server() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut plane = ControlPlane { directory, processes: BTreeMap::new() };
+        Self::api_server_with(Self::empty(), &[])
+    }
+
+    /// No process yet.
+    pub fn empty() -> Self {
+        ControlPlane { directory: tempfile::tempdir().expect("a temporary directory"), processes: BTreeMap::new() }
+    }
+
+    /// The directory of the processes' data.
+    pub fn data(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// The API server, with more arguments.
+    pub fn api_server_with(mut plane: Self, more: &[String]) -> Self {
         let data = plane.directory.path().to_string_lossy().into_owned();
-        plane.run("apiserver", &["apiserver", "--data-dir", &data, "--listen", "127.0.0.1:0"].map(str::to_owned));
+        let arguments = ["apiserver", "--data-dir", &data, "--listen", "127.0.0.1:0"].map(str::to_owned);
+        plane.run("apiserver", &[&arguments, more].concat());
         wait_for("the API server to be ready", || plane.kubeconfig().exists());
         plane
     }
 
     /// `knarr server` without a node, on a port that it keeps when it restarts.
     pub fn server() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut plane = ControlPlane { directory, processes: BTreeMap::new() };
+        Self::server_with(Self::empty(), &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn server_with(mut plane: Self, more: &[String]) -> Self {
         let data = plane.directory.path().to_string_lossy().into_owned();
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         let (listen, node) = (free.to_string(), "127.0.0.1");
         let arguments = ["server", "--disable-agent", "--data-dir", &data, "--listen", &listen, "--node-ip", node];
-        plane.run("server", &arguments.map(str::to_owned));
+        plane.run("server", &[&arguments.map(str::to_owned), more].concat());
         wait_for("the server to be ready", || plane.kubeconfig().exists());
         plane
     }
@@ -60,6 +79,10 @@ impl ControlPlane {
         let kubeconfig = self.kubeconfig().to_string_lossy().into_owned();
         let mut all: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         all.extend(["--kubeconfig".to_owned(), kubeconfig]);
+        // Several of a kind run side by side, here and in other tests: the usual port can belong to one only.
+        if matches!(arguments.first(), Some(&("controller-manager" | "scheduler"))) {
+            all.push("--secure-port=0".to_owned());
+        }
         self.run(name, &all);
     }
 
@@ -123,9 +146,14 @@ impl ControlPlane {
     }
 
     fn run(&mut self, name: &str, arguments: &[String]) {
+        // Tests put programs there that take the place of installed ones.
+        let own = self.directory.path().join("bin");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&path))).expect("a path");
         let child = Command::new(env!("CARGO_BIN_EXE_knarr"))
             .args(arguments)
             .env("KNARR_LOG", "warn")
+            .env("PATH", path)
             .stdin(Stdio::null())
             .spawn()
             .expect("knarr starts");

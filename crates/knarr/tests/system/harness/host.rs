@@ -94,16 +94,37 @@ impl Switch {
         let port = format!("p{number}");
         self.ip(&format!("link add {port} type veth peer name eth0 netns {}", host.name));
         self.ip(&format!("link set {port} master br0 up"));
-        host.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
-        host.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
-        host.ip("link set eth0 up");
-        host.ip("route add default via 10.77.0.1");
-        host.ip("-6 route add default via fd77::1");
+        host.address_interface(number);
         host
     }
 }
 
+impl Switch {
+    /// A new host with the addresses of `plug`, whose interface `connect` creates: it is given the namespaces of the switch
+    /// and of the host, and creates the interfaces `t{number}` and `eth0` in them.
+    pub fn plug_with<T>(&self, number: u8, connect: impl FnOnce(PathBuf, PathBuf) -> T) -> (TestHost, T) {
+        let host = self.host(format!("10.77.0.{number}"));
+        let connected = connect(PathBuf::from("/run/netns").join(&self.namespace), host.path());
+        self.ip(&format!("link set t{number} master br0 up"));
+        host.address_interface(number);
+        (host, connected)
+    }
+
+    /// Plugs the cable of host `number` in or out.
+    pub fn set_link(&self, number: u8, is_up: bool) {
+        self.ip(&format!("link set p{number} {}", if is_up { "up" } else { "down" }));
+    }
+}
+
 impl TestHost {
+    fn address_interface(&self, number: u8) {
+        self.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
+        self.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
+        self.ip("link set eth0 up");
+        self.ip("route add default via 10.77.0.1");
+        self.ip("-6 route add default via fd77::1");
+    }
+
     fn ip(&self, arguments: &str) {
         run(&format!("ip -n {} {arguments}", self.name));
     }

@@ -12,7 +12,7 @@
 //! ```
 
 // Not every test uses all of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod cluster;
 mod devices;
@@ -22,7 +22,7 @@ mod image;
 mod node;
 mod registry;
 
-pub use cluster::{Cluster, Options, turn};
+pub use cluster::{Cluster, ClusterPermit, Options, turn};
 pub use devices::{DevicePlugin, RESOURCE};
 pub use grpc::GrpcHealth;
 pub use host::{Switch, TestHost};
@@ -42,6 +42,12 @@ pub fn wait_timeout() -> Duration {
     chosen.map_or(TIMEOUT, Duration::from_secs)
 }
 
+/// Leaves a test out for lack of something on this host; in CI that is a failure.
+pub fn skip(reason: &str) {
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{reason}");
+    eprintln!("skipped: {reason}");
+}
+
 /// Whether this host can run nodes: root, and the programs that a node needs.
 pub fn is_possible() -> bool {
     let directories = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
@@ -49,7 +55,7 @@ pub fn is_possible() -> bool {
     let missing: Vec<&str> = ["containerd", "runc", "nft", "ip", "nsenter"].into_iter().filter(|n| !found(n)).collect();
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root || !missing.is_empty() || !Path::new("/bin/busybox").exists() {
-        eprintln!("nothing is tested here: a node needs root, busybox and {missing:?}");
+        skip(&format!("a node needs root, busybox and {missing:?}"));
         return false;
     }
     true

@@ -13,6 +13,7 @@ pub struct Node {
     pub data: PathBuf,
     pub cgroup_root: String,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     process: Option<Child>,
 }
 
@@ -38,7 +39,7 @@ impl Node {
             all.extend(["--node-ip".to_owned(), host.address.clone()]);
         }
         all.extend(arguments);
-        Node { name: name.to_owned(), host, data, cgroup_root, arguments: all, process: None }
+        Node { name: name.to_owned(), host, data, cgroup_root, arguments: all, environment: Vec::new(), process: None }
     }
 
     /// A Knarr command on this node's host.
@@ -53,13 +54,27 @@ impl Node {
         let log = File::options().create(true).append(true).open(self.log_path()).expect("a log");
         let errors = log.try_clone().expect("a log");
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
-        let child = self.knarr(&arguments).stdout(Stdio::from(log)).stderr(Stdio::from(errors)).spawn();
+        let mut command = self.knarr(&arguments);
+        command.envs(self.environment.iter().cloned());
+        let child = command.stdout(Stdio::from(log)).stderr(Stdio::from(errors)).spawn();
         self.process = Some(child.expect("knarr starts"));
+    }
+
+    /// Sets a variable of Knarr's environment, for the next start.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// Additional flags for the next start.
     pub fn add_flags(&mut self, flags: &[&str]) {
         self.arguments.extend(flags.iter().map(ToString::to_string));
+    }
+
+    /// Leaves a flag and its value away in the next start.
+    pub fn remove_flag(&mut self, flag: &str) {
+        while let Some(at) = self.arguments.iter().position(|argument| argument == flag) {
+            self.arguments.drain(at..(at + 2).min(self.arguments.len()));
+        }
     }
 
     /// Kills Knarr, as a crash would. Its containerd and pods keep running.

@@ -10,7 +10,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+/// The unit, which the Debian package contains, too.
+const TEMPLATE: &str = include_str!("unit.service");
+
+/// Where `knarr install` writes the unit.
 const UNITS: &str = "/etc/systemd/system";
+/// Where packages have theirs. A unit of the same name in [`UNITS`] takes precedence.
+const PACKAGED_UNITS: &str = "/usr/lib/systemd/system";
 /// The key in the unit for a program that was installed with it.
 const INSTALLED_KEY: &str = "Placed=";
 
@@ -39,39 +45,13 @@ impl Unit {
         for flag in &self.flags {
             let _ = write!(command, " {}", quote(flag));
         }
-        format!(
-            "[Unit]\n\
-             Description=Knarr, Kubernetes as one program ({role})\n\
-             After=network-online.target\n\
-             Wants=network-online.target\n\
-             StartLimitIntervalSec=0\n\
-             \n\
-             [Service]\n\
-             Type=notify\n\
-             ExecStart={command}\n\
-             KillMode=process\n\
-             Delegate=yes\n\
-             LimitNOFILE=1048576\n\
-             LimitNPROC=infinity\n\
-             LimitCORE=infinity\n\
-             TasksMax=infinity\n\
-             OOMScoreAdjust=-999\n\
-             TimeoutStartSec=0\n\
-             Restart=always\n\
-             RestartSec=100ms\n\
-             RestartSteps=8\n\
-             RestartMaxDelaySec=5\n\
-             \n\
-             [Install]\n\
-             WantedBy=multi-user.target\n\
-             \n\
-             [X-Knarr]\n\
-             DataDirectory={data}\n{placed}",
-            role = self.role,
-            data = self.data.display(),
-            placed =
-                if self.is_placed { format!("{INSTALLED_KEY}{}\n", self.program.display()) } else { String::new() },
-        )
+        let values =
+            [("@ROLE@", self.role.clone()), ("@COMMAND@", command), ("@DATA@", self.data.display().to_string())];
+        let mut text = values.iter().fold(TEMPLATE.to_owned(), |text, (key, value)| text.replace(key, value));
+        if self.is_placed {
+            let _ = writeln!(text, "{INSTALLED_KEY}{}", self.program.display());
+        }
+        text
     }
 
     /// Writes the unit and, if systemd is running, enables and starts it.
@@ -94,16 +74,36 @@ pub fn is_systemd_running() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
+/// Whether systemd started this process as a service.
+pub fn is_own_process() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some() && is_systemd_running()
+}
+
 /// Stops the service of a data directory. Returns whether there is one.
 pub fn stop(data: &Path) -> anyhow::Result<bool> {
-    let found = units(Path::new(UNITS), data);
     if !is_systemd_running() {
         return Ok(false);
     }
-    for unit in &found {
-        systemctl(&["stop", &name_of(unit)])?;
+    let mut found = effective_units(Path::new(UNITS), Path::new(PACKAGED_UNITS), data);
+    // A package brings units that need not be in use.
+    found.retain(|name| is_active(name));
+    for name in &found {
+        systemctl(&["stop", name])?;
     }
     Ok(!found.is_empty())
+}
+
+/// The names of the units of a data directory that systemd runs, or has run.
+pub fn names(data: &Path) -> Vec<String> {
+    if !is_systemd_running() {
+        return Vec::new();
+    }
+    let mut names = effective_units(Path::new(UNITS), Path::new(PACKAGED_UNITS), data);
+    // Of a package's two units, usually one is in use.
+    if names.iter().any(|name| is_active(name)) {
+        names.retain(|name| is_active(name));
+    }
+    names
 }
 
 /// Removes the service of a data directory, which must be stopped.
@@ -119,10 +119,31 @@ pub fn remove(data: &Path) -> anyhow::Result<()> {
             std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
-    if !found.is_empty() && is_systemd_running() {
-        systemctl(&["daemon-reload"])?;
+    if is_systemd_running() {
+        // The package manager removes the files of packages; here they are only disabled.
+        for name in effective_units(Path::new(UNITS), Path::new(PACKAGED_UNITS), data) {
+            systemctl(&["disable", &name])?;
+        }
+        if !found.is_empty() {
+            systemctl(&["daemon-reload"])?;
+        }
     }
     Ok(())
+}
+
+/// The names of the units of a data directory: those of the administrator, and those of packages that no unit of the
+/// administrator replaces.
+fn effective_units(own: &Path, packaged: &Path, data: &Path) -> Vec<String> {
+    let mut names: Vec<String> = units(own, data).iter().map(|unit| name_of(unit)).collect();
+    let packaged = units(packaged, data).into_iter().map(|unit| name_of(&unit));
+    names.extend(packaged.filter(|name| !own.join(name).exists()));
+    names
+}
+
+/// Whether systemd runs a unit, or starts it again.
+fn is_active(unit: &str) -> bool {
+    let status = Command::new("systemctl").args(["is-active", unit]).output();
+    status.is_ok_and(|output| !matches!(output.stdout.trim_ascii(), b"inactive" | b"failed" | b"unknown"))
 }
 
 fn units(directory: &Path, data: &Path) -> Vec<PathBuf> {
@@ -208,6 +229,35 @@ mod tests {
         assert_eq!(names("/one"), ["knarr.service"]);
         assert_eq!(names("/two"), ["knarr-agent.service"]);
         assert!(names("/three").is_empty());
+    }
+
+    #[test]
+    fn a_unit_of_a_package_counts_unless_it_is_replaced() {
+        let [own, packaged] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let write = |directory: &tempfile::TempDir, name: &str, data: &str| {
+            let text = TEMPLATE.replace("@DATA@", data);
+            std::fs::write(directory.path().join(name), text).unwrap();
+        };
+        let names = |data: &str| effective_units(own.path(), packaged.path(), Path::new(data));
+        write(&packaged, "knarr.service", "/one");
+        write(&packaged, "knarr-agent.service", "/one");
+        assert_eq!(names("/one").len(), 2);
+        write(&own, "knarr.service", "/two");
+        assert_eq!(names("/one"), ["knarr-agent.service"]);
+        assert_eq!(names("/two"), ["knarr.service"]);
+    }
+
+    #[test]
+    fn the_unit_has_no_placeholder_left() {
+        let unit = Unit {
+            role: "server".into(),
+            program: "/tmp/knarr".into(),
+            data: "/data".into(),
+            flags: Vec::new(),
+            is_placed: true,
+        };
+        assert!(!unit.text().contains('@'), "{}", unit.text());
+        assert!(unit.text().ends_with("DataDirectory=/data\nPlaced=/tmp/knarr\n"), "{}", unit.text());
     }
 
     #[test]

@@ -1,0 +1,472 @@
+//! Flags of the API server that say who its users are and what they may do: authentication, authorization, certificates
+//! and service-account tokens. Names and defaults are those of kube-apiserver.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{ArgAction, Args};
+use jiff::SignedDuration;
+use knarr_apiserver::authenticate::jwt::{
+    Algorithm, Anonymous, Configuration as Authentication, JwtAuthenticators, OidcFlags,
+};
+use knarr_apiserver::authenticate::{
+    self, External, RequestHeaders, ServiceAccountTokens, TokenSettings, TokenWebhook,
+};
+use knarr_apiserver::authorize::{self, AuthorizationFlags, Configuration as Authorization, PreparedChain};
+use knarr_apiserver::configuration_file::{self, duration};
+use knarr_apiserver::outbound::ConfiguredWebhook;
+use knarr_apiserver::pki::{NamedCertificate, Pki, TlsSettings};
+use knarr_apiserver::startup::AccessSettings;
+use knarr_apiserver::state::ApiServer;
+use knarr_supervisor::Supervisor;
+
+/// Issuer and audience of service account tokens.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// How long the token webhook may take.
+const TOKEN_WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Access to the API")]
+pub struct AccessArguments {
+    /// AuthenticationConfiguration file: identity providers, and where requests may be anonymous.
+    #[arg(long)]
+    pub authentication_config: Option<PathBuf>,
+    /// Accept requests without credentials as user system:anonymous.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub anonymous_auth: Option<bool>,
+    /// URL of an OpenID Connect issuer whose tokens are accepted.
+    #[arg(long, default_value = "")]
+    pub oidc_issuer_url: String,
+    /// Client ID that tokens of the OpenID Connect issuer must be for.
+    #[arg(long, default_value = "")]
+    pub oidc_client_id: String,
+    /// CA certificates (PEM) of the OpenID Connect issuer; by default those of the host.
+    #[arg(long)]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// Claim that is the user name [default: sub].
+    #[arg(long)]
+    pub oidc_username_claim: Option<String>,
+    /// Prefix of user names; `-` for none [default: the issuer's URL and #, except for the claim email].
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    pub oidc_username_prefix: String,
+    /// Claim that is the list of groups.
+    #[arg(long, default_value = "")]
+    pub oidc_groups_claim: String,
+    /// Prefix of groups.
+    #[arg(long, default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// Accepted signature algorithms [default: RS256].
+    #[arg(long, value_delimiter = ',')]
+    pub oidc_signing_algs: Vec<String>,
+    /// Claim that tokens must have: name=value; may be repeated.
+    #[arg(long)]
+    pub oidc_required_claim: Vec<String>,
+    /// Kubeconfig of a webhook that knows the users of tokens.
+    #[arg(long)]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// Version of TokenReview for the token webhook: v1 or v1beta1.
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authentication_token_webhook_version: String,
+    /// How long answers of the token webhook are cached.
+    #[arg(long, default_value = "2m0s", value_parser = duration)]
+    pub authentication_token_webhook_cache_ttl: Duration,
+
+    /// Authorizers in order: Node, RBAC, Webhook, ABAC, AlwaysAllow, AlwaysDeny [default: Node,RBAC].
+    #[arg(long, value_delimiter = ',')]
+    pub authorization_mode: Vec<String>,
+    /// Policy file of the ABAC authorizer, one JSON object a line.
+    #[arg(long)]
+    pub authorization_policy_file: Option<PathBuf>,
+    /// Kubeconfig of the authorization webhook.
+    #[arg(long)]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// Version of SubjectAccessReview for the authorization webhook: v1 or v1beta1 [default: v1beta1].
+    #[arg(long, value_parser = ["v1", "v1beta1"])]
+    pub authorization_webhook_version: Option<String>,
+    /// How long the authorization webhook's permissions are cached [default: 5m0s].
+    #[arg(long, value_parser = duration)]
+    pub authorization_webhook_cache_authorized_ttl: Option<Duration>,
+    /// How long the authorization webhook's refusals are cached [default: 30s].
+    #[arg(long, value_parser = duration)]
+    pub authorization_webhook_cache_unauthorized_ttl: Option<Duration>,
+    /// AuthorizationConfiguration file: the authorizers in order, with several webhooks.
+    #[arg(long)]
+    pub authorization_config: Option<PathBuf>,
+
+    /// Issuer of service account tokens; if repeated, the first signs and all are accepted.
+    #[arg(long)]
+    pub service_account_issuer: Vec<String>,
+    /// Keys (PEM) whose service account tokens are accepted, besides the signing key; may be repeated.
+    #[arg(long)]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// Private key (PEM) that signs service account tokens; by default one of the data directory.
+    #[arg(long)]
+    pub service_account_signing_key_file: Option<PathBuf>,
+    /// URL of the key set in the discovery document, if it is not served below the issuer.
+    #[arg(long)]
+    pub service_account_jwks_uri: Option<String>,
+    /// Longest validity of service account tokens.
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    pub service_account_max_token_expiration: Duration,
+    /// Extend the tokens that pods get by default to a year.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
+    pub service_account_extend_token_expiration: bool,
+    /// Audiences of the API; by default the issuers of service account tokens.
+    #[arg(long, value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
+
+    /// Serving certificate (PEM, with intermediates), in place of one by the cluster's own authority.
+    #[arg(long, requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key (PEM) of the serving certificate.
+    #[arg(long, requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Serving certificate for some names: certificate,key[:name,name]; may be repeated.
+    #[arg(long)]
+    pub tls_sni_cert_key: Vec<NamedCertificate>,
+    /// Oldest TLS version: VersionTLS12 or VersionTLS13.
+    #[arg(long, default_value = "")]
+    pub tls_min_version: String,
+    /// Cipher suites of TLS 1.2.
+    #[arg(long, value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+    /// CA certificates (PEM) of users' client certificates, in addition to the cluster's own.
+    #[arg(long)]
+    pub client_ca_file: Option<PathBuf>,
+    /// CA certificates (PEM) of proxies that authenticate users, in addition to the cluster's own.
+    #[arg(long)]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// Names that certificates of such proxies may have; by default any.
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_allowed_names: Vec<String>,
+    /// Headers in which proxies send the user name [default: X-Remote-User].
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_username_headers: Vec<String>,
+    /// Headers in which proxies send the user's UID [default: X-Remote-Uid].
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_uid_headers: Vec<String>,
+    /// Headers in which proxies send the groups [default: X-Remote-Group].
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_group_headers: Vec<String>,
+    /// Prefixes of headers in which proxies send more of the user [default: X-Remote-Extra-].
+    #[arg(long, value_delimiter = ',')]
+    pub requestheader_extra_headers_prefix: Vec<String>,
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The issuers whose tokens are this server's own.
+pub fn issuers(arguments: &AccessArguments) -> Vec<String> {
+    match arguments.service_account_issuer.as_slice() {
+        [] => vec![ISSUER.to_owned()],
+        issuers => issuers.to_vec(),
+    }
+}
+
+/// How this server serves TLS. `keeps_own` leaves the cluster's own certificate to pods and nodes.
+pub fn tls_settings(arguments: &AccessArguments, keeps_own: bool) -> TlsSettings {
+    let proxies = arguments.requestheader_client_ca_file.clone();
+    TlsSettings {
+        certificate: arguments.tls_cert_file.clone().zip(arguments.tls_private_key_file.clone()),
+        by_name: arguments.tls_sni_cert_key.clone(),
+        keeps_own,
+        min_version: arguments.tls_min_version.clone(),
+        cipher_suites: arguments.tls_cipher_suites.clone(),
+        client_authorities: arguments.client_ca_file.clone(),
+        proxy_authorities: proxies.map(|file| (file, arguments.requestheader_allowed_names.clone())),
+    }
+}
+
+/// PEM of all authorities of users and of front proxies.
+pub fn authorities(arguments: &AccessArguments, pki: &Pki) -> anyhow::Result<(String, String)> {
+    let with = |own: &str, added: &Option<PathBuf>| -> anyhow::Result<String> {
+        Ok(match added {
+            None => own.to_owned(),
+            Some(path) => format!("{}\n{}", own.trim_end(), read(path)?),
+        })
+    };
+    Ok((
+        with(&pki.authority.certificate, &arguments.client_ca_file)?,
+        with(&pki.front_proxy_authority.certificate, &arguments.requestheader_client_ca_file)?,
+    ))
+}
+
+pub fn service_accounts(arguments: &AccessArguments, pki: &Pki) -> anyhow::Result<ServiceAccountTokens> {
+    let issuers = issuers(arguments);
+    for (index, issuer) in issuers.iter().enumerate() {
+        if issuer.is_empty() {
+            bail!("service-account-issuer should not be an empty string");
+        }
+        if issuers[..index].contains(issuer) {
+            bail!("service-account-issuer {issuer:?} is already specified");
+        }
+    }
+    if let Some(uri) = &arguments.service_account_jwks_uri
+        && !uri.starts_with("https://")
+    {
+        bail!("service-account-jwks-uri requires https scheme, parsed as: {uri}");
+    }
+    let longest = arguments.service_account_max_token_expiration;
+    if !longest.is_zero() && !(3600..=1 << 32).contains(&longest.as_secs()) {
+        bail!("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds");
+    }
+    let settings = TokenSettings {
+        audiences: if arguments.api_audiences.is_empty() { issuers.clone() } else { arguments.api_audiences.clone() },
+        issuers,
+        keys_uri: arguments.service_account_jwks_uri.clone(),
+        max_expiration: (!longest.is_zero()).then(|| SignedDuration::from_secs(longest.as_secs() as i64)),
+        extends_expiration: arguments.service_account_extend_token_expiration,
+    };
+    let signing = match &arguments.service_account_signing_key_file {
+        Some(path) => read(path)?,
+        None => pki.service_account_key.clone(),
+    };
+    let more: Vec<String> =
+        arguments.service_account_key_file.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    Ok(ServiceAccountTokens::new(&signing, &more, settings)?)
+}
+
+/// Files that are read again when they change, with what was read.
+pub struct Followed {
+    authentication: Option<(PathBuf, String)>,
+    authorization: Option<(PathBuf, String)>,
+}
+
+/// The settings of authentication and authorization.
+pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, Followed)> {
+    let (authentication, authentication_text) = authentication(arguments)?;
+    let (authorization, authorization_text) = authorization(arguments)?;
+    let names = |given: &[String], default: Vec<String>| if given.is_empty() { default } else { given.to_vec() };
+    let default = RequestHeaders::default();
+    let request_headers = RequestHeaders {
+        username: names(&arguments.requestheader_username_headers, default.username),
+        uid: names(&arguments.requestheader_uid_headers, default.uid),
+        group: names(&arguments.requestheader_group_headers, default.group),
+        extra_prefixes: names(&arguments.requestheader_extra_headers_prefix, default.extra_prefixes),
+    };
+    let settings = AccessSettings {
+        authentication,
+        authorization: PreparedChain::new(&authorization)?,
+        encryption: None,
+        request_headers,
+        proxy_names: arguments.requestheader_allowed_names.clone(),
+    };
+    let followed = Followed {
+        authentication: arguments.authentication_config.clone().zip(authentication_text),
+        authorization: arguments.authorization_config.clone().zip(authorization_text),
+    };
+    Ok((settings, followed))
+}
+
+fn authentication(arguments: &AccessArguments) -> anyhow::Result<(External, Option<String>)> {
+    let oidc = OidcFlags {
+        issuer_url: arguments.oidc_issuer_url.clone(),
+        client_id: arguments.oidc_client_id.clone(),
+        ca_file: arguments.oidc_ca_file.clone(),
+        username_claim: arguments.oidc_username_claim.clone(),
+        username_prefix: arguments.oidc_username_prefix.clone(),
+        groups_claim: arguments.oidc_groups_claim.clone(),
+        groups_prefix: arguments.oidc_groups_prefix.clone(),
+        signing_algs: arguments.oidc_signing_algs.clone(),
+        required_claims: arguments.oidc_required_claim.clone(),
+    };
+    let reserved = issuers(arguments);
+    let mut external = External::default();
+    let mut text = None;
+    let mut anonymous = None;
+    if let Some(path) = &arguments.authentication_config {
+        if oidc.is_set() {
+            bail!("authentication-config file and oidc-* flags are mutually exclusive");
+        }
+        let given = read(path)?;
+        let configuration = Authentication::parse(&given, &reserved).with_context(|| {
+            format!("failed to load authentication configuration from file {:?}", path.display().to_string())
+        })?;
+        external.providers = JwtAuthenticators::start(&configuration, &Algorithm::ALL)?;
+        anonymous = configuration.anonymous;
+        text = Some(given);
+    } else if let Some(issuer) = oidc.issuer()? {
+        let configuration = Authentication::of_issuer(issuer, &reserved)?;
+        external.providers = JwtAuthenticators::start(&configuration, &oidc.algorithms()?)?;
+    }
+    external.anonymous = match (anonymous, arguments.anonymous_auth) {
+        (Some(_), Some(_)) => bail!(
+            "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
+             authentication configuration file"
+        ),
+        (Some(configured), None) => configured,
+        (None, Some(false)) => Anonymous::Never,
+        (None, _) => Anonymous::Everywhere,
+    };
+    if let Some(path) = &arguments.authentication_token_webhook_config_file {
+        let webhook = ConfiguredWebhook::read(path, TOKEN_WEBHOOK_TIMEOUT)?;
+        let version = &arguments.authentication_token_webhook_version;
+        let ttl = arguments.authentication_token_webhook_cache_ttl;
+        external.webhook = Some(TokenWebhook::new(webhook, version, ttl));
+    }
+    Ok((external, text))
+}
+
+fn authorization(arguments: &AccessArguments) -> anyhow::Result<(Authorization, Option<String>)> {
+    if let Some(path) = &arguments.authorization_config {
+        let is_flagged = !arguments.authorization_mode.is_empty()
+            || arguments.authorization_webhook_config_file.is_some()
+            || arguments.authorization_webhook_version.is_some()
+            || arguments.authorization_webhook_cache_authorized_ttl.is_some()
+            || arguments.authorization_webhook_cache_unauthorized_ttl.is_some();
+        if is_flagged {
+            bail!(
+                "--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags \
+                 are defined"
+            );
+        }
+        let text = read(path)?;
+        let configuration = Authorization::parse(&text, arguments.authorization_policy_file.as_deref())
+            .with_context(|| format!("cannot use {}", path.display()))?;
+        return Ok((configuration, Some(text)));
+    }
+    let flags = AuthorizationFlags {
+        modes: arguments.authorization_mode.clone(),
+        policy_file: arguments.authorization_policy_file.clone(),
+        webhook_config_file: arguments.authorization_webhook_config_file.clone(),
+        webhook_version: arguments.authorization_webhook_version.clone().unwrap_or_else(|| "v1beta1".to_owned()),
+        authorized_ttl: arguments.authorization_webhook_cache_authorized_ttl.unwrap_or(Duration::from_secs(300)),
+        unauthorized_ttl: arguments.authorization_webhook_cache_unauthorized_ttl.unwrap_or(Duration::from_secs(30)),
+    };
+    Ok((Authorization::of_flags(&flags)?, None))
+}
+
+/// Reads configuration files and certificates again when they change.
+pub fn follow(
+    arguments: &AccessArguments,
+    followed: Followed,
+    server: &Arc<ApiServer>,
+    pki: &Arc<Pki>,
+    supervisor: &Supervisor,
+) {
+    if let Some((path, text)) = followed.authentication {
+        let (server, reserved) = (server.clone(), issuers(arguments));
+        supervisor.restart("authentication-config", move || {
+            let authenticator = server.security.authenticator.clone();
+            let stopping = server.stopping.clone();
+            authenticate::follow_configuration(authenticator, path.clone(), text.clone(), reserved.clone(), stopping)
+        });
+    }
+    if let Some((path, text)) = followed.authorization {
+        let (server, policies) = (server.clone(), arguments.authorization_policy_file.clone());
+        supervisor.restart("authorization-config", move || {
+            let chain = server.security.authorization.clone();
+            let stopping = server.stopping.clone();
+            authorize::follow_configuration(chain, path.clone(), text.clone(), policies.clone(), stopping)
+        });
+    }
+    for path in pki.serving.files() {
+        let (server, pki) = (server.clone(), pki.clone());
+        supervisor.restart(format!("certificates of {}", path.display()), move || {
+            let (pki, shown) = (pki.clone(), path.display().to_string());
+            let known = std::fs::read_to_string(&path).unwrap_or_default();
+            configuration_file::follow(path.clone(), known, server.stopping.clone(), move |_| {
+                match pki.serving.reload() {
+                    Ok(()) => tracing::info!(path = shown, "reloaded certificates"),
+                    Err(error) => tracing::warn!(path = shown, %error, "cannot reload certificates"),
+                }
+            })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        access: AccessArguments,
+    }
+
+    fn parse(flags: &[&str]) -> AccessArguments {
+        Line::try_parse_from(["knarr"].iter().chain(flags)).map(|line| line.access).unwrap()
+    }
+
+    fn refused(flags: &[&str]) -> String {
+        format!("{:#}", settings(&parse(flags)).err().expect("the flags are accepted"))
+    }
+
+    /// The messages are those of kube-apiserver v1.36.
+    #[tokio::test]
+    async fn flags_that_contradict_each_other_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: ";
+        let authentication = write("n", &format!("{head}AuthenticationConfiguration\nanonymous: {{enabled: true}}\n"));
+        let authorization =
+            write("z", &format!("{head}AuthorizationConfiguration\nauthorizers: [{{type: RBAC, name: rbac}}]\n"));
+        assert!(settings(&parse(&[])).is_ok());
+        assert!(settings(&parse(&["--authentication-config", &authentication])).is_ok());
+        assert!(settings(&parse(&["--authorization-config", &authorization])).is_ok());
+        for (flags, message) in [
+            (
+                vec!["--oidc-client-id", "a"],
+                "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set",
+            ),
+            (
+                vec!["--authentication-config", &authentication, "--oidc-client-id", "a"],
+                "authentication-config file and oidc-* flags are mutually exclusive",
+            ),
+            (
+                vec!["--authentication-config", &authentication, "--anonymous-auth=false"],
+                "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
+                 authentication configuration file",
+            ),
+            (
+                vec!["--authorization-config", &authorization, "--authorization-mode", "RBAC"],
+                "--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags \
+                 are defined",
+            ),
+            (vec!["--authorization-mode", "RBAC,Foo"], "authorization-mode \"Foo\" is not a valid mode"),
+            (
+                vec!["--oidc-issuer-url", "http://a", "--oidc-client-id", "b"],
+                "invalid authentication configuration: jwt[0].issuer.url: Invalid value: \"http://a\": URL scheme must be \
+                 https",
+            ),
+        ] {
+            assert_eq!(refused(&flags), message);
+        }
+    }
+
+    #[test]
+    fn issuers_and_lifetimes_of_tokens_are_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path(), Default::default(), jiff::Timestamp::now()).unwrap();
+        let tokens = |flags: &[&str]| service_accounts(&parse(flags), &pki);
+        let two = tokens(&["--service-account-issuer", "https://a", "--service-account-issuer", "https://b"]).unwrap();
+        assert_eq!((two.issuer(), two.api_audiences().join(" ").as_str()), ("https://a", "https://a https://b"));
+        assert_eq!(tokens(&["--api-audiences", "x,y"]).unwrap().api_audiences(), ["x", "y"]);
+        for (flags, message) in [
+            (
+                &["--service-account-issuer", "a", "--service-account-issuer", "a"][..],
+                "service-account-issuer \"a\" is already specified",
+            ),
+            (
+                &["--service-account-jwks-uri", "http://a"],
+                "service-account-jwks-uri requires https scheme, parsed as: http://a",
+            ),
+            (
+                &["--service-account-max-token-expiration", "10m"],
+                "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds",
+            ),
+        ] {
+            assert_eq!(tokens(flags).err().unwrap().to_string(), message);
+        }
+    }
+}

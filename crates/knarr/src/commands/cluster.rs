@@ -1,0 +1,171 @@
+//! `knarr cluster`: clusters of several nodes on this host.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+
+use super::common::table;
+use crate::local_cluster::{Clusters, PortMapping, Settings, Spec, context_of, relay};
+
+/// Where local clusters are kept by default.
+pub const DIRECTORY: &str = "/var/lib/knarr-clusters";
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Where clusters are kept.
+    #[arg(long, global = true, default_value = DIRECTORY)]
+    directory: PathBuf,
+    /// The kubeconfig file to which contexts are added; by default that of kubectl.
+    #[arg(long, global = true, env = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Cluster,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Cluster {
+    /// Create a cluster and make it the current context of kubectl.
+    Create {
+        name: String,
+        /// Number of nodes; the first one runs the control plane, too.
+        #[arg(long, default_value_t = 1)]
+        nodes: u8,
+        /// How many of the nodes run the control plane; more than one need etcd.
+        #[arg(long, default_value_t = 1)]
+        servers: u8,
+        /// Map a port of this host (127.0.0.1) to a port of the first node, such as 8080:80. May be repeated.
+        #[arg(long, value_name = "HOST:NODE")]
+        port: Vec<PortMapping>,
+        /// Create a registry that all nodes pull from: push to localhost:PORT on this host, and use the same names in pods.
+        #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5001")]
+        registry: Option<u16>,
+        /// Configuration file of the servers: any flag of `knarr server` by its name.
+        #[arg(long, value_name = "FILE")]
+        server_config: Option<PathBuf>,
+        /// Configuration file of the agents: any flag of `knarr agent` by its name.
+        #[arg(long, value_name = "FILE")]
+        agent_config: Option<PathBuf>,
+        /// Additional flag of every agent, such as --agent-flag=--node-label=disk=ssd. May be repeated.
+        #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+        agent_flag: Vec<String>,
+        /// Image archives to load into all nodes. May be repeated.
+        #[arg(long, value_name = "FILE")]
+        image: Vec<PathBuf>,
+        /// Cut the nodes off from all other networks.
+        #[arg(long)]
+        offline: bool,
+    },
+    /// List the clusters.
+    List,
+    /// Start a stopped cluster, also after a restart of this host.
+    Start { name: String },
+    /// Stop a cluster; its objects, images and volumes are kept.
+    Stop { name: String },
+    /// Delete clusters with everything in them.
+    Delete {
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+    /// Load image archives (docker save or OCI) into all nodes.
+    Load {
+        name: String,
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+    },
+    /// Print the kubeconfig of a cluster.
+    Kubeconfig { name: String },
+    /// Relay the mapped ports of a cluster.
+    #[command(hide = true)]
+    Relay { name: String },
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let clusters = Clusters::new(arguments.directory, user_kubeconfig(arguments.kubeconfig)?);
+    let started = Instant::now();
+    let progress = |what: &str| eprintln!("{:6.1}s  {what}", started.elapsed().as_secs_f32());
+    match arguments.command {
+        Cluster::Create {
+            name,
+            nodes,
+            servers,
+            port,
+            registry,
+            server_config,
+            agent_config,
+            agent_flag,
+            image,
+            offline,
+        } => {
+            let settings = Settings { server: read(server_config.as_deref())?, agent: read(agent_config.as_deref())? };
+            let spec = Spec {
+                name,
+                id: String::new(),
+                nodes: nodes.max(servers),
+                servers,
+                network: 0,
+                is_offline: offline,
+                ports: port,
+                registry,
+                server_flags: Vec::new(),
+                agent_flags: agent_flag,
+            };
+            let spec = clusters.create(spec, &settings, &progress).await?;
+            for archive in &image {
+                clusters.load(&spec.name, archive, &progress)?;
+            }
+            progress("ready");
+            println!("kubectl now uses the context {}", context_of(&spec.name));
+            if let Some(port) = spec.registry {
+                println!("push images to localhost:{port}/NAME, and use that name in pods");
+            }
+            Ok(())
+        }
+        Cluster::List => {
+            let rows: Vec<[String; 4]> = clusters
+                .list()?
+                .into_iter()
+                .map(|listed| {
+                    let nodes = format!("{}/{}", listed.running, listed.spec.nodes);
+                    let api = format!("https://{}:6443", listed.spec.address(1));
+                    [listed.spec.name.clone(), nodes, api, context_of(&listed.spec.name)]
+                })
+                .collect();
+            print!("{}", table(["NAME", "RUNNING", "API", "CONTEXT"], &rows));
+            Ok(())
+        }
+        Cluster::Start { name } => {
+            clusters.start(&name, &progress).await?;
+            progress("ready");
+            Ok(())
+        }
+        Cluster::Stop { name } => clusters.stop(&name, &progress),
+        Cluster::Delete { names } => names.iter().try_for_each(|name| clusters.delete(name, &progress)),
+        Cluster::Load { name, archives } => {
+            archives.iter().try_for_each(|archive| clusters.load(&name, archive, &progress))
+        }
+        Cluster::Kubeconfig { name } => {
+            print!("{}", clusters.kubeconfig(&clusters.read(&name)?)?);
+            Ok(())
+        }
+        Cluster::Relay { name } => relay(&clusters.directory_of(&name), &clusters.read(&name)?).await,
+    }
+}
+
+/// The text of a configuration file; that of an empty one if none was given.
+fn read(path: Option<&Path>) -> anyhow::Result<String> {
+    match path {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display())),
+        None => Ok("{}\n".to_owned()),
+    }
+}
+
+/// The file of kubectl: the first of `KUBECONFIG`, else the one in the home directory.
+fn user_kubeconfig(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(first) = given.as_deref().and_then(|paths| std::env::split_paths(paths).find(|path| path != "")) {
+        return Ok(first);
+    }
+    let home = std::env::var_os("HOME").context("HOME is not set: use --kubeconfig")?;
+    Ok(PathBuf::from(home).join(".kube/config"))
+}

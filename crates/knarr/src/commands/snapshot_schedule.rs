@@ -1,0 +1,194 @@
+//! Scheduled snapshots of the store, in a directory with a limited number of them.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use jiff::Timestamp;
+use knarr_apiserver::state::ApiServer;
+use knarr_files::rename_durably;
+use knarr_store::Store;
+use knarr_supervisor::Supervisor;
+
+use super::leadership::duration;
+
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+const PREFIX: &str = "knarr-";
+const SUFFIX: &str = ".snapshot";
+
+#[derive(Args, Clone, Debug)]
+pub struct SnapshotArguments {
+    /// How often a snapshot of the store is saved, such as 6h; by default never.
+    #[arg(long, value_parser = duration)]
+    pub snapshot_schedule: Option<Duration>,
+    /// How many scheduled snapshots are kept.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub snapshot_retention: u16,
+    /// Directory of scheduled snapshots [default: DATA_DIR/snapshots].
+    #[arg(long)]
+    pub snapshot_dir: Option<PathBuf>,
+}
+
+/// Starts the schedule, if there is one.
+pub fn start(
+    arguments: &SnapshotArguments,
+    data: &Path,
+    server: &Arc<ApiServer>,
+    supervisor: &Supervisor,
+) -> anyhow::Result<()> {
+    let Some(interval) = arguments.snapshot_schedule else { return Ok(()) };
+    anyhow::ensure!(interval >= Duration::from_secs(1), "--snapshot-schedule is shorter than a second");
+    let directory = arguments.snapshot_dir.clone().unwrap_or_else(|| data.join("snapshots"));
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let (keep, server) = (usize::from(arguments.snapshot_retention), server.clone());
+    supervisor.restart("snapshots", move || run(server.clone(), directory.clone(), interval, keep));
+    Ok(())
+}
+
+async fn run(server: Arc<ApiServer>, directory: PathBuf, interval: Duration, keep: usize) {
+    let mut stopping = server.stopping.clone();
+    // A restarted server continues the schedule.
+    let mut wait = due_in(newest(&names(&directory)), Timestamp::now(), interval);
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        wait = match save(server.store.clone(), &directory, Timestamp::now()).await {
+            Ok(path) => {
+                tracing::info!(file = %path.display(), "saved a snapshot");
+                prune(&directory, keep);
+                interval
+            }
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "cannot save a snapshot; retrying");
+                RETRY_INTERVAL.min(interval)
+            }
+        };
+    }
+}
+
+/// Writes a snapshot that has its final name only when it is complete and durable.
+async fn save(store: Arc<dyn Store>, directory: &Path, now: Timestamp) -> anyhow::Result<PathBuf> {
+    let path = directory.join(file_name(now));
+    let partial = path.with_extension("partial");
+    let runtime = tokio::runtime::Handle::current();
+    let written = {
+        let partial = partial.clone();
+        // Writing a large store would block other tasks of the thread.
+        tokio::task::spawn_blocking(move || runtime.block_on(write(&*store, &partial))).await?
+    };
+    if let Err(error) = written {
+        // It wastes space.
+        let _ = std::fs::remove_file(&partial);
+        return Err(error);
+    }
+    rename_durably(&partial, &path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+async fn write(store: &dyn Store, path: &Path) -> anyhow::Result<()> {
+    // It contains secrets.
+    let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let mut image = BufWriter::new(opened.with_context(|| format!("cannot write {}", path.display()))?);
+    store.snapshot(&mut image).await?;
+    image.flush()?;
+    image.get_ref().sync_all()?;
+    Ok(())
+}
+
+fn prune(directory: &Path, keep: usize) {
+    for name in expired(names(directory), keep) {
+        if let Err(error) = std::fs::remove_file(directory.join(&name)) {
+            tracing::warn!(%error, name, "cannot remove an old snapshot");
+        }
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Names sort by time.
+fn file_name(now: Timestamp) -> String {
+    format!("{PREFIX}{}{SUFFIX}", now.strftime("%Y%m%dT%H%M%SZ"))
+}
+
+/// When a scheduled snapshot was saved; none for other files.
+fn saved_at(name: &str) -> Option<Timestamp> {
+    let time = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    Timestamp::strptime("%Y%m%dT%H%M%S%z", time.strip_suffix('Z').map(|time| format!("{time}+0000"))?).ok()
+}
+
+fn newest(names: &[String]) -> Option<Timestamp> {
+    names.iter().filter_map(|name| saved_at(name)).max()
+}
+
+/// The scheduled snapshots beyond the newest ones.
+fn expired(names: Vec<String>, keep: usize) -> Vec<String> {
+    let mut own: Vec<String> = names.into_iter().filter(|name| saved_at(name).is_some()).collect();
+    own.sort_unstable_by(|one, other| other.cmp(one));
+    own.split_off(keep.min(own.len()))
+}
+
+/// How long until the next snapshot. A clock that was set back does not delay it further than the interval.
+fn due_in(last: Option<Timestamp>, now: Timestamp, interval: Duration) -> Duration {
+    let Some(last) = last else { return Duration::ZERO };
+    let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+    interval.saturating_sub(age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_newest_snapshots_are_kept_and_other_files_untouched() {
+        let names = |days: &[u8]| -> Vec<String> {
+            days.iter().map(|day| file_name(at(&format!("2026-01-{day:02}T10:00:00Z")))).collect()
+        };
+        let mut all = names(&[3, 1, 2]);
+        all.extend(
+            ["knarr-x.snapshot", "before-upgrade.snapshot", "knarr-20260101T100000Z.partial"].map(str::to_owned),
+        );
+        assert_eq!(newest(&all), Some(at("2026-01-03T10:00:00Z")));
+        assert_eq!(expired(all.clone(), 2), names(&[1]));
+        assert_eq!(expired(all, 5), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_schedule_continues_after_a_restart() {
+        let hour = Duration::from_secs(3600);
+        let now = at("2026-01-01T10:00:00Z");
+        for (last, wait) in [
+            (None, 0),
+            (Some("2026-01-01T09:30:00Z"), 1800),
+            (Some("2026-01-01T01:00:00Z"), 0),
+            (Some("2027-01-01T00:00:00Z"), 3600),
+        ] {
+            assert_eq!(due_in(last.map(at), now, hour), Duration::from_secs(wait), "{last:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_saved_snapshot_can_be_restored() {
+        let parent = tempfile::tempdir().unwrap();
+        let store = knarr_store::Embedded::open(&parent.path().join("store"), Default::default()).unwrap();
+        store.create("/registry/a", bytes::Bytes::from("1"), None).await.unwrap();
+        let path = save(Arc::new(store), parent.path(), at("2026-01-01T10:00:00Z")).await.unwrap();
+        assert_eq!(path, parent.path().join("knarr-20260101T100000Z.snapshot"));
+        let restored = parent.path().join("restored");
+        let revision = knarr_store::restore(File::open(path).unwrap(), &restored, 0).unwrap();
+        assert_eq!(revision, 2);
+    }
+}

@@ -1,0 +1,186 @@
+//! The pages of a standalone component.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use jiff::Timestamp;
+use knarr_supervisor::Registry;
+use serde_json::{Value, json};
+
+const PATHS: [&str; 8] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
+const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
+    guarantees and is for debugging purposes only.";
+const INFORMER: &str = "informer/";
+
+/// What the pages show.
+pub struct Pages {
+    /// Kubernetes' name of the component.
+    pub component: &'static str,
+    pub components: Registry,
+    pub started: Instant,
+    pub started_at: Timestamp,
+    /// The values of all flags.
+    pub flags: BTreeMap<String, String>,
+    /// The configuration by the name of its kind.
+    pub configuration: Value,
+}
+
+impl Pages {
+    pub fn new(component: &'static str, components: &Registry, configuration: Value) -> Self {
+        Self {
+            component,
+            components: components.clone(),
+            started: Instant::now(),
+            started_at: Timestamp::now(),
+            flags: crate::commands::flags(),
+            configuration,
+        }
+    }
+
+    pub fn serve<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n");
+        }
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        match parts.as_slice() {
+            [endpoint @ ("healthz" | "livez" | "readyz"), name @ ..] => self.health(endpoint, &name.join("/"), query),
+            ["metrics"] => {
+                let page = self.metrics();
+                with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+            }
+            ["configz"] => with_type(StatusCode::OK, "application/json", self.configuration.to_string()),
+            ["flagz"] => self.described("flagz", &self.flag_lines()),
+            ["statusz"] => self.described("statusz", &self.status_lines()),
+            ["version"] => {
+                let version = json!({"gitVersion": knarr_version::KUBERNETES, "platform": "linux/amd64"});
+                with_type(StatusCode::OK, "application/json", version.to_string())
+            }
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    }
+
+    /// The checks of an endpoint with their reasons. Restarting the process is no better than restarting a component.
+    fn checks(&self, endpoint: &str) -> Vec<(String, Result<(), String>)> {
+        let reports = self.components.report();
+        let mut checks = vec![("ping".to_owned(), Ok(()))];
+        let informers = reports.iter().filter(|one| one.name.starts_with(INFORMER));
+        let failed = informers.filter_map(|one| Some(format!("{}: {}", one.name, one.failure.as_ref()?))).next();
+        checks.push(("informer-sync".to_owned(), failed.map_or(Ok(()), Err)));
+        if endpoint != "livez" {
+            let supervised = reports.iter().filter(|one| !one.name.starts_with(INFORMER));
+            checks.extend(supervised.map(|one| (one.name.to_string(), one.failure.clone().map_or(Ok(()), Err))));
+        }
+        checks
+    }
+
+    fn health(&self, endpoint: &str, name: &str, query: &str) -> Response<Full<Bytes>> {
+        let checks = self.checks(endpoint);
+        if !name.is_empty() {
+            return match checks.iter().find(|(own, _)| own == name) {
+                None => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+                Some((_, Ok(()))) => text(StatusCode::OK, "ok"),
+                Some((_, Err(_))) => {
+                    text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: reason withheld\n")
+                }
+            };
+        }
+        let (mut lines, mut is_failed) = (String::new(), false);
+        for (name, result) in checks {
+            match result {
+                Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+                Err(reason) => {
+                    is_failed = true;
+                    tracing::warn!(name, reason, "a health check fails");
+                    // Served without authentication.
+                    lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                }
+            }
+        }
+        let is_verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
+        match (is_failed, is_verbose) {
+            (true, _) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed\n")),
+            (false, true) => text(StatusCode::OK, format!("{lines}{endpoint} check passed\n")),
+            (false, false) => text(StatusCode::OK, "ok"),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        let mut page = String::new();
+        knarr_supervisor::write_metrics(&self.components, &mut page);
+        knarr_metrics::write_registered(&mut page);
+        knarr_metrics::write_process(knarr_version::KUBERNETES, &mut page);
+        knarr_metrics::write_totals(&mut page);
+        page
+    }
+
+    fn flag_lines(&self) -> String {
+        self.flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+    }
+
+    fn status_lines(&self) -> String {
+        let seconds = self.started.elapsed().as_secs();
+        format!(
+            "Started: {}\nUp: {} hr {:02} min {:02} sec\nGo version: \nBinary version: {}\nPaths: {}\n",
+            self.started_at.strftime("%a %b %e %H:%M:%S UTC %Y"),
+            seconds / 3600,
+            seconds / 60 % 60,
+            seconds % 60,
+            knarr_version::KUBERNETES.trim_start_matches('v'),
+            PATHS.join(" "),
+        )
+    }
+
+    fn described(&self, page: &str, lines: &str) -> Response<Full<Bytes>> {
+        text(StatusCode::OK, format!("\n{} {page}\n{WARNING}\n\n{lines}", self.component))
+    }
+}
+
+fn text(code: StatusCode, body: impl Into<String>) -> Response<Full<Bytes>> {
+    with_type(code, "text/plain; charset=utf-8", body.into())
+}
+
+pub(super) fn with_type(code: StatusCode, media_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+    use knarr_supervisor::Supervisor;
+
+    async fn get(pages: &Pages, path: &str) -> (u16, String) {
+        let response = pages.serve(&Request::get(path).body(()).unwrap());
+        let code = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_component_is_not_ready_but_live() {
+        let supervisor = Supervisor::new(&Registry::default());
+        let pages = Pages::new("kube-scheduler", supervisor.registry(), json!({}));
+        assert_eq!(get(&pages, "/readyz").await, (200, "ok".to_owned()));
+        let failing: fn() -> std::future::Ready<Result<(), &'static str>> = || std::future::ready(Err("broken"));
+        supervisor.restart("deployment-controller", failing);
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        let (code, body) = get(&pages, "/readyz").await;
+        assert_eq!(code, 500);
+        assert!(body.contains("[-]deployment-controller failed: reason withheld\n"), "{body}");
+        assert_eq!(get(&pages, "/livez").await.0, 200);
+        assert_eq!(get(&pages, "/healthz/deployment-controller").await.0, 500);
+        assert_eq!(get(&pages, "/healthz/ping").await, (200, "ok".to_owned()));
+        let (_, metrics) = get(&pages, "/metrics").await;
+        assert!(metrics.contains("knarr_component_up{component=\"deployment-controller\"} 0\n"), "{metrics}");
+        assert_eq!(get(&pages, "/nothing").await.0, 404);
+    }
+}

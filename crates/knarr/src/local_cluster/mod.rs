@@ -1,0 +1,17 @@
+//! Clusters of several nodes on this host, each node in a network namespace: `knarr cluster`.
+//!
+//! A cluster is a directory with its [`Spec`] and the data directories of its nodes. Its names on the host (namespaces,
+//! bridge, interfaces, firewall table, cgroups) follow from its own name and an identifier, so that starting, stopping and deleting need no
+//! other record, and clusters never collide with each other or with a Knarr that runs on the host itself.
+
+mod kubeconfig;
+mod lifecycle;
+mod network;
+mod node;
+mod ports;
+mod spec;
+
+pub use kubeconfig::context_of;
+pub use lifecycle::{Clusters, Settings};
+pub use ports::relay;
+pub use spec::{PortMapping, Spec, validate_name};

@@ -1,0 +1,144 @@
+//! The network of a cluster: a bridge on this host, and a namespace for each node with one interface on it.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::spec::Spec;
+
+/// Choosing a network takes a fraction of a second.
+const CHOICE_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Excludes other commands that choose a network on this host. Held until dropped.
+///
+/// The name of a socket is unique per network namespace, and so are networks: clusters in other directories, and commands
+/// in other mount namespaces, are excluded, too.
+pub struct NetworkChoice {
+    _socket: UnixListener,
+}
+
+impl NetworkChoice {
+    pub async fn lock() -> anyhow::Result<NetworkChoice> {
+        let address = SocketAddr::from_abstract_name("knarr-cluster-networks")?;
+        let started = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&address) {
+                Ok(socket) => return Ok(NetworkChoice { _socket: socket }),
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && started.elapsed() < CHOICE_TIMEOUT => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
+                Err(error) => return Err(error).context("another command chooses a network and does not end"),
+            }
+        }
+    }
+}
+
+/// Creates the bridge of a cluster, which makes its network known to others by its route.
+pub fn create_bridge(spec: &Spec) -> anyhow::Result<()> {
+    let bridge = spec.bridge();
+    if !interface_exists(&bridge) {
+        ip(&["link", "add", &bridge, "type", "bridge"])?;
+    }
+    ip(&["address", "replace", &format!("{}/24", spec.gateway()), "dev", &bridge])?;
+    ip(&["link", "set", &bridge, "up"])
+}
+
+/// Creates what is missing of a cluster's network.
+pub fn create(spec: &Spec) -> anyhow::Result<()> {
+    create_bridge(spec)?;
+    for number in 1..=spec.nodes {
+        plug(spec, number)?;
+    }
+    if !spec.is_offline {
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
+            .context("cannot forward packets of the cluster's nodes")?;
+    }
+    nft(&rules(spec))
+}
+
+fn plug(spec: &Spec, number: u8) -> anyhow::Result<()> {
+    let (namespace, port) = (spec.namespace(number), spec.port(number));
+    if !std::path::Path::new("/run/netns").join(&namespace).exists() {
+        ip(&["netns", "add", &namespace])?;
+    }
+    if !interface_exists(&port) {
+        ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
+    }
+    ip(&["link", "set", &port, "master", &spec.bridge(), "up"])?;
+    let within = |arguments: &[&str]| ip(&[&["-n", &namespace], arguments].concat());
+    within(&["link", "set", "lo", "up"])?;
+    within(&["address", "replace", &format!("{}/24", spec.address(number)), "dev", "eth0"])?;
+    within(&["link", "set", "eth0", "up"])?;
+    within(&["route", "replace", "default", "via", &spec.gateway().to_string()])
+}
+
+/// Removes a cluster's network.
+pub fn delete(spec: &Spec) -> anyhow::Result<()> {
+    for number in 1..=spec.nodes {
+        let namespace = spec.namespace(number);
+        if std::path::Path::new("/run/netns").join(&namespace).exists() {
+            ip(&["netns", "delete", &namespace])?;
+        }
+        // The kernel removes the interface with the namespace, a moment later.
+        if interface_exists(&spec.port(number)) {
+            // It may vanish between both calls.
+            let _ = ip(&["link", "delete", &spec.port(number)]);
+        }
+    }
+    if interface_exists(&spec.bridge()) {
+        ip(&["link", "delete", &spec.bridge()])?;
+    }
+    let table = spec.table();
+    nft(&format!("table ip {table} {{}}\ndelete table ip {table}\n"))
+}
+
+/// Rules for packets between the cluster and other networks: translated to this host's address, or dropped.
+fn rules(spec: &Spec) -> String {
+    let (table, subnet, bridge) = (spec.table(), spec.subnet(), spec.bridge());
+    let chain = if spec.is_offline {
+        format!(
+            "chain forward {{ type filter hook forward priority filter; policy accept; \
+             iifname {bridge} oifname != {bridge} drop; oifname {bridge} iifname != {bridge} drop; }}"
+        )
+    } else {
+        format!(
+            "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept; \
+             ip saddr {subnet} oifname != {bridge} masquerade; }}"
+        )
+    };
+    format!("table ip {table} {{}}\ndelete table ip {table}\ntable ip {table} {{\n{chain}\n}}\n")
+}
+
+/// The destinations of this host's routes.
+pub fn routes() -> anyhow::Result<Vec<String>> {
+    let listed = run(Command::new("ip").args(["-4", "route", "show"]))?;
+    Ok(listed.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+fn interface_exists(name: &str) -> bool {
+    // `/sys` shows the interfaces of the namespace it was mounted in, which need not be this one.
+    run(Command::new("ip").args(["link", "show", "dev", name])).is_ok()
+}
+
+fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+    run(Command::new("ip").args(arguments)).map(drop)
+}
+
+fn nft(rules: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(rules.as_bytes())?;
+    run(Command::new("nft").arg("-f").arg(file.path())).map(drop)
+}
+
+fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,175 @@
+//! What all servers of a cluster have in common: authorities, keys, and the settings that must not differ between them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+use super::member::write_private;
+use crate::cluster::Cluster;
+use crate::commands::ServerArguments;
+
+/// Exists if the authority was replaced.
+const CROSS: &str = "ca-cross.crt";
+
+/// The files below `pki` that all servers share.
+const FILES: [&str; 8] = [
+    "ca.crt",
+    "ca.key",
+    CROSS,
+    "front-proxy-ca.crt",
+    "front-proxy-ca.key",
+    "service-account.key",
+    "etcd/ca.crt",
+    "etcd/ca.key",
+];
+
+/// What a new server receives.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bundle {
+    /// Contents by path below `pki`.
+    files: BTreeMap<String, String>,
+    /// The EncryptionConfiguration, if objects are encrypted at rest.
+    encryption: Option<String>,
+    settings: Settings,
+    /// The members of etcd with the new one, if Knarr runs etcd.
+    pub initial_cluster: Option<String>,
+}
+
+/// Settings that must be the same on all servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Settings {
+    services: Vec<String>,
+    cluster: BTreeMap<String, String>,
+}
+
+impl Bundle {
+    /// Reads what this server has.
+    pub fn collect(arguments: &ServerArguments, cluster: &Cluster) -> anyhow::Result<Self> {
+        let pki = arguments.apiserver.data_dir.join("pki");
+        let mut files = BTreeMap::new();
+        for name in FILES {
+            let path = pki.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(text) => drop(files.insert(name.to_owned(), text)),
+                // A cluster on an etcd of its own has no authority for etcd.
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::NotFound && (name.starts_with("etcd/") || name == CROSS) => {
+                }
+                Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+            }
+        }
+        let encryption = match &arguments.apiserver.encryption_provider_config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                Some(text.with_context(|| format!("cannot read {}", path.display()))?)
+            }
+            None => None,
+        };
+        let services = arguments.apiserver.service_cluster_ip_range.clone();
+        let settings = Settings { services, cluster: cluster.to_data() };
+        Ok(Self { files, encryption, settings, initial_cluster: None })
+    }
+
+    /// Writes everything into the data directory of a new server. What is there from another cluster is never replaced.
+    pub fn install(&self, data: &Path) -> anyhow::Result<()> {
+        let pki = data.join("pki");
+        for (name, text) in &self.files {
+            if !FILES.contains(&name.as_str()) {
+                bail!("the server sent the unknown file {name}");
+            }
+            let path = pki.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(existing) if existing != *text => bail!(
+                    "{} belongs to another cluster: use an empty data directory for a server that joins",
+                    path.display()
+                ),
+                _ => write_private(&path, text.as_bytes())?,
+            }
+        }
+        if let Some(encryption) = &self.encryption {
+            write_private(&encryption_file(data), encryption.as_bytes())?;
+        }
+        write_private(&settings_file(data), serde_json::to_string_pretty(&self.settings)?.as_bytes())
+    }
+}
+
+/// Makes a server that has joined use the settings of its cluster, whatever its own flags say.
+pub fn apply_settings(arguments: &mut ServerArguments) -> anyhow::Result<()> {
+    let data = arguments.apiserver.data_dir.clone();
+    let encryption = encryption_file(&data);
+    if arguments.apiserver.encryption_provider_config.is_none() && encryption.exists() {
+        arguments.apiserver.encryption_provider_config = Some(encryption);
+    }
+    let path = settings_file(&data);
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let settings: Settings = serde_json::from_slice(&text).with_context(|| format!("{} is invalid", path.display()))?;
+    let cluster = Cluster::from_data(&settings.cluster).with_context(|| format!("{} is invalid", path.display()))?;
+    arguments.apiserver.service_cluster_ip_range = settings.services;
+    arguments.network.cluster_cidr = cluster.pod_networks;
+    arguments.node.cluster_dns = cluster.dns;
+    arguments.node.cluster_domain = cluster.domain;
+    arguments.network.load_balancer_pool = cluster.load_balancers;
+    arguments.network.dns_upstream = cluster.dns_upstreams;
+    arguments.network.dns_stub_domain = cluster.dns_stub_domains;
+    Ok(())
+}
+
+fn settings_file(data: &Path) -> PathBuf {
+    data.join("joined.json")
+}
+
+/// Where a server keeps the encryption configuration that it has from others.
+pub fn encryption_file(data: &Path) -> PathBuf {
+    data.join("encryption.yaml")
+}
+
+/// Whether this server has joined before.
+pub fn has_joined(data: &Path) -> bool {
+    settings_file(data).exists()
+}
+
+// Keys are never printed by accident.
+impl std::fmt::Debug for Bundle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Bundle").field("files", &self.files.keys()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn bundle(authority: &str) -> Bundle {
+        let cluster = Cluster { domain: "example.org".into(), ..Cluster::default() };
+        Bundle {
+            files: [("ca.crt".to_owned(), authority.to_owned()), ("etcd/ca.key".to_owned(), "key".to_owned())].into(),
+            encryption: Some("kind: EncryptionConfiguration".to_owned()),
+            settings: Settings { services: vec!["10.43.0.0/16".to_owned()], cluster: cluster.to_data() },
+            initial_cluster: None,
+        }
+    }
+
+    #[test]
+    fn what_was_received_is_private_and_never_replaces_another_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        bundle("one").install(directory.path()).unwrap();
+        bundle("one").install(directory.path()).unwrap();
+        let mode = std::fs::metadata(directory.path().join("pki/etcd/ca.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let refused = bundle("two").install(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains("belongs to another cluster"), "{refused}");
+        assert!(!format!("{:?}", bundle("secret")).contains("secret"));
+        let mut outside = bundle("one");
+        outside.files.insert("../../root".to_owned(), String::new());
+        assert!(outside.install(directory.path()).is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! Several servers of one cluster.
+//!
+//! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`). The first one begins the
+//! cluster and moves its store into etcd (`migration`); further ones ask it for admission with a token (`joining`,
+//! `admission`) and receive the authorities, keys and settings that all servers share (`bundle`, `seal`). What must act once
+//! runs on the server that holds a Lease (`elections`). New keys are rolled out over all servers (`rollout`). `reset` and `remove` shrink a cluster, `status` shows it.
+
+mod admission;
+mod bundle;
+mod child;
+mod credentials;
+mod elections;
+mod joining;
+mod maintenance;
+mod member;
+mod migration;
+mod presence;
+mod record;
+mod remove;
+mod reset;
+pub mod rollout;
+mod seal;
+mod status;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use jiff::Timestamp;
+use knarr_store::{Decode, Etcd, EtcdAdministration, EtcdOptions};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::commands::ServerArguments;
+use crate::join::JoinToken;
+
+pub use admission::{Host, open as admit_servers, pages};
+use child::{EtcdProcess, State};
+pub use elections::{Elections, fenced};
+use maintenance::Maintenance;
+pub use member::Member;
+use member::{MemberFiles, Start, client_url, local_url};
+pub use presence::{label_node, renew_identity};
+pub use record::{check as check_record, ensure as ensure_record};
+pub use remove::{Arguments as RemoveArguments, leave, run as remove};
+pub use reset::run as reset;
+pub use status::{Arguments as StatusArguments, run as status};
+
+pub const CONTROLLERS_LEASE: &str = "kube-controller-manager";
+pub const SCHEDULER_LEASE: &str = "kube-scheduler";
+pub const NETWORK_LEASE: &str = "knarr-network";
+/// The Leases by which servers elect who does what.
+const LEASES: [&str; 3] = [CONTROLLERS_LEASE, SCHEDULER_LEASE, NETWORK_LEASE];
+
+const POLL: Duration = Duration::from_millis(100);
+/// After this time, waiting for other servers is logged.
+const WARNING_DELAY: Duration = Duration::from_secs(10);
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Several servers")]
+pub struct ServersArguments {
+    /// Begin a cluster that further servers can join: objects are kept in etcd, which Knarr runs on each server. A store
+    /// that exists is moved there.
+    #[arg(long, conflicts_with_all = ["server", "datastore"])]
+    pub cluster_init: bool,
+    /// Join a cluster as a further server: URL of one of its servers, such as https://10.0.0.1:6443.
+    #[arg(long, requires = "token")]
+    pub server: Option<http::Uri>,
+    /// Token printed by `knarr token create --role server` on a server.
+    #[arg(long, env = "KNARR_TOKEN", hide_env_values = true)]
+    pub token: Option<JoinToken>,
+    /// Make this server the only one of its cluster, with its data, and exit: when most servers are lost.
+    #[arg(long)]
+    pub cluster_reset: bool,
+    /// With --cluster-reset: use the data of this snapshot.
+    #[arg(long, requires = "cluster_reset", value_name = "FILE")]
+    pub cluster_reset_restore_path: Option<PathBuf>,
+}
+
+/// The etcd member of this server, and its task.
+pub struct Managed {
+    pub administration: Arc<EtcdAdministration>,
+    process: Arc<EtcdProcess>,
+    endpoints: watch::Receiver<Vec<String>>,
+    files: MemberFiles,
+    task: JoinHandle<()>,
+}
+
+/// Joins a cluster or begins one, as the flags say; a server that has done so before needs no flags. Settings that all
+/// servers share replace those of the flags. Returns the member of etcd that this server runs, if it runs one.
+pub async fn configure(arguments: &mut ServerArguments) -> anyhow::Result<Option<Member>> {
+    let data = arguments.apiserver.data_dir.clone();
+    rollout::install_pending(&data, &encryption_file(arguments))?;
+    let files = MemberFiles::of(&data);
+    let existing = files.load()?;
+    let flags = arguments.servers.clone();
+    let member = match (existing, &flags.server) {
+        (Some(member), _) => Some(follow_address(member, arguments, &files)?),
+        (None, Some(server)) if !bundle::has_joined(&data) => join(arguments, server, &files).await?,
+        (None, _) if flags.cluster_init => Some(begin(arguments, &files).await?),
+        (None, _) => None,
+    };
+    bundle::apply_settings(arguments)?;
+    Ok(member)
+}
+
+/// The member with the host's present address; etcd tells the other members (`maintenance`).
+fn follow_address(member: Member, arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
+    let given = arguments.apiserver.advertise_address.or(arguments.node.node_ip);
+    let current = given.or_else(|| crate::address::moved_from(member.address));
+    let Some(address) = current.filter(|address| *address != member.address) else { return Ok(member) };
+    tracing::info!(from = %member.address, to = %address, "this server has another address now");
+    let moved = member.at(address);
+    files.save(&moved)?;
+    Ok(moved)
+}
+
+async fn join(arguments: &ServerArguments, server: &http::Uri, files: &MemberFiles) -> anyhow::Result<Option<Member>> {
+    let Some(token) = &arguments.servers.token else { bail!("--server needs --token") };
+    let data = &arguments.apiserver.data_dir;
+    let needs_member = arguments.apiserver.datastore.is_empty();
+    if needs_member {
+        migration::check_program()?;
+        if store_directory(data).exists() {
+            bail!("{} contains a store of its own: a server that joins needs an empty data directory", data.display());
+        }
+    }
+    let (name, address) = (arguments.node.name()?, address(arguments));
+    let bundle = joining::join(server, token, &name, address, needs_member).await?;
+    bundle.install(data)?;
+    let Some(initial_cluster) = bundle.initial_cluster else { return Ok(None) };
+    migration::remove_directory(&files.etcd_data())?;
+    let member = Member { name, address, initial_cluster, has_joined: true };
+    files.save(&member)?;
+    Ok(Some(member))
+}
+
+async fn begin(arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
+    migration::check_program()?;
+    let member = Member::first(&arguments.node.name()?, address(arguments));
+    files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
+    let store = store_directory(&arguments.apiserver.data_dir);
+    if store.exists() {
+        migration::move_store(files, &member, &store).await?;
+    } else {
+        migration::create(files, &member, None).await?;
+    }
+    Ok(member)
+}
+
+/// The encryption configuration of a server, whether it exists or not.
+pub fn encryption_file(arguments: &ServerArguments) -> PathBuf {
+    let given = arguments.apiserver.encryption_provider_config.clone();
+    given.unwrap_or_else(|| bundle::encryption_file(&arguments.apiserver.data_dir))
+}
+
+fn store_directory(data: &Path) -> PathBuf {
+    data.join("store")
+}
+
+/// The address at which other servers reach this one.
+fn address(arguments: &ServerArguments) -> IpAddr {
+    let given = arguments.apiserver.advertise_address.or(arguments.node.node_ip);
+    given.unwrap_or_else(crate::address::own_address)
+}
+
+impl Managed {
+    /// Starts the member and waits until it takes part in the cluster: it has a vote, and there is a leader.
+    pub async fn start(member: Member, data: &Path) -> anyhow::Result<Self> {
+        let files = MemberFiles::of(data);
+        files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
+        let tls = files.credentials().tls().context("cannot read etcd's certificates")?;
+        let first = initial_endpoints(&member);
+        let administration = Arc::new(EtcdAdministration::new(&first, Some(&tls))?);
+        let (command, command_files) = (member.clone(), files.clone());
+        let etcd_data = files.etcd_data();
+        let process = EtcdProcess::start(move || command.command(&command_files, &etcd_data, Start::Normal))?;
+        let process = Arc::new(process);
+        let (endpoints, changes) = watch::channel(first);
+        let maintenance = Maintenance {
+            member,
+            files: files.clone(),
+            administration: Arc::clone(&administration),
+            process: Arc::clone(&process),
+            endpoints,
+        };
+        let task = tokio::spawn(maintenance.run());
+        let managed = Self { administration, process, endpoints: changes, files, task };
+        managed.wait_for_quorum().await?;
+        Ok(managed)
+    }
+
+    async fn wait_for_quorum(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let mut is_logged = false;
+        loop {
+            if *self.process.state.borrow() == State::Removed {
+                bail!("{}", removed_message(&self.files));
+            }
+            match self.administration.status(&local_url()).await {
+                Ok(status) if status.leader != 0 && !status.is_learner => return Ok(()),
+                _ => {}
+            }
+            if started.elapsed() > WARNING_DELAY && !std::mem::replace(&mut is_logged, true) {
+                tracing::warn!("waiting for etcd: most of the cluster's servers must be running");
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Opens the store; values of other programs are converted by `decode`.
+    pub async fn open_store(&self, decode: Decode) -> anyhow::Result<Etcd> {
+        let tls = self.files.credentials().tls().context("cannot read etcd's certificates")?;
+        loop {
+            let options = EtcdOptions {
+                decode: Some(decode.clone()),
+                endpoints: Some(self.endpoints.clone()),
+                ..EtcdOptions::default()
+            };
+            let endpoints = self.endpoints.borrow().clone();
+            match Etcd::connect(&endpoints, Some(tls.clone()), options).await {
+                Ok(store) => return Ok(store),
+                Err(error) => tracing::warn!(%error, "cannot read the store yet"),
+            }
+            self.wait_for_quorum().await?;
+        }
+    }
+
+    /// Returns when the other servers have removed this one.
+    pub async fn removed(&self) -> anyhow::Error {
+        let mut state = self.process.state.clone();
+        // The sender lives as long as the process.
+        let _ = state.wait_for(|state| *state == State::Removed).await;
+        anyhow::anyhow!("{}", removed_message(&self.files))
+    }
+
+    /// Stops the member.
+    pub async fn stop(self) {
+        self.task.abort();
+        let stopped = self.task.await;
+        drop(stopped);
+        let process = self.process;
+        let stopped = tokio::task::spawn_blocking(move || match Arc::try_unwrap(process) {
+            Ok(mut process) => process.stop(),
+            Err(_) => tracing::error!("etcd is still in use"),
+        });
+        if let Err(error) = stopped.await {
+            tracing::error!(%error, "cannot stop etcd");
+        }
+    }
+}
+
+/// Whether a server with this data directory keeps its objects in an etcd that it runs.
+pub fn has_member(data: &Path) -> anyhow::Result<bool> {
+    Ok(MemberFiles::of(data).load()?.is_some())
+}
+
+/// Connects to the etcd of the server on this host, if it runs a member.
+pub async fn connect_store(data: &Path) -> anyhow::Result<Option<Etcd>> {
+    let files = MemberFiles::of(data);
+    let Some(member) = files.load()? else { return Ok(None) };
+    let tls = files.credentials().tls().context("cannot read etcd's certificates")?;
+    let connected = Etcd::connect(&initial_endpoints(&member), Some(tls), EtcdOptions::default()).await;
+    connected.map(Some).context("cannot read the store in etcd")
+}
+
+fn removed_message(files: &MemberFiles) -> String {
+    format!(
+        "this server was removed from its cluster; to join again, delete {} and use a new token",
+        files.directory().display()
+    )
+}
+
+/// The endpoints of the members that are known before any of them was asked.
+fn initial_endpoints(member: &Member) -> Vec<String> {
+    let others = member.initial_cluster.split(',').filter_map(|pair| {
+        let (name, url) = pair.split_once('=')?;
+        let uri: http::Uri = url.parse().ok()?;
+        let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
+        (name != member.name).then_some(client_url(host.parse().ok()?))
+    });
+    std::iter::once(local_url()).chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_members_are_known_from_the_start() {
+        let member = Member {
+            name: "two".into(),
+            address: "10.0.0.2".parse().unwrap(),
+            initial_cluster: "one=https://10.0.0.1:2380,two=https://10.0.0.2:2380,three=https://[fd00::3]:2380".into(),
+            has_joined: true,
+        };
+        let expected = ["https://127.0.0.1:2379", "https://10.0.0.1:2379", "https://[fd00::3]:2379"];
+        assert_eq!(initial_endpoints(&member), expected);
+    }
+}

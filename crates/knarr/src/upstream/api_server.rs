@@ -1,0 +1,185 @@
+//! `kube-apiserver`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::bail;
+use knarr_api::catalogue::Catalogue;
+use knarr_component_flags::{Gates, Given};
+
+use super::store_host;
+use super::translate::Translation;
+
+/// Where Kubernetes keeps the network of Services if none is given.
+const SERVICES: &str = "10.0.0.0/24";
+/// How long the start waits for the store, as in Kubernetes.
+const STORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Gates that switch an admission plugin.
+const PLUGIN_GATES: [(&str, &str); 2] =
+    [("MutatingAdmissionPolicy", "MutatingAdmissionPolicy"), ("PodTopologyLabelsAdmission", "PodTopologyLabels")];
+
+pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
+    let mut translation =
+        Translation::passing(given).with_defaults(given, &["audit-log-maxage", "audit-log-maxbackup"]);
+    let certificates = PathBuf::from(given.value("cert-dir"));
+    translation.set("data-dir", &certificates.join("knarr").display().to_string());
+    translation.set("listen", &listen(given)?);
+    match given.value("service-cluster-ip-range").as_str() {
+        "" => {
+            translation.warnings.push(format!("--service-cluster-ip-range is not given: using {SERVICES}"));
+            translation.set("service-cluster-ip-range", SERVICES);
+        }
+        networks => translation.set("service-cluster-ip-range", networks),
+    }
+    serving_certificate(given, &certificates, &mut translation);
+    authorization(given, &mut translation);
+    runtime_config(given, &mut translation)?;
+    for (gate, plugin) in PLUGIN_GATES {
+        if !gates.is_on(gate) {
+            translation.set("disable-admission-plugins", plugin);
+        }
+    }
+    let errors = invalid(given);
+    match errors.as_slice() {
+        [] => {}
+        [one] => bail!("{one}"),
+        several => bail!("[{}]", several.join(", ")),
+    }
+    store(&given.values("etcd-servers"), &mut translation)?;
+    Ok(translation)
+}
+
+/// What Kubernetes requires of the flags together.
+fn invalid(given: &Given) -> Vec<String> {
+    let has = |name: &str| !given.value(name).is_empty();
+    let media_type = given.value("storage-media-type");
+    let is_known = |media_type: &str| {
+        matches!(media_type, "application/json" | "application/yaml" | "application/vnd.kubernetes.protobuf")
+    };
+    let checks = [
+        (has("etcd-servers"), "--etcd-servers must be specified".to_owned()),
+        (
+            matches!(given.value("storage-backend").as_str(), "" | "etcd3"),
+            "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'".to_owned(),
+        ),
+        (
+            is_known(&media_type),
+            format!(
+                "--storage-media-type {media_type:?} invalid, allowed values: application/json, \
+                 application/vnd.kubernetes.protobuf, application/yaml"
+            ),
+        ),
+        (has("service-account-issuer"), "service-account-issuer is a required flag".to_owned()),
+        (
+            has("service-account-key-file"),
+            "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set".to_owned(),
+        ),
+        (
+            has("service-account-signing-key-file") && has("service-account-issuer"),
+            "--service-account-signing-key-file and --service-account-issuer are required flags".to_owned(),
+        ),
+    ];
+    checks.into_iter().filter(|(holds, _)| !holds).map(|(_, message)| message).collect()
+}
+
+/// The address to listen on.
+fn listen(given: &Given) -> anyhow::Result<String> {
+    let port: i64 = given.value("secure-port").parse()?;
+    if !(1..=65535).contains(&port) {
+        bail!("--secure-port {port} must be between 1 and 65535, inclusive. It cannot be turned off with 0");
+    }
+    let address = given.value("bind-address");
+    Ok(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") })
+}
+
+/// A certificate in --cert-dir is served if none is given.
+fn serving_certificate(given: &Given, directory: &Path, translation: &mut Translation) {
+    if given.is_given("tls-cert-file") || given.is_given("tls-private-key-file") {
+        return;
+    }
+    let (certificate, key) = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
+    if certificate.exists() && key.exists() {
+        translation.set("tls-cert-file", &certificate.display().to_string());
+        translation.set("tls-private-key-file", &key.display().to_string());
+    }
+}
+
+/// Without a mode everything is allowed, but then not to anonymous requests.
+fn authorization(given: &Given, translation: &mut Translation) {
+    let mut modes = given.values("authorization-mode");
+    if modes.is_empty() && !given.is_given("authorization-config") {
+        modes = vec!["AlwaysAllow".to_owned()];
+    }
+    translation.set_all("authorization-mode", &modes);
+    if modes.iter().any(|mode| mode == "AlwaysAllow") && given.is_on("anonymous-auth") {
+        translation.warnings.push(
+            "AnonymousAuth is not allowed with the AlwaysAllow authorizer. Resetting AnonymousAuth to false. You should use \
+             a different authorizer"
+                .to_owned(),
+        );
+        translation.set("anonymous-auth", "false");
+    } else if let Some(values) = given.given("anonymous-auth") {
+        translation.set_all("anonymous-auth", values);
+    }
+}
+
+/// The group versions that the API server serves. Nothing else can be requested, and none of them left out.
+fn runtime_config(given: &Given, translation: &mut Translation) -> anyhow::Result<()> {
+    let catalogue = Catalogue::built_in();
+    let served: Vec<String> = catalogue
+        .groups()
+        .iter()
+        .flat_map(|group| group.versions.iter().map(|version| format!("{}/{}", group.name, version.name)))
+        .collect();
+    let known_group = |group: &str| served.iter().any(|own| own.split('/').next() == Some(group));
+    for entry in given.values("runtime-config") {
+        let (key, value) = entry.split_once('=').unwrap_or((&entry, ""));
+        let on = match value {
+            "" | "true" => true,
+            "false" => false,
+            _ => bail!("invalid value of {key}={value}, err: strconv.ParseBool: parsing {value:?}: invalid syntax"),
+        };
+        match key {
+            "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy" => {
+                if (key == "api/ga" || key == "api/all") && !on {
+                    translation
+                        .warnings
+                        .push(format!("--runtime-config={key}=false has no effect: all versions are served"));
+                }
+                if on && key != "api/ga" {
+                    translation.warnings.push(format!(
+                        "--runtime-config={key}=true: only the versions that Kubernetes serves by default are served"
+                    ));
+                }
+            }
+            _ if !key.contains('/') => bail!("runtime-config invalid key {key}"),
+            _ if served.iter().any(|own| own == key) || key == "v1" || key == "api/v1" => {
+                if !on {
+                    translation
+                        .warnings
+                        .push(format!("--runtime-config={key}=false has no effect: it is always served"));
+                }
+            }
+            _ if known_group(key.split('/').next().unwrap_or_default()) || !on => {
+                if on {
+                    bail!("--runtime-config={key}=true is not supported: Knarr does not serve this version");
+                }
+            }
+            _ => bail!("unknown api groups {}", key.split('/').next().unwrap_or_default()),
+        }
+    }
+    Ok(())
+}
+
+/// Where objects are kept: in etcd, or in the directory that Knarr's own `etcd` names.
+fn store(servers: &[String], translation: &mut Translation) -> anyhow::Result<()> {
+    match store_host::find(servers, STORE_TIMEOUT)? {
+        Some(host) => {
+            translation.set("store-dir", &host.directory.display().to_string());
+            translation.set("store-unsafe-no-fsync", &(!host.is_durable).to_string());
+        }
+        None => translation.set_all("datastore", servers),
+    }
+    Ok(())
+}

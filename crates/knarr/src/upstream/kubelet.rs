@@ -1,0 +1,46 @@
+//! `kubelet`.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use knarr_component_flags::{Gates, Given};
+
+use super::translate::Translation;
+
+pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
+    let mut translation = Translation::passing(given);
+    if !gates.is_on("GracefulNodeShutdown") {
+        translation.unset("shutdown-grace-period");
+        translation.unset("shutdown-grace-period-critical-pods");
+    }
+    let root = PathBuf::from(given.value("root-dir"));
+    translation.set("root-dir", &root.display().to_string());
+    translation.set("data-dir", &root.join("knarr").display().to_string());
+    if !translation.has("pod-logs-dir") {
+        translation.set("pod-logs-dir", crate::commands::node_resources::DEFAULT_LOGS);
+    }
+    // The runtime has its own CNI plugins.
+    translation.set("network", "none");
+    translation.set("container-runtime-endpoint", &given.value("container-runtime-endpoint"));
+    translation.set("node-listen", &listen(given)?);
+    translation.set("cgroup-root", &given.value("cgroup-root"));
+    translation.set("reserved-memory", &given.values("reserved-memory").join(";"));
+    // Of two addresses, the first is the node's main one.
+    translation.set("node-ip", given.value("node-ip").split(',').next().unwrap_or_default());
+    if given.value("pod-max-pids") != "-1" {
+        translation.set("pod-max-pids", &given.value("pod-max-pids"));
+    }
+    if !given.is_given("kubeconfig") && !given.is_given("bootstrap-kubeconfig") {
+        bail!("a kubelet without an API server is not supported: give --kubeconfig or --bootstrap-kubeconfig");
+    }
+    Ok(translation)
+}
+
+fn listen(given: &Given) -> anyhow::Result<String> {
+    let port: i64 = given.value("port").parse()?;
+    if !(1..=65535).contains(&port) {
+        bail!("invalid configuration: port (--port) {port} must be between 1 and 65535, inclusive");
+    }
+    let address = given.value("address");
+    Ok(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") })
+}

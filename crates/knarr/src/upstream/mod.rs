@@ -1,0 +1,150 @@
+//! The program by another name: a link called `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`,
+//! `kube-proxy` or `etcd` takes the flags of that program of Kubernetes.
+//!
+//! In: the command line. Out: the command line of Knarr's own command, so that there is one place for each setting.
+//! `translate` is what all components share; one file per component holds what is special to it.
+
+mod api_server;
+mod configuration_files;
+mod controller_manager;
+mod etcd;
+mod kubelet;
+mod proxy;
+mod scheduler;
+mod store_host;
+mod translate;
+#[cfg(test)]
+mod translate_tests;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use knarr_component_flags::{CommandLine, Component, Gates, Given, Status, gate_effect, help, parse, status};
+
+use crate::error_message::error_message;
+use translate::Translation;
+
+/// Runs the component that the program's name stands for; `None` if it is Knarr's own.
+pub fn run(words: &[OsString]) -> Option<ExitCode> {
+    let program = Path::new(words.first()?).file_name()?.to_str()?;
+    if program == "etcd" {
+        return Some(etcd::run(&words[1..]));
+    }
+    let component = Component::from_name(program)?;
+    let ended = texts(&words[1..]).and_then(|words| run_component(component, &words));
+    Some(ended.map_or_else(
+        |error| {
+            eprintln!("Error: {}", error_message(&error));
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    ))
+}
+
+fn texts(words: &[OsString]) -> anyhow::Result<Vec<String>> {
+    let text = |word: &OsString| word.to_str().map(str::to_owned).with_context(|| format!("{word:?} is not UTF-8"));
+    words.iter().map(text).collect()
+}
+
+fn run_component(component: Component, words: &[String]) -> anyhow::Result<()> {
+    let line = parse(component, words).map_err(|error| match component {
+        Component::Kubelet => anyhow!("failed to parse kubelet flag: {error}"),
+        _ => anyhow!(error),
+    })?;
+    let given = match line {
+        CommandLine::Help => {
+            let written = std::io::Write::write_all(&mut std::io::stdout(), help(component).as_bytes());
+            return crate::commands::common::unless_closed(written);
+        }
+        CommandLine::Version(form) => {
+            println!("{}", version(&form));
+            return Ok(());
+        }
+        CommandLine::Run(given) => given,
+    };
+    let mut warnings = deprecated(&given);
+    let (given, of_files) = configuration_files::apply(given)?;
+    warnings.extend(of_files);
+    crate::commands::common::set_verbosity(given.value("v").parse().unwrap_or_default());
+    let translation = translation(given)?;
+    for warning in warnings.iter().chain(&translation.warnings) {
+        eprintln!("{}: {warning}", component.name());
+    }
+    crate::commands::run_component(translation.words())
+}
+
+/// What `--version` prints: the release, or everything that is known of the build.
+fn version(form: &str) -> String {
+    let release = knarr_version::KUBERNETES;
+    match form {
+        "raw" => format!(
+            "version.Info{{Major:{:?}, Minor:{:?}, GitVersion:{release:?}, GitCommit:{:?}, Platform:\"linux/{}\"}}",
+            knarr_version::MAJOR,
+            knarr_version::MINOR,
+            env!("KNARR_COMMIT"),
+            std::env::consts::ARCH
+        ),
+        given if given.starts_with('v') => format!("Kubernetes {given}"),
+        _ => format!("Kubernetes {release}"),
+    }
+}
+
+/// The command line of Knarr for the flags of a component, and what has no effect.
+fn translation(given: Given) -> anyhow::Result<Translation> {
+    let gates = Gates::of(&given).map_err(|error| match given.component() {
+        Component::Kubelet => anyhow!("failed to set feature gates from initial flags-based config: {error}"),
+        _ => anyhow!(error),
+    })?;
+    let mut translation = match given.component() {
+        Component::ApiServer => api_server::translate(&given, &gates)?,
+        Component::ControllerManager => controller_manager::translate(&given)?,
+        Component::Scheduler => scheduler::translate(&given)?,
+        Component::Kubelet => kubelet::translate(&given, &gates)?,
+        Component::Proxy => proxy::translate(&given)?,
+    };
+    let mut warnings = without_effect(&given)?;
+    warnings.extend(gate_warnings(&gates));
+    warnings.append(&mut translation.warnings);
+    translation.warnings = warnings;
+    Ok(translation)
+}
+
+/// A warning for each deprecated flag of the command line.
+fn deprecated(given: &Given) -> Vec<String> {
+    let is_deprecated =
+        |name: &&str| knarr_component_flags::flag(given.component(), name).is_some_and(|flag| flag.is_deprecated);
+    given.names().filter(is_deprecated).map(|name| format!("Flag --{name} has been deprecated")).collect()
+}
+
+/// A warning for each flag that has no effect here; flags that cannot be honoured are refused.
+fn without_effect(given: &Given) -> anyhow::Result<Vec<String>> {
+    let component = given.component();
+    let mut warnings = Vec::new();
+    for name in given.names() {
+        let Some(flag) = knarr_component_flags::flag(component, name) else { continue };
+        let (value, default) = (given.values(name), flag.default_values());
+        match status(component, name) {
+            Some(Status::Ignored("")) if value != default => warnings.push(format!("--{name} has no effect")),
+            Some(Status::Ignored(why)) if value != default => {
+                warnings.push(format!("--{name} has no effect: {why}"));
+            }
+            Some(Status::Always(always, _)) if value.join(",") != always => {
+                warnings.push(format!("--{name} has no effect: it is always {always}"));
+            }
+            Some(Status::Refused(why)) if value != default => {
+                return Err(anyhow!("--{name} is not supported: {why}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(warnings)
+}
+
+fn gate_warnings(gates: &Gates) -> Vec<String> {
+    let without = gates.changed().filter(|(gate, _)| gate_effect(gate.name).is_none());
+    // AllAlpha and AllBeta would name every gate.
+    let named = without.filter(|(gate, _)| !matches!(gate.name, "AllAlpha" | "AllBeta"));
+    named.map(|(gate, on)| format!("feature gate {}={on} has no effect", gate.name)).collect()
+}

@@ -1,0 +1,243 @@
+//! Tables of command lines of Kubernetes and what becomes of them.
+
+use clap::ArgAction;
+use knarr_component_flags::{CommandLine, Component, Status, flags, parse, status};
+
+use super::translate::{Translation, command_name, has_name};
+use super::{translation, without_effect};
+
+/// What a component cannot do without.
+fn required(component: Component) -> &'static str {
+    match component {
+        Component::ApiServer => {
+            "--etcd-servers=https://e:1 --service-account-issuer=i --service-account-key-file=k \
+             --service-account-signing-key-file=k"
+        }
+        Component::Kubelet => "--kubeconfig=k",
+        _ => "",
+    }
+}
+
+fn translated(component: Component, line: &str) -> anyhow::Result<Translation> {
+    let words: Vec<String> =
+        required(component).split_whitespace().chain(line.split_whitespace()).map(str::to_owned).collect();
+    match parse(component, &words)? {
+        CommandLine::Run(given) => translation(given),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn flags_become_settings() {
+    use Component::{ApiServer, ControllerManager, Kubelet, Proxy, Scheduler};
+    for (component, line, expected) in [
+        (ApiServer, "--secure-port=1234 --bind-address=127.0.0.1", &["--listen=127.0.0.1:1234"][..]),
+        (ApiServer, "--bind-address=::", &["--listen=[::]:6443"]),
+        (
+            ApiServer,
+            "",
+            &["--authorization-mode=AlwaysAllow", "--anonymous-auth=false", "--service-cluster-ip-range=10.0.0.0/24"],
+        ),
+        (ApiServer, "--authorization-mode=Node,RBAC", &["--authorization-mode=Node", "--authorization-mode=RBAC"]),
+        (ApiServer, "--cert-dir=/c", &["--data-dir=/c/knarr"]),
+        (ApiServer, "--etcd-servers=https://a:1", &["--datastore=https://e:1", "--datastore=https://a:1"]),
+        (
+            ApiServer,
+            "--encryption-provider-config=f --encryption-provider-config-automatic-reload",
+            &["--encryption-provider-config-automatic-reload"],
+        ),
+        (ApiServer, "--token-auth-file=t", &["--token-auth-file=t"]),
+        (ApiServer, "--audit-log-maxage=0", &["--audit-log-maxage=0", "--audit-log-maxbackup=100"]),
+        (
+            ApiServer,
+            "--feature-gates=PodTopologyLabelsAdmission=false",
+            &["--disable-admission-plugins=PodTopologyLabels"],
+        ),
+        (ControllerManager, "", &["--leader-elect=true", "--leader-elect-lease-duration=15s"]),
+        (
+            ControllerManager,
+            "--allocate-node-cidrs --cluster-cidr=10.0.0.0/8 --node-cidr-mask-size=20",
+            &["--cluster-cidr=10.0.0.0/8", "--node-cidr-mask-size-ipv4=20"],
+        ),
+        (ControllerManager, "--controllers=*,-nodeipam", &["--controllers=*", "--controllers=-node-ipam-controller"]),
+        (Scheduler, "--leader-elect=false --secure-port=0", &["--leader-elect=false", "--secure-port=0"]),
+        (
+            Kubelet,
+            "--kubeconfig=k --hostname-override=n --address=1.2.3.4 --root-dir=/r",
+            &["--node-name=n", "--node-listen=1.2.3.4:10250", "--root-dir=/r", "--data-dir=/r/knarr", "--network=none"],
+        ),
+        (
+            Kubelet,
+            "--kubeconfig=k --eviction-hard=memory.available<1Gi,nodefs.available<5%",
+            &["--eviction-hard=memory.available<1Gi", "--eviction-hard=nodefs.available<5%"],
+        ),
+        (
+            Kubelet,
+            "--kubeconfig=k --reserved-memory=0:memory=1Gi;1:memory=2Gi",
+            &["--reserved-memory=0:memory=1Gi;1:memory=2Gi"],
+        ),
+        (
+            Proxy,
+            "--healthz-bind-address=127.0.0.1 --metrics-bind-address=0.0.0.0:1",
+            &["--healthz-bind-address=127.0.0.1:10256", "--metrics-bind-address=0.0.0.0:1"],
+        ),
+    ] {
+        let translation = translated(component, line).unwrap();
+        for setting in expected {
+            let found = translation.settings().iter().any(|own| own == setting);
+            assert!(found, "{line}: no {setting} in {:?}", translation.settings());
+        }
+        let matches = crate::commands::command().try_get_matches_from(translation.words());
+        assert!(matches.is_ok(), "{line}: {}", matches.unwrap_err());
+    }
+}
+
+#[test]
+fn what_cannot_be_honoured_is_refused_or_reported() {
+    for (component, line, message) in [
+        (Component::ApiServer, "--etcd-prefix=/other", "--etcd-prefix is not supported: keys are below /registry"),
+        (
+            Component::ApiServer,
+            "--secure-port=0",
+            "--secure-port 0 must be between 1 and 65535, inclusive. It cannot be turned off with 0",
+        ),
+        (Component::ApiServer, "--feature-gates=Foo=true", "unrecognized feature gate: Foo"),
+        (
+            Component::Kubelet,
+            "--feature-gates=Foo=true",
+            "failed to set feature gates from initial flags-based config: unrecognized feature gate: Foo",
+        ),
+        (
+            Component::ApiServer,
+            "--runtime-config=foo=bar",
+            "invalid value of foo=bar, err: strconv.ParseBool: parsing \"bar\": invalid syntax",
+        ),
+        (Component::ApiServer, "--runtime-config=foo", "runtime-config invalid key foo"),
+        (Component::ApiServer, "--runtime-config=foo/v1=true", "unknown api groups foo"),
+        (
+            Component::ApiServer,
+            "--runtime-config=batch/v2alpha1=true",
+            "--runtime-config=batch/v2alpha1=true is not supported: Knarr does not serve this version",
+        ),
+        (
+            Component::Proxy,
+            "--proxy-mode=x",
+            "failed validate: KubeProxyConfiguration.Mode.ProxyMode: Invalid value: \"x\": must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])",
+        ),
+        (Component::ControllerManager, "--controllers=foo", "\"foo\" is not in the list of known controllers"),
+        (
+            Component::ControllerManager,
+            "--cloud-provider=aws",
+            "--cloud-provider: Unsupported value: \"aws\": supported values: \"external\"",
+        ),
+    ] {
+        assert_eq!(translated(component, line).unwrap_err().to_string(), message);
+    }
+    let Ok(CommandLine::Run(none)) = parse(Component::ApiServer, &[]) else { panic!("it is valid") };
+    assert_eq!(
+        translation(none).unwrap_err().to_string(),
+        "[--etcd-servers must be specified, service-account-issuer is a required flag, either `--service-account-key-file` or \
+         `--service-account-signing-endpoint` must be set, --service-account-signing-key-file and --service-account-issuer are \
+         required flags]"
+    );
+    for (component, line, warning) in [
+        (Component::ApiServer, "--goaway-chance=0.1", Some("--goaway-chance has no effect: it is always 0")),
+        (Component::ApiServer, "--allow-privileged", None),
+        (Component::ApiServer, "--event-ttl=60m", None),
+        (Component::ApiServer, "--event-ttl=2h", Some("--event-ttl has no effect: it is always 1h0m0s")),
+        (Component::Proxy, "--conntrack-min=1", Some("--conntrack-min has no effect")),
+        (Component::Scheduler, "--vmodule=a=1", Some("--vmodule has no effect: `KNARR_LOG` selects modules")),
+    ] {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let Ok(CommandLine::Run(given)) = parse(component, &words) else { panic!("{line}") };
+        assert_eq!(
+            without_effect(&given).unwrap(),
+            warning.map(str::to_owned).into_iter().collect::<Vec<_>>(),
+            "{line}"
+        );
+    }
+}
+
+/// What the table of flags calls passed exists as a setting, and takes what the flag takes.
+#[test]
+fn every_passed_flag_has_a_setting() {
+    let command = crate::commands::command();
+    let mut wrong = Vec::new();
+    for component in Component::ALL {
+        let own = command.find_subcommand(command_name(component)).unwrap();
+        for flag in flags(component) {
+            let Some(Status::Passed(target)) = status(component, flag.name) else { continue };
+            let Some(setting) = own.get_arguments().find(|setting| has_name(setting, target)) else {
+                wrong.push(format!("{} --{}: there is no setting {target}", component.name(), flag.name));
+                continue;
+            };
+            let takes_value = !matches!(setting.get_action(), ArgAction::SetTrue);
+            if flag.type_name != "bool" && !takes_value {
+                wrong.push(format!("{} --{}: the setting {target} takes no value", component.name(), flag.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Each flag that works changes something, for a value other than its default.
+#[test]
+fn every_working_flag_has_an_effect() {
+    // These need files or other flags, or act before the translation.
+    const ELSEWHERE: &[&str] = &[
+        "help",
+        "version",
+        "v",
+        "feature-gates",
+        "config",
+        "config-dir",
+        "controllers",
+        "storage-backend",
+        "runtime-config",
+        "cloud-provider",
+        "allocate-node-cidrs",
+        "cluster-cidr",
+        "node-cidr-mask-size",
+        "etcd-servers",
+        "anonymous-auth",
+        "healthz-port",
+        "metrics-port",
+        "nodeport-addresses",
+    ];
+    let mut wrong = Vec::new();
+    for component in Component::ALL {
+        let without = translated(component, "").unwrap();
+        for flag in flags(component).iter().filter(|flag| !ELSEWHERE.contains(&flag.name)) {
+            if !matches!(status(component, flag.name), Some(Status::Passed(_) | Status::Translated(_))) {
+                continue;
+            }
+            let with =
+                translated(component, &format!("--{}={}", flag.name, sample(flag.type_name, flag.default, flag.name)));
+            match with {
+                Ok(with) if with.settings() != without.settings() => {}
+                Ok(_) => wrong.push(format!("{} --{} changes nothing", component.name(), flag.name)),
+                Err(error) => wrong.push(format!("{} --{}: {error}", component.name(), flag.name)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A value of the type other than the default.
+fn sample(type_name: &str, default: &str, name: &str) -> &'static str {
+    match (type_name, default) {
+        ("bool", "true") => "false",
+        ("bool", _) => "true",
+        ("int" | "int32" | "uint", _) => "77",
+        ("float" | "float32", _) => "0.3",
+        ("duration", _) => "77s",
+        ("ip", _) => "127.0.0.9",
+        ("ipport", _) => "127.0.0.9:77",
+        ("mapStringString", _) if matches!(name, "eviction-hard" | "eviction-soft") => "memory.available<1Gi",
+        ("mapStringString", _) => "a=b",
+        ("[]v1.Taint", _) => "a=b:NoSchedule",
+        ("reserved-memory", _) => "0:memory=1Gi",
+        ("namedCertKey", _) => "a,b",
+        _ => "sample",
+    }
+}

@@ -1,0 +1,196 @@
+//! The web page in a real browser: sign-in, every page and action, hostile objects, and a server that restarts meanwhile.
+
+use futures::StreamExt as _;
+use knarr_client::k8s_openapi::api::core::v1::Pod;
+use knarr_client::kube::Api;
+use knarr_client::kube::api::PostParams;
+use serde_json::json;
+
+use crate::support::browser::Browser;
+use crate::support::hollow::HollowNodes;
+use crate::support::{ControlPlane, wait_for};
+
+const HOSTILE: &str = "<img src=x onerror=\"window.attacked = true\"><script>window.attacked = true</script>\u{1b}[31m";
+
+fn link(plane: &ControlPlane) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_knarr"))
+        .args(["ui", "--kubeconfig"])
+        .arg(plane.kubeconfig())
+        .output()
+        .expect("knarr starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_signs_in_and_tours_the_page() {
+    let mut plane = ControlPlane::server();
+    let client = plane.client().await;
+    let _nodes = HollowNodes::start(client, 2).await;
+    let kubectl = |arguments: &[&str]| plane.kubectl(arguments).expect("kubectl succeeds");
+    kubectl(&["create", "deployment", "web", "--image=example/web", "--replicas=3"]);
+    kubectl(&["create", "configmap", "hostile", &format!("--from-literal=text={HOSTILE}")]);
+    kubectl(&["annotate", "configmap", "hostile", &format!("note={HOSTILE}")]);
+    kubectl(&["create", "deployment", "stuck", "--image=example/web"]);
+    let unschedulable = json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "missing"}}}}}).to_string();
+    kubectl(&["patch", "deployment", "stuck", "--type=merge", "-p", &unschedulable]);
+
+    let address = link(&plane);
+    let base = address.split('#').next().expect("an address").to_owned();
+    let mut browser = Browser::start().await;
+    browser.open(&address).await;
+    browser.shows("deployment/stuck").await;
+    browser.picture("problems").await;
+    assert_eq!(browser.evaluate("location.href").await, json!(format!("{base}#/problems")), "the code is gone");
+    browser.shows("kubectl label node").await;
+
+    browser.evaluate("location.hash = '#/cluster'").await;
+    browser.shows("hollow-1").await;
+    browser.shows("2 of 2 nodes ready").await;
+    browser.picture("cluster").await;
+    assert_eq!(browser.unnamed_controls().await, Vec::<String>::new());
+
+    browser.evaluate("location.hash = '#/list/pods'").await;
+    browser.until("document.querySelectorAll('.grid-row').length >= 4").await;
+    browser.picture("pods").await;
+    browser.evaluate("location.hash = '#/kinds'").await;
+    browser.shows("CustomResourceDefinition").await;
+    browser.evaluate("location.hash = '#/access'").await;
+    browser.shows("system:controller:").await;
+    browser.picture("access").await;
+
+    // An object, its relations and its journey.
+    browser.evaluate("location.hash = '#/object/deployments.apps/default/web'").await;
+    browser.shows("Owns").await;
+    browser.shows("3 ready of 3").await;
+    browser.picture("deployment").await;
+    browser.click("Journey").await;
+    browser.shows("Creation").await;
+    browser.picture("journey").await;
+
+    // Scale, with the dialog.
+    browser.click("State").await;
+    browser.click("Scale").await;
+    browser.until("document.querySelector('dialog input')").await;
+    browser.evaluate("document.querySelector('dialog input').value = 1").await;
+    browser
+        .evaluate("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === 'Scale').click()")
+        .await;
+    browser.shows("1 ready of 1").await;
+
+    // An edit with the preview of its effect.
+    browser.click("YAML").await;
+    browser.until("document.querySelector('textarea')?.value.includes('replicas: 1')").await;
+    browser
+        .evaluate("(() => { const area = document.querySelector('textarea'); area.value = area.value.replace('replicas: 1', 'replicas: 2'); area.dispatchEvent(new Event('input')); })()")
+        .await;
+    browser.click("Review the change").await;
+    browser
+        .until("[...document.querySelectorAll('.diff .add')].some((line) => line.textContent.includes('replicas: 2'))")
+        .await;
+    browser.picture("edit").await;
+    browser.click("Save").await;
+    browser.shows("Saved").await;
+    wait_for("the edit", || kubectl(&["get", "deployment", "web", "-o=jsonpath={.spec.replicas}"]) == "2");
+
+    // Deleting says what goes with it.
+    browser.click("Delete").await;
+    browser.shows("With it go").await;
+    browser
+        .evaluate("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === 'Delete').click()")
+        .await;
+    wait_for("the deletion", || !kubectl(&["get", "deployments", "-o=name"]).contains("deployment.apps/web"));
+
+    // Text of the cluster stays text.
+    browser.evaluate("location.hash = '#/object/configmaps/default/hostile/yaml'").await;
+    browser.until("document.querySelector('textarea')?.value.includes('onerror')").await;
+    browser.evaluate("location.hash = '#/object/configmaps/default/hostile'").await;
+    browser.shows("Created").await;
+    assert_eq!(browser.evaluate("window.attacked").await, json!(null));
+
+    // The server restarts; the page finds it again, and its session has ended.
+    browser.evaluate("location.hash = '#/list/deployments.apps'").await;
+    browser.until("document.querySelectorAll('.grid-row').length === 1").await;
+    plane.restart("server");
+    browser.shows("knarr ui").await;
+    assert_eq!(browser.errors, Vec::<String>::new());
+}
+
+/// The list of many pods: only the rows in view are elements, whatever their number. `KNARR_PAGE_PODS` chooses how many.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_many_pods_draws_only_what_is_in_view() {
+    let count: usize = std::env::var("KNARR_PAGE_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    let plane = ControlPlane::server();
+    let client = plane.client().await;
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let create = |number: usize| {
+        let pods = pods.clone();
+        async move {
+            let pod = json!({"metadata": {"name": format!("pod-{number}")}, "spec": {
+                "schedulerName": "none", "containers": [{"name": "main", "image": "example/web"}]}});
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
+        }
+    };
+    futures::stream::iter((0..count).map(create)).buffer_unordered(32).for_each(|()| async {}).await;
+
+    let mut browser = Browser::start().await;
+    browser.open(&link(&plane)).await;
+    browser.until("document.querySelector('#nav a')").await;
+    // From the click to the first rows, and to all of them.
+    let measure = format!(
+        "(async () => {{ const begin = performance.now(); location.hash = '#/list/pods'; \
+         const until = async (done) => {{ while (!done()) await new Promise((next) => setTimeout(next, 5)); return Math.round(performance.now() - begin); }}; \
+         const first = await until(() => document.querySelector('.grid-row')); \
+         const all = await until(() => document.querySelector('[role=status]')?.textContent === '{count} of {count}'); \
+         return {{ first, all, rows: document.querySelectorAll('.grid-row').length, memory: performance.memory.usedJSHeapSize >> 20 }}; }})()"
+    );
+    let measured = browser.evaluate(&measure).await;
+    println!("{count} pods: {measured}");
+    assert!(measured["rows"].as_u64().is_some_and(|rows| (1..200).contains(&rows)), "{measured}");
+    // The end of the list, and one row among them.
+    browser.evaluate("document.querySelector('.grid').scrollTop = 1e9").await;
+    browser.until(&format!("document.querySelector('.grid-row[aria-rowindex=\"{}\"]')", count + 1)).await;
+    browser.evaluate("(() => { const field = document.querySelector('main input[type=search]'); field.value = 'pod-77'; field.dispatchEvent(new Event('input')); })()").await;
+    browser.until(&format!("!document.querySelector('[role=status]').textContent.startsWith('{count} ')")).await;
+    browser.shows("pod-77").await;
+    assert_eq!(browser.errors, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_has_the_rights_of_its_user_and_a_code_works_once() {
+    let plane = ControlPlane::server();
+    let kubectl = |arguments: &[&str]| plane.kubectl(arguments).expect("kubectl succeeds");
+    kubectl(&["create", "serviceaccount", "reader"]);
+    kubectl(&["create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader"]);
+    let token = kubectl(&["create", "token", "reader"]);
+    let server = kubectl(&["config", "view", "-o=jsonpath={.clusters[0].cluster.server}"]);
+    let request = |method: &str, path: &str, token: &str, body: &str| {
+        let mut command = std::process::Command::new("curl");
+        command.args(["-sk", "-X", method, "-w", "\n%{http_code}", &format!("{server}{path}")]);
+        if !token.is_empty() {
+            command.args(["-H", &format!("Authorization: Bearer {token}")]);
+        }
+        if !body.is_empty() {
+            command.args(["-H", "Content-Type: application/json", "-d", body]);
+        }
+        let output = String::from_utf8(command.output().expect("curl is installed").stdout).expect("text");
+        let (body, code) = output.rsplit_once('\n').expect("a code");
+        (code.to_owned(), body.to_owned())
+    };
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    assert_eq!(request("GET", "/ui/", "", "").0, "200", "the page is public");
+    assert_eq!(request("POST", "/ui/link", "", "").0, "403", "anonymous users create no link");
+    assert_eq!(request("GET", "/ui/problems", "", "").0, "403");
+    let code = parse(&request("POST", "/ui/link", &token, "").1)["code"].as_str().expect("a code").to_owned();
+    let exchange = || request("POST", "/ui/session", "", &json!({"code": code}).to_string());
+    let session = parse(&exchange().1)["token"].as_str().expect("a token").to_owned();
+    assert_eq!(exchange().0, "403", "used before");
+    assert_eq!(request("GET", "/api/v1/namespaces/default/pods", &session, "").0, "200");
+    assert_eq!(request("GET", "/api/v1/namespaces/default/secrets", &session, "").0, "403");
+    assert_eq!(request("GET", "/api/v1/nodes", &session, "").0, "403");
+    assert_eq!(request("POST", "/ui/link", &session, "").0, "403", "a session cannot prolong itself");
+    // The account's deletion ends the session with its token.
+    kubectl(&["delete", "serviceaccount", "reader"]);
+    wait_for("the session to end", || request("GET", "/api/v1/namespaces/default/pods", &session, "").0 == "401");
+}

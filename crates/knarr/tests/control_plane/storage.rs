@@ -1,0 +1,405 @@
+//! Claims, volumes, attachments and snapshots, with a CSI driver in memory and the built-in CSI controller, which is killed at
+//! each point where a volume could be lost or leaked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use knarr_client::kube::Client;
+use knarr_csi_controller::Settings;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::csi_driver::{FakeDriver, Serving};
+use crate::support::hollow::HollowNodes;
+use crate::support::{ControlPlane, TIMEOUT};
+
+const NODE: &str = "hollow-0";
+
+/// A control plane, hollow nodes, and a driver on the first of them.
+struct Cluster {
+    plane: ControlPlane,
+    driver: Arc<FakeDriver>,
+    registry: PathBuf,
+    client: Client,
+    controller: Option<JoinHandle<()>>,
+    _nodes: HollowNodes,
+    _serving: Serving,
+}
+
+impl Cluster {
+    async fn start(nodes: usize, is_local: bool) -> Self {
+        let plane = ControlPlane::start();
+        let client = plane.client().await;
+        let hollow = HollowNodes::start(client.clone(), nodes).await;
+        let directory = plane.data().join("csi");
+        let registry = directory.join("registry");
+        std::fs::create_dir_all(&registry).expect("directories");
+        let driver = FakeDriver::new("fake.example.com", NODE, &directory, is_local);
+        let serving = driver.serve(&registry);
+        let mut cluster = Self { plane, driver, registry, client, controller: None, _nodes: hollow, _serving: serving };
+        cluster.apply(include_str!("../../src/join/snapshots.yaml"));
+        cluster.create_driver_objects(nodes, is_local);
+        cluster.start_controller();
+        cluster
+    }
+
+    fn create_driver_objects(&self, nodes: usize, is_local: bool) {
+        let name = &self.driver.name;
+        let annotations = json!({knarr_csi_controller::ANNOTATION: knarr_csi_controller::BUILT_IN});
+        self.apply_json(&json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name, "annotations": annotations},
+            "spec": {"attachRequired": !is_local, "storageCapacity": is_local},
+        }));
+        for number in 0..nodes {
+            let node = format!("hollow-{number}");
+            let keys = if is_local { json!([FakeDriver::TOPOLOGY]) } else { json!([]) };
+            self.kubectl(&["label", "node", &node, &format!("{}={node}", FakeDriver::TOPOLOGY)]);
+            // Only the first node has the local driver.
+            if number == 0 || !is_local {
+                self.apply_json(&json!({
+                    "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node},
+                    "spec": {"drivers": [{"name": name, "nodeID": format!("id-{node}"), "topologyKeys": keys}]},
+                }));
+            }
+        }
+        for (class, mode) in [("late", "WaitForFirstConsumer"), ("now", "Immediate")] {
+            self.apply_json(&json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": class},
+                "provisioner": name, "volumeBindingMode": mode, "allowVolumeExpansion": true,
+            }));
+        }
+        self.apply_json(&json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "snap"},
+            "driver": name, "deletionPolicy": "Delete",
+        }));
+    }
+
+    fn start_controller(&mut self) {
+        let settings =
+            Settings { node: NODE.to_owned(), registry: self.registry.clone(), namespace: "kube-system".to_owned() };
+        self.controller = Some(tokio::spawn(knarr_csi_controller::run(self.client.clone(), settings)));
+    }
+
+    /// What a kill does: nothing of it runs any more.
+    async fn kill_controller(&mut self) {
+        if let Some(controller) = self.controller.take() {
+            controller.abort();
+            // The error says that it was aborted.
+            let _ = controller.await;
+        }
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        self.plane.kubectl(arguments).unwrap_or_else(|error| panic!("kubectl {arguments:?}: {error}"))
+    }
+
+    fn apply(&self, text: &str) {
+        let file = self.plane.data().join("object.yaml");
+        std::fs::write(&file, text).expect("a file");
+        let path = file.to_string_lossy();
+        let started = std::time::Instant::now();
+        // A kind that was defined just now is served a moment later.
+        while let Err(error) = self.plane.kubectl(&["apply", "-f", &path]) {
+            assert!(started.elapsed() < TIMEOUT && error.contains("no matches for kind"), "{error}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn apply_json(&self, object: &Value) {
+        self.apply(&object.to_string());
+    }
+
+    fn claim(&self, name: &str, class: &str, size: &str) {
+        self.claim_with(name, class, size, &Value::Null);
+    }
+
+    fn claim_with(&self, name: &str, class: &str, size: &str, source: &Value) {
+        self.apply_json(&json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+            "spec": {"storageClassName": class, "accessModes": ["ReadWriteOnce"], "dataSource": source,
+                "resources": {"requests": {"storage": size}}},
+        }));
+    }
+
+    fn pod(&self, name: &str, claim: &str, node: Option<&str>) {
+        let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
+        self.apply_json(&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"nodeSelector": selector, "containers": [{"name": "c", "image": "i"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]},
+        }));
+    }
+
+    /// Waits until the expression of an object has the value.
+    async fn until(&self, object: &str, path: &str, expected: &str) -> String {
+        self.until_is(object, path, |value| value == expected, expected).await
+    }
+
+    async fn until_is(&self, object: &str, path: &str, is_it: impl Fn(&str) -> bool, expected: &str) -> String {
+        let started = std::time::Instant::now();
+        loop {
+            let template = format!("jsonpath={{{path}}}");
+            let value = self.plane.kubectl(&["get", object, "-o", &template]);
+            match &value {
+                Ok(value) if is_it(value) => return value.clone(),
+                _ => {}
+            }
+            if started.elapsed() > TIMEOUT {
+                let shown = self.plane.kubectl(&["get", "pods,pvc,pv,volumeattachments,events", "-A"]);
+                panic!("{object} {path} is {value:?}, not {expected}\n{}", shown.unwrap_or_else(|error| error));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn until_gone(&self, object: &str) {
+        let started = std::time::Instant::now();
+        while self.plane.kubectl(&["get", object]).is_ok() {
+            if started.elapsed() > TIMEOUT {
+                panic!("{object} is still there: {}", self.kubectl(&["get", object, "-o", "yaml"]));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn until_volumes(&self, count: usize) {
+        let started = std::time::Instant::now();
+        while self.driver.volumes().len() != count {
+            assert!(started.elapsed() < TIMEOUT, "volumes: {:?}, not {count}", self.driver.volumes());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn until_event(&self, about: &str, reason: &str, message: &str) {
+        let started = std::time::Instant::now();
+        loop {
+            let selector = format!("involvedObject.name={about},reason={reason}");
+            let found = self.kubectl(&[
+                "get",
+                "events",
+                "-A",
+                "--field-selector",
+                &selector,
+                "-o",
+                "jsonpath={.items[*].message}",
+            ]);
+            if found.contains(message) {
+                return;
+            }
+            assert!(started.elapsed() < TIMEOUT, "no event {reason} about {about} with {message:?}: {found:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_gets_a_volume_on_the_node_of_its_pod_and_takes_it_along() {
+    let cluster = Cluster::start(2, true).await;
+    cluster.claim("data", "late", "2Gi");
+    cluster
+        .until_event("data", "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+        .await;
+    cluster.pod("web", "data", None);
+    let volume = cluster.until_is("pvc/data", ".spec.volumeName", |name| name.starts_with("pvc-"), "bound").await;
+    cluster.until("pvc/data", ".status.phase", "Bound").await;
+    cluster.until("pod/web", ".spec.nodeName", NODE).await;
+    let volume = format!("pv/{volume}");
+    let values = ".spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].values[0]";
+    cluster.until(&volume, values, NODE).await;
+    cluster.until("pvc/data", ".metadata.finalizers", r#"["kubernetes.io/pvc-protection"]"#).await;
+    cluster.until_event("data", "ProvisioningSucceeded", "Successfully provisioned volume pvc-").await;
+    // The capacity is what the driver has left, and a larger claim waits for room.
+    let capacity = [
+        "get",
+        "csistoragecapacities",
+        "-n",
+        "kube-system",
+        "-o",
+        "jsonpath={.items[?(@.storageClassName=='late')].capacity}",
+    ];
+    let started = std::time::Instant::now();
+    while cluster.kubectl(&capacity) != "8Gi" {
+        assert!(started.elapsed() < TIMEOUT, "the capacity is {}", cluster.kubectl(&capacity));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    cluster.claim("large", "late", "9Gi");
+    cluster.pod("waits", "large", None);
+    let message = ".status.conditions[?(@.type=='PodScheduled')].message";
+    cluster.until_is("pod/waits", message, |text| text.contains("did not have enough free storage"), "no room").await;
+    cluster.kubectl(&["delete", "pod", "web", "waits", "--grace-period=0", "--force"]);
+    cluster.kubectl(&["delete", "pvc", "data", "large"]);
+    cluster.until_gone(&volume).await;
+    cluster.until_volumes(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_controller_neither_loses_nor_leaks_volumes() {
+    let mut cluster = Cluster::start(1, true).await;
+    // Killed after CreateVolume: the same volume is found again.
+    cluster.driver.hang_after(Some("CreateVolume"));
+    cluster.claim("kept", "now", "1Gi");
+    cluster.driver.until_hung(1).await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    assert_eq!(cluster.driver.volumes().len(), 1);
+    cluster.start_controller();
+    cluster.until("pvc/kept", ".status.phase", "Bound").await;
+    assert_eq!(cluster.driver.volumes().len(), 1, "the same volume");
+
+    // Killed after CreateVolume, and the claim is deleted meanwhile: so is the volume.
+    cluster.driver.hang_after(Some("CreateVolume"));
+    cluster.claim("dropped", "now", "1Gi");
+    cluster.driver.until_hung(2).await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    cluster.kubectl(&["delete", "pvc", "dropped", "--wait=false"]);
+    cluster.until_is("pvc/dropped", ".metadata.deletionTimestamp", |time| !time.is_empty(), "a time").await;
+    assert_eq!(cluster.driver.volumes().len(), 2);
+    cluster.start_controller();
+    cluster.until_gone("pvc/dropped").await;
+    cluster.until_volumes(1).await;
+
+    // Killed while it expands: continued.
+    cluster.driver.hang_after(Some("ControllerExpandVolume"));
+    let larger = r#"{"spec":{"resources":{"requests":{"storage":"3Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", "kept", "-p", larger]);
+    cluster.driver.until_hung(3).await;
+    cluster.until("pvc/kept", ".status.allocatedResourceStatuses.storage", "ControllerResizeInProgress").await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    cluster.start_controller();
+    cluster.until("pvc/kept", ".status.capacity.storage", "3Gi").await;
+    cluster.until("pvc/kept", ".status.allocatedResourceStatuses.storage", "").await;
+
+    // A size that the driver refuses can be reduced again.
+    let huge = r#"{"spec":{"resources":{"requests":{"storage":"30Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", "kept", "-p", huge]);
+    cluster.until("pvc/kept", ".status.allocatedResourceStatuses.storage", "ControllerResizeInfeasible").await;
+    cluster.until_event("kept", "VolumeResizeFailed", "larger than the disk").await;
+    let smaller = r#"{"spec":{"resources":{"requests":{"storage":"4Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", "kept", "-p", smaller]);
+    cluster.until("pvc/kept", ".status.capacity.storage", "4Gi").await;
+
+    // Killed while it deletes: continued.
+    cluster.driver.hang_after(Some("DeleteVolume"));
+    let volume = format!("pv/{}", cluster.kubectl(&["get", "pvc", "kept", "-o", "jsonpath={.spec.volumeName}"]));
+    cluster.kubectl(&["delete", "pvc", "kept"]);
+    cluster.driver.until_hung(4).await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    assert!(cluster.plane.kubectl(&["get", &volume]).is_ok(), "the PersistentVolume outlives the volume");
+    cluster.start_controller();
+    cluster.until_gone(&volume).await;
+    cluster.until_volumes(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_are_taken_restored_and_deleted() {
+    let mut cluster = Cluster::start(2, true).await;
+    cluster.claim("data", "now", "1Gi");
+    cluster.until("pvc/data", ".status.phase", "Bound").await;
+    cluster.driver.hang_after(Some("CreateSnapshot"));
+    cluster.apply_json(&json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "before"},
+        "spec": {"volumeSnapshotClassName": "snap", "source": {"persistentVolumeClaimName": "data"}},
+    }));
+    // Killed after CreateSnapshot: the same snapshot is found again.
+    cluster.driver.until_hung(1).await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    cluster.start_controller();
+    cluster.until("volumesnapshot/before", ".status.readyToUse", "true").await;
+    cluster.until("volumesnapshot/before", ".status.restoreSize", "1Gi").await;
+    assert_eq!(cluster.driver.state.lock().snapshots.len(), 1);
+
+    // A claim with the snapshot as source goes to the node that has it.
+    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "before"});
+    cluster.claim_with("restored", "late", "1Gi", &source);
+    cluster.pod("reader", "restored", None);
+    cluster.until("pvc/restored", ".status.phase", "Bound").await;
+    cluster.until("pod/reader", ".spec.nodeName", NODE).await;
+    let restored = cluster.driver.state.lock().volumes.values().filter(|own| own.content_source.is_some()).count();
+    assert_eq!(restored, 1);
+    let too_small =
+        cluster.kubectl(&["get", "volumesnapshotcontents", "-o", "jsonpath={.items[*].status.restoreSize}"]);
+    assert_eq!(too_small, (1_i64 << 30).to_string());
+
+    // A content created by hand, which a stranger names too and whose snapshot has no class.
+    let handle = cluster.driver.state.lock().snapshots.values().next().expect("a snapshot").snapshot_id.clone();
+    cluster.apply_json(&json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": "by-hand"},
+        "spec": {"deletionPolicy": "Delete", "driver": cluster.driver.name, "source": {"snapshotHandle": handle},
+            "volumeSnapshotRef": {"namespace": "default", "name": "owner"}},
+    }));
+    for name in ["owner", "stranger"] {
+        cluster.apply_json(&json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": name},
+            "spec": {"source": {"volumeSnapshotContentName": "by-hand"}},
+        }));
+    }
+    cluster.until("volumesnapshot/owner", ".status.readyToUse", "true").await;
+    cluster.kubectl(&["delete", "volumesnapshot", "stranger"]);
+    cluster.until("volumesnapshotcontent/by-hand", ".metadata.deletionTimestamp", "").await;
+    assert_eq!(cluster.driver.state.lock().snapshots.len(), 1, "it is not the stranger's");
+    cluster.kubectl(&[
+        "patch",
+        "volumesnapshotcontent",
+        "by-hand",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"deletionPolicy":"Retain"}}"#,
+    ]);
+    cluster.kubectl(&["delete", "volumesnapshotcontent", "by-hand", "--wait=false"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "owner", "--wait=false"]);
+    cluster.until_gone("volumesnapshotcontent/by-hand").await;
+    cluster.until_gone("volumesnapshot/owner").await;
+    assert_eq!(cluster.driver.state.lock().snapshots.len(), 1, "retained");
+
+    // Killed after DeleteSnapshot: the objects go nevertheless.
+    cluster.driver.hang_after(Some("DeleteSnapshot"));
+    cluster.kubectl(&["delete", "volumesnapshot", "before", "--wait=false"]);
+    cluster.driver.until_hung(2).await;
+    cluster.kill_controller().await;
+    cluster.driver.hang_after(None);
+    cluster.start_controller();
+    cluster.until_gone("volumesnapshot/before").await;
+    assert_eq!(cluster.kubectl(&["get", "volumesnapshotcontents", "-o", "name"]), "");
+    assert!(cluster.driver.state.lock().snapshots.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_attached_although_controllers_are_killed() {
+    let mut cluster = Cluster::start(2, false).await;
+    cluster.claim("data", "now", "1Gi");
+    cluster.until("pvc/data", ".status.phase", "Bound").await;
+    cluster.driver.hang_after(Some("ControllerPublishVolume"));
+    cluster.pod("first", "data", Some("hollow-0"));
+    // Controller manager and CSI controller are killed while the driver attaches, and only the latter comes back.
+    cluster.driver.until_hung(1).await;
+    cluster.kill_controller().await;
+    cluster.plane.kill("controller-manager");
+    cluster.driver.hang_after(None);
+    cluster.start_controller();
+    cluster.until("volumeattachments", ".items[*].status.attached", "true").await;
+    cluster.plane.revive(&["controller-manager"]);
+    let attached = ".status.volumesAttached[*].name";
+    let name = "kubernetes.io/csi/fake.example.com^id-pvc-";
+    cluster.until_is("node/hollow-0", attached, |names| names.starts_with(name), name).await;
+    assert_eq!(cluster.driver.state.lock().attached.len(), 1);
+    cluster.until_event("first", "SuccessfulAttachVolume", "AttachVolume.Attach succeeded for volume").await;
+
+    // The same while the driver detaches: the volume is not attached to two nodes, and moves.
+    cluster.driver.hang_after(Some("ControllerUnpublishVolume"));
+    cluster.kubectl(&["delete", "pod", "first", "--grace-period=0", "--force"]);
+    cluster.pod("second", "data", Some("hollow-1"));
+    cluster.driver.until_hung(2).await;
+    cluster.kill_controller().await;
+    cluster.plane.restart("controller-manager");
+    cluster.driver.hang_after(None);
+    cluster.start_controller();
+    cluster.until_is("node/hollow-1", attached, |names| names.starts_with(name), name).await;
+    let volumes = cluster.driver.state.lock().attached.clone();
+    assert_eq!(volumes.iter().map(|(_, node)| node.as_str()).collect::<Vec<_>>(), ["id-hollow-1"]);
+    cluster.until("volumeattachments", ".items[*].spec.nodeName", "hollow-1").await;
+}

@@ -1,0 +1,45 @@
+//! The wall clock of a host, which the test can step.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::Node;
+
+/// The clock of the processes of one node.
+pub struct Clock {
+    shift: PathBuf,
+}
+
+impl Clock {
+    /// Gives a node that has not been started a clock of its own. `library` is what `library` returned.
+    pub fn of(node: &mut Node, library: &Path) -> Self {
+        let shift = node.data.with_extension("clock");
+        std::fs::write(&shift, 0_i64.to_ne_bytes()).expect("a file");
+        node.set_variable("LD_PRELOAD", &library.to_string_lossy());
+        node.set_variable("KNARR_TEST_CLOCK", &shift.to_string_lossy());
+        Clock { shift }
+    }
+
+    /// Steps the clock to this distance from the right time.
+    pub fn step(&self, seconds: i64) {
+        use std::os::unix::fs::FileExt;
+        // In place: the file is mapped.
+        let file = std::fs::File::options().write(true).open(&self.shift).expect("a file");
+        file.write_all_at(&seconds.to_ne_bytes(), 0).expect("it is written");
+    }
+}
+
+/// Compiles the library that shifts clocks.
+pub fn library(directory: &Path) -> PathBuf {
+    let library = directory.join("libshifted_clock.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shifted_clock.rs");
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let output = Command::new(rustc)
+        .args(["--edition", "2024", "-O", "--crate-type", "cdylib", "-o"])
+        .arg(&library)
+        .arg(source)
+        .output()
+        .expect("rustc runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library
+}
