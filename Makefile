@@ -1,7 +1,7 @@
 # Main targets, on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer soak test-cgroup2 test-service run test build dist doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
+.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz
 
 packages:
 	@scripts/packages
@@ -13,16 +13,24 @@ build: packages
 run: build
 	target/fast/knarr server
 
-# Release build: link-time optimisation takes most of the time.
-dist: packages
+# Release build for this host: link-time optimisation takes most of the time.
+release: packages
 	$(CARGO) build --release -p knarr
+
+# What users install, in target/dist: static binaries, Debian packages, container images, checksums. Needs root and a Debian mirror.
+dist: packages
+	scripts/dist
+
+# Try what `make dist` built on clean root file systems. Needs root and the mirrors of the distributions.
+test-install:
+	scripts/test-install
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 test: packages check
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 # rustdoc without warnings.
 doc:
@@ -54,10 +62,30 @@ bench:
 	$(CARGO) build --release -p knarr -p knarr-bench
 	target/release/knarr-bench
 
+# What node heartbeats and administrators notice while one user floods the API server with lists.
+bench-flood:
+	$(CARGO) build --release -p knarr -p knarr-bench
+	target/release/knarr-bench flood
+
+# A control plane with hollow nodes, 30 pods each: `make bench-scale NODES=1000`. 5,000 nodes need 8 GB and an hour.
+NODES ?= 100
+bench-scale:
+	$(CARGO) build --release -p knarr -p knarr-bench
+	target/release/knarr-bench scale --nodes $(NODES)
+
 # Fuzz all parsers of outside input, each for SECONDS seconds: `make fuzz SECONDS=600`. Needs a nightly compiler.
 SECONDS ?= 120
 fuzz:
 	scripts/fuzz $(SECONDS)
+
+# Three servers and two nodes under random kills, hangs, lost packets, wrong clocks and full disks, then every recipe of
+# docs/high-availability.md: `make faults SECONDS=3600`. Needs root and etcd.
+faults:
+	KNARR_FAULT_SECONDS=$(SECONDS) cargo test -p knarr --test faults -- --nocapture --include-ignored
+
+# PostgreSQL on a local volume under kills: no committed row is lost. Needs root and Debian's package postgresql.
+test-database:
+	cargo test -p knarr --test system -- --ignored --nocapture no_committed_row_is_lost
 
 # Soak test: many pods under random kills; checks that nothing is left behind.
 soak: build
@@ -72,5 +100,5 @@ test-service: build
 	scripts/test-service
 
 # Record the quick start on a fresh root file system: docs/newcomer.txt. Needs root.
-newcomer: dist
+newcomer: release
 	scripts/newcomer > docs/newcomer.txt
