@@ -1,6 +1,6 @@
 //! Serves the driver standalone, for test suites of CSI: `local-storage-driver SOCKET DATA NODE`.
 
-use knarr_local_storage::{Settings, Sockets, run};
+use knarr_local_storage::{Reserve, Settings, Sockets, run};
 
 #[tokio::main]
 async fn main() {
@@ -9,7 +9,7 @@ async fn main() {
         eprintln!("usage: local-storage-driver SOCKET DATA NODE");
         std::process::exit(2);
     };
-    let settings = Settings { root: data.into(), node, reserved_percent: 0 };
+    let settings = Settings { root: data.into(), node, reserve: Reserve::Bytes(0) };
     if let Err(error) = run(settings, Sockets { csi: socket.into(), registration: None }).await {
         eprintln!("{error}");
         std::process::exit(1);

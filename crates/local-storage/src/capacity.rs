@@ -23,11 +23,26 @@ impl Disk {
     }
 }
 
-/// The bytes for new volumes: what is free, without what is promised, and without the part that stays with the node so that
-/// full volumes do not put it under disk pressure.
-pub fn available(disk: Disk, promised: u64, reserved_percent: u8) -> u64 {
-    let reserved = disk.total / 100 * u64::from(reserved_percent);
-    disk.free.saturating_sub(promised).saturating_sub(reserved)
+/// The part of the disk that stays with the node, so that full volumes do not put it under disk pressure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    Bytes(u64),
+    /// A share of the disk's size.
+    Thousandths(u64),
+}
+
+impl Reserve {
+    fn of(self, total: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Thousandths(share) => total / 1000 * share,
+        }
+    }
+}
+
+/// The bytes for new volumes: what is free, without what is promised, and without the node's reserve.
+pub fn available(disk: Disk, promised: u64, reserve: Reserve) -> u64 {
+    disk.free.saturating_sub(promised).saturating_sub(reserve.of(disk.total))
 }
 
 /// What an image may still take.
@@ -42,8 +57,16 @@ mod tests {
     #[test]
     fn promises_and_the_reserve_are_not_available() {
         let disk = Disk { total: 1000, free: 600 };
-        for (promised, reserved, expected) in [(0, 0, 600), (0, 10, 500), (200, 10, 300), (500, 10, 0), (700, 10, 0)] {
-            assert_eq!(available(disk, promised, reserved), expected);
+        let tenth = Reserve::Thousandths(100);
+        for (promised, reserve, expected) in [
+            (0, Reserve::Bytes(0), 600),
+            (0, Reserve::Bytes(50), 550),
+            (0, tenth, 500),
+            (200, tenth, 300),
+            (500, tenth, 0),
+            (700, tenth, 0),
+        ] {
+            assert_eq!(available(disk, promised, reserve), expected, "{promised} {reserve:?}");
         }
         assert_eq!(promised(100, 30), 70);
         // Metadata of the host's filesystem counts as allocated.

@@ -10,7 +10,7 @@ use knarr_csi::messages::{StringMap, Topology};
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::Mutex;
 
-use crate::capacity::{self, Disk};
+use crate::capacity::{self, Disk, Reserve};
 use crate::error::Error;
 use crate::mount_table::{self, Mount};
 use crate::plan::Abilities;
@@ -26,7 +26,7 @@ pub struct Settings {
     /// The name of this node.
     pub node: String,
     /// The part of the disk that volumes never get.
-    pub reserved_percent: u8,
+    pub reserve: Reserve,
 }
 
 /// The driver of one data directory.
@@ -158,7 +158,7 @@ impl Driver {
         for volume in state.volumes.all().filter(|volume| volume.kind != Kind::Directory) {
             promised += capacity::promised(volume.bytes, copy::allocated(&self.image(volume)).unwrap_or(0));
         }
-        Ok(capacity::available(Disk::of(self.layout.root())?, promised, self.settings.reserved_percent))
+        Ok(capacity::available(Disk::of(self.layout.root())?, promised, self.settings.reserve))
     }
 
     /// Sets bytes aside until the guard is dropped.

@@ -24,6 +24,7 @@ mod record;
 mod serve;
 mod store;
 
+pub use capacity::Reserve;
 pub use driver::Settings;
 pub use error::Error;
 pub use loop_device::release;

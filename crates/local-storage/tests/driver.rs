@@ -6,7 +6,7 @@ use std::process::Command;
 
 use knarr_csi::messages::*;
 use knarr_csi::{Client, Code};
-use knarr_local_storage::{Settings, Sockets, TOPOLOGY_KEY, release, run};
+use knarr_local_storage::{Reserve, Settings, Sockets, TOPOLOGY_KEY, release, run};
 use tokio::task::JoinHandle;
 
 const MIB: i64 = 1 << 20;
@@ -141,7 +141,7 @@ impl Drop for Host {
 }
 
 async fn serve(directory: &Path) -> (Client, JoinHandle<Result<(), knarr_local_storage::Error>>) {
-    let settings = Settings { root: directory.join("data"), node: "here".into(), reserved_percent: 0 };
+    let settings = Settings { root: directory.join("data"), node: "here".into(), reserve: Reserve::Bytes(0) };
     let csi = directory.join("csi.sock");
     let client = Client::connect(&csi.to_string_lossy()).expect("a client");
     let mut task = tokio::spawn(run(settings, Sockets { csi, registration: None }));
@@ -425,7 +425,7 @@ async fn what_a_killed_driver_leaves_is_removed_and_nothing_else() {
     assert!(!host.leftovers().iter().any(|line| line.contains("/creating/") || line.contains("/deleting/")));
     assert_eq!(host.create(request("kept", 32, mounted())).await.volume_id, volume.volume_id);
 
-    let settings = Settings { root: data, node: "here".into(), reserved_percent: 0 };
+    let settings = Settings { root: data, node: "here".into(), reserve: Reserve::Bytes(0) };
     let second = run(settings, Sockets { csi: host.directory.path().join("second.sock"), registration: None }).await;
     assert!(second.expect_err("two drivers on one directory").to_string().contains("another driver"));
     host.unmount(&volume.volume_id, "pod").await;

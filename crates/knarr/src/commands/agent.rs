@@ -146,7 +146,8 @@ async fn serve(
     let (client, network_client) = (identity.client(), network_identity.client());
     let plugins = arguments.node.resources.plugin_root(&arguments.data_dir);
     let (name, data) = (arguments.node.name()?, &*arguments.data_dir);
-    let storage = NodeStorage { arguments: &arguments.node.storage, node: &name, data, plugin_root: plugins };
+    let eviction = &arguments.node.eviction.eviction()?;
+    let storage = NodeStorage { arguments: &arguments.node.storage, node: &name, data, plugin_root: plugins, eviction };
     storage.start_with_certificate(&identity, supervisor);
     supervisor.restart("node-certificate", move || identity.clone().keep());
     supervisor.restart("network-certificate", move || network_identity.clone().keep());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use knarr_local_storage::{Settings, Sockets, run as serve};
+use knarr_local_storage::{Reserve, Settings, Sockets, run as serve};
 
 use super::common;
 
@@ -33,7 +33,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let csi = Sockets::path_of(&arguments.endpoint).context("--endpoint")?;
     let file = format!("{}-reg.sock", knarr_local_storage::DRIVER);
     let registration = arguments.registration_directory.map(|directory| directory.join(file));
-    let settings = Settings { root: arguments.directory, node, reserved_percent: arguments.reserved_percent };
+    let reserve = Reserve::Thousandths(u64::from(arguments.reserved_percent) * 10);
+    let settings = Settings { root: arguments.directory, node, reserve };
     tokio::select! {
         ended = serve(settings, Sockets { csi, registration }) => ended.context("the driver of local volumes failed"),
         stopped = common::stopped() => stopped,

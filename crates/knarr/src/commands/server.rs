@@ -152,7 +152,8 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         )?;
         let plugins = arguments.node.resources.plugin_root(&data);
         let (name, storage) = (arguments.node.name()?, &arguments.node.storage);
-        let storage = NodeStorage { arguments: storage, node: &name, data: &data, plugin_root: plugins };
+        let eviction = &arguments.node.eviction.eviction()?;
+        let storage = NodeStorage { arguments: storage, node: &name, data: &data, plugin_root: plugins, eviction };
         storage.start(components.node_storage()?, &supervisor);
     }
     {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use knarr_client::kube::Client;
 use knarr_csi_controller::Settings;
-use knarr_local_storage::Sockets;
+use knarr_kubelet::{Eviction, Signal, Threshold};
+use knarr_local_storage::{Reserve, Sockets};
 use knarr_supervisor::Supervisor;
 
 use crate::join::{Identity, STORAGE_NAMESPACE, until_reached};
@@ -14,8 +15,6 @@ use crate::join::{Identity, STORAGE_NAMESPACE, until_reached};
 const CONTROLLER: &str = "csi-controller";
 const DRIVER: &str = "local-storage";
 const RETRY: Duration = Duration::from_secs(10);
-/// The part of the disk that local volumes never get: the node itself needs room.
-const RESERVED_PERCENT: u8 = 10;
 
 #[derive(Args, Clone, Debug)]
 pub struct StorageArguments {
@@ -34,6 +33,7 @@ pub struct NodeStorage<'a> {
     pub data: &'a Path,
     /// The kubelet's directory of plugins.
     pub plugin_root: PathBuf,
+    pub eviction: &'a Eviction,
 }
 
 impl NodeStorage<'_> {
@@ -78,7 +78,7 @@ impl NodeStorage<'_> {
         let settings = knarr_local_storage::Settings {
             root: self.arguments.local_storage_dir.clone().unwrap_or_else(|| self.data.join("storage")),
             node: self.node.to_owned(),
-            reserved_percent: RESERVED_PERCENT,
+            reserve: reserve(self.eviction),
         };
         let sockets = Sockets::below(&self.plugin_root);
         supervisor.restart(DRIVER, move || {
@@ -93,5 +93,37 @@ impl NodeStorage<'_> {
                 }
             }
         });
+    }
+}
+
+/// What local volumes leave free: as much as keeps the node from evicting pods because its disk is full.
+fn reserve(eviction: &Eviction) -> Reserve {
+    let hard = |limit: &&knarr_kubelet::Limit| limit.signal == Signal::NodeDisk && limit.grace.is_none();
+    match eviction.limits.iter().find(hard).map(|limit| limit.below) {
+        Some(Threshold::Amount(bytes)) => Reserve::Bytes(u64::try_from(bytes).unwrap_or(0)),
+        Some(Threshold::Thousandths(share)) => Reserve::Thousandths(u64::try_from(share).unwrap_or(0)),
+        None => Reserve::Bytes(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use knarr_kubelet::Limit;
+
+    use super::*;
+
+    #[test]
+    fn volumes_leave_what_the_eviction_threshold_of_the_disk_asks_for() {
+        assert_eq!(reserve(&Eviction::default()), Reserve::Thousandths(100));
+        let limit = |signal, below, grace| Limit { signal, below, grace, reclaim: None };
+        let minute = Some(Duration::from_secs(60));
+        for (limits, expected) in [
+            (vec![], Reserve::Bytes(0)),
+            (vec![limit(Signal::Memory, Threshold::Amount(1), None)], Reserve::Bytes(0)),
+            (vec![limit(Signal::NodeDisk, Threshold::Amount(5), None)], Reserve::Bytes(5)),
+            (vec![limit(Signal::NodeDisk, Threshold::Thousandths(200), minute)], Reserve::Bytes(0)),
+        ] {
+            assert_eq!(reserve(&Eviction { limits, ..Eviction::default() }), expected);
+        }
     }
 }
