@@ -1,6 +1,7 @@
-//! Developer tasks: `cargo xtask generate` writes the tables of Kubernetes' API, `cargo xtask measure`
-//! prints the figures of this codebase.
+//! Developer tasks: `cargo xtask generate` writes the tables of Kubernetes' API, `cargo xtask features` the features of
+//! dependencies, `cargo xtask measure` prints the figures of this codebase.
 
+mod features;
 mod generate;
 mod measure;
 mod source;
@@ -21,6 +22,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Writes which features of dependencies all packages share, so that each is compiled once.
+    Features {
+        /// Only compares, and fails when the manifest differs.
+        #[arg(long)]
+        check: bool,
+    },
     /// Prints function and file lengths, module cycles, duplicated code, tests, documentation and glossary.
     Measure {
         /// Another checkout to measure, for a comparison.
@@ -32,6 +39,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Generate { kubernetes, check } => generate::run(&source::workspace_root(), kubernetes, check),
+        Command::Features { check } => features::run(&source::workspace_root(), check),
         Command::Measure { root } => measure::run(&root.unwrap_or_else(source::workspace_root)),
     }
 }

@@ -1,6 +1,6 @@
 //! Each dependency that a crate declares is used by it.
 
-use super::{file_name, folders, none, read, root, sources};
+use super::{FEATURES, file_name, folders, none, read, root, sources};
 
 /// Used by their features or by macros, without being named.
 const NEVER_NAMED: &[(&str, &str)] = &[];
@@ -17,10 +17,24 @@ fn dependencies_are_used() {
         }
         for dependency in declared(&read(&folder.join("Cargo.toml"))) {
             let name = dependency.replace('-', "_");
-            let is_excused = NEVER_NAMED.contains(&(file_name(&folder).as_str(), dependency.as_str()));
+            let is_excused = NEVER_NAMED.contains(&(file_name(&folder).as_str(), dependency.as_str()))
+                || file_name(&folder) == FEATURES
+                || dependency.strip_prefix("knarr-") == Some(FEATURES);
             if !text.contains(&name) && !is_excused {
                 wrong.push(format!("{} declares {dependency} and never uses it", folder.display()));
             }
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn all_crates_share_the_features_of_dependencies() {
+    let mut wrong = Vec::new();
+    for folder in folders(&root().join("crates")) {
+        let has = declared(&read(&folder.join("Cargo.toml"))).iter().any(|name| name.ends_with(FEATURES));
+        if !has && file_name(&folder) != FEATURES {
+            wrong.push(format!("{} does not depend on knarr-{FEATURES}", folder.display()));
         }
     }
     none(wrong);

@@ -1,0 +1,3 @@
+//! Cargo resolves the dependencies of build scripts only for crates that have one.
+
+fn main() {}

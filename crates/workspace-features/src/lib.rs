@@ -1,0 +1,1 @@
+//! Nothing: this crate unifies the features of dependencies, see its `Cargo.toml`.
