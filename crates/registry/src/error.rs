@@ -28,6 +28,8 @@ pub enum Error {
     Unsupported,
     #[error("requested access to the resource is denied: this address only serves pulls")]
     Denied,
+    #[error("requested access to the resource is denied: web pages cannot use this address")]
+    WebPage,
     #[error("the requested range is not satisfiable")]
     Range { size: u64 },
     #[error("the client did not send its data in time")]
@@ -51,7 +53,7 @@ impl Error {
             Error::NameInvalid => (StatusCode::BAD_REQUEST, "NAME_INVALID"),
             Error::NameUnknown => (StatusCode::NOT_FOUND, "NAME_UNKNOWN"),
             Error::Unsupported => (StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED"),
-            Error::Denied => (StatusCode::FORBIDDEN, "DENIED"),
+            Error::Denied | Error::WebPage => (StatusCode::FORBIDDEN, "DENIED"),
             Error::Range { .. } => (StatusCode::RANGE_NOT_SATISFIABLE, "SIZE_INVALID"),
             Error::Slow => (StatusCode::REQUEST_TIMEOUT, "UNKNOWN"),
             Error::Body(_) => (StatusCode::BAD_REQUEST, "UNKNOWN"),

@@ -53,9 +53,12 @@ async fn route<B>(store: &Store, access: Access, request: Request<B>) -> Result<
 where
     B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
 {
-    let target = Target::parse(request.uri().path())?;
     let method = request.method().clone();
     let is_read = matches!(method, Method::GET | Method::HEAD);
+    if access == Access::PullAndPush && is_of_web_page(request.headers()) {
+        return Err(Error::WebPage);
+    }
+    let target = Target::parse(request.uri().path())?;
     if access == Access::Pull && !is_read {
         return Err(Error::Denied);
     }
@@ -80,6 +83,19 @@ where
         Target::Upload(name, id) => upload(store, &name, id, request).await,
         _ => Err(Error::Unsupported),
     }
+}
+
+/// Whether a page in a browser on this host sent the request. Nobody has to sign in to push, so any page could, also by a name
+/// of its own that it lets resolve to loopback. Programs that push send no origin, and use an address or `localhost`.
+fn is_of_web_page(headers: &http::HeaderMap) -> bool {
+    let is_own_host = |host: &str| {
+        let name = host.parse::<http::uri::Authority>().ok();
+        let name = name.as_ref().map(|authority| authority.host().trim_matches(['[', ']'])).unwrap_or_default();
+        name == "localhost" || name.ends_with(".localhost") || name.parse::<std::net::IpAddr>().is_ok()
+    };
+    let host = headers.get(http::header::HOST);
+    let is_foreign = host.is_some_and(|host| !host.to_str().is_ok_and(is_own_host));
+    is_foreign || headers.contains_key(http::header::ORIGIN) || headers.contains_key("sec-fetch-site")
 }
 
 /// Runs an operation on files where it may block.
@@ -156,7 +172,7 @@ async fn blob<B>(store: &Store, digest: &Digest, request: &Request<B>) -> Result
 }
 
 /// The first byte of a range, and the one after its last.
-fn parse_range(text: &str, size: u64) -> Result<(u64, u64), Error> {
+pub(crate) fn parse_range(text: &str, size: u64) -> Result<(u64, u64), Error> {
     let wrong = || Error::Range { size };
     let (first, last) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')).ok_or_else(wrong)?;
     let first: u64 = first.parse().map_err(|_| wrong())?;

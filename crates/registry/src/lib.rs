@@ -5,6 +5,8 @@
 //! become paths only after they matched the specification's grammar.
 
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handler;
 mod reference;
 mod server;

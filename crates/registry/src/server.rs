@@ -84,7 +84,7 @@ mod tests {
     async fn send(address: std::net::SocketAddr, line: &str, headers: &str, body: &[u8]) -> (String, Vec<u8>) {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let head = format!(
-            "{line} HTTP/1.1\r\nHost: registry\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n",
+            "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -159,6 +159,32 @@ mod tests {
         assert_eq!(status(&send(served.push, &delete, "", b"").await.0), "202");
         assert_eq!(status(&send(served.pull, "GET /v2/app/manifests/v1", "", b"").await.0), "404");
         assert_eq!(std::fs::read_dir(served.directory.path().join("uploads")).unwrap().count(), 0);
+    }
+
+    /// A page in a browser reaches loopback, by a name that it rebinds or across origins.
+    #[tokio::test]
+    async fn web_pages_push_nothing() {
+        let served = served().await;
+        for (host, headers, expected) in [
+            ("localhost:5000", "", "202"),
+            ("registry.localhost:5000", "", "202"),
+            ("127.0.0.1:5000", "", "202"),
+            ("[::1]:5000", "", "202"),
+            ("rebound.example:5000", "", "403"),
+            ("localhost.rebound.example", "", "403"),
+            ("localhost:5000", "Origin: https://page.example\r\n", "403"),
+            ("localhost:5000", "Sec-Fetch-Site: cross-site\r\n", "403"),
+        ] {
+            let mut stream = TcpStream::connect(served.push).await.unwrap();
+            let head = format!(
+                "POST /v2/app/blobs/uploads/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
+                 Content-Length: 0\r\n{headers}\r\n"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await.unwrap();
+            assert_eq!(status(&response), expected, "{host} {headers}");
+        }
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ mod frame;
 mod image;
 mod log;
 mod maintenance;
+mod metrics;
 mod pending;
 mod record;
 mod recovery;
@@ -33,7 +34,9 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, SystemClock};
-use crate::contract::{Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
+use crate::contract::{
+    ChangeObserver, Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch,
+};
 use crate::index::Index;
 use disk::{Disk, RealDisk, describe};
 use log::{LOCK_NAME, Segment};
@@ -135,6 +138,9 @@ impl Embedded {
             reserve,
             failure: watch::Sender::new(None),
         });
+        knarr_metrics::register(metrics::FAMILIES);
+        metrics::HAS_LEADER.set(&[], 1.0);
+        shared.measure();
         shared.allocate_reserve();
         let now = Instant::now();
         let writer = Writer { shared: shared.clone(), log: recovered.writer, last_expiry: now, last_allocation: now };
@@ -202,6 +208,19 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 impl Shared {
+    /// Updates the metrics of what there is now.
+    fn measure(&self) {
+        let (used, waiting) = {
+            let pending = self.pending.lock();
+            (pending.space.used, pending.queue.len())
+        };
+        let files = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
+        metrics::FILE_BYTES.set(&[], bytes as f64);
+        metrics::USED_BYTES.set(&[], used as f64);
+        metrics::PENDING.set(&[], waiting as f64);
+    }
+
     /// A disk without space for the reserve is full.
     fn allocate_reserve(&self) {
         if let Err(error) = self.reserve.allocate() {
@@ -216,6 +235,7 @@ impl Shared {
     fn stop_writes(&self, reason: String) {
         let mut pending = self.pending.lock();
         pending.refusal = Some(reason.clone());
+        metrics::HAS_LEADER.set(&[], 0.0);
         pending.fail(&self.index, Vec::new(), &reason);
         drop(pending);
         self.failure.send_replace(Some(reason));
@@ -353,6 +373,10 @@ impl Store for Embedded {
         self.shared.index.index_topics(index);
     }
 
+    fn observe_changes(&self, observer: ChangeObserver) {
+        self.shared.index.observe_changes(observer);
+    }
+
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
         self.shared.index.compact(revision)?;
         if let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| self.shared.checkpoint_is_due()) {
@@ -367,6 +391,7 @@ impl Store for Embedded {
     }
 
     fn status(&self) -> StoreStatus {
+        self.shared.measure();
         let pending = self.shared.pending.lock();
         let full_disk = pending.space.full_disk.as_ref().map(|full| full.message.clone());
         StoreStatus {
@@ -428,6 +453,16 @@ pub mod fuzzing {
     pub fn records(bytes: &[u8]) {
         let mut records = super::record::Records::new(bytes);
         while let Ok(Some(_)) = records.next() {}
+    }
+
+    /// Reads bytes as a database of etcd.
+    pub fn database(bytes: &[u8]) {
+        crate::etcd::fuzz_database(bytes);
+    }
+
+    /// A small database of etcd.
+    pub fn database_seed() -> Vec<u8> {
+        crate::etcd::seed_database()
     }
 
     /// Reads bytes as an image.

@@ -30,6 +30,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::contract::{Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
 use crate::index::Index;
 pub use administration::{EtcdAdministration, EtcdMember, MemberStatus};
+pub(crate) use bolt::{fuzz as fuzz_database, seed as seed_database};
 use client::{CALL_TIMEOUT, Client, Reply, describe};
 use feed::{Feed, KeySpace, RANGE};
 pub use import::import;
@@ -395,6 +396,10 @@ impl Store for Etcd {
 
     fn index_topics(&self, index: TopicIndex) {
         self.index.index_topics(index);
+    }
+
+    fn observe_changes(&self, observer: crate::contract::ChangeObserver) {
+        self.index.observe_changes(observer);
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {

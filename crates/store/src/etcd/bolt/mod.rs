@@ -36,6 +36,28 @@ const IS_BUCKET: u32 = 0x01;
 #[error("not a valid etcd database: {0}")]
 pub(super) struct Invalid(&'static str);
 
+/// Reads bytes as a database; the checksum of its first meta page is set right, which no fuzzer would.
+#[doc(hidden)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let mut file = bytes.to_vec();
+    let end = HEADER_BYTES + META_BYTES;
+    if file.len() >= end + 8 {
+        let right = checksum(&file[HEADER_BYTES..end]).to_le_bytes();
+        file[end..end + 8].copy_from_slice(&right);
+    }
+    drop(read(&file));
+}
+
+/// A small database, for fuzzing.
+#[doc(hidden)]
+pub(crate) fn seed() -> Vec<u8> {
+    let bucket = Bucket::from([(b"a".to_vec(), b"one".to_vec()), (b"b".to_vec(), vec![7; 100])]);
+    let mut file = std::io::Cursor::new(Vec::new());
+    // Writing to memory does not fail.
+    let _ = write(&Buckets::from([(b"key".to_vec(), bucket), (b"lease".to_vec(), Bucket::new())]), &mut file);
+    file.into_inner()
+}
+
 /// FNV-1a, the checksum of meta pages.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
@@ -61,6 +83,29 @@ mod tests {
             [(b"empty".to_vec(), Bucket::new()), (b"huge".to_vec(), huge), (b"key".to_vec(), large)].into();
         assert_eq!(round_trip(&buckets), buckets);
         assert_eq!(round_trip(&Buckets::new()), Buckets::new());
+    }
+
+    /// A branch page whose 200 children are the page itself: walking it would take 200 to the power of its depth.
+    #[test]
+    fn pages_that_lead_to_themselves_are_refused_at_once() {
+        let mut file = vec![0_u8; 3 * 4096];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        let mut meta = [0_u8; META_BYTES];
+        meta[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        meta[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        meta[8..12].copy_from_slice(&4096_u32.to_le_bytes());
+        meta[16..24].copy_from_slice(&2_u64.to_le_bytes());
+        put(HEADER_BYTES, &meta);
+        put(HEADER_BYTES + META_BYTES, &checksum(&meta).to_le_bytes());
+        let branch = 2 * 4096;
+        put(branch + 8, &BRANCH.to_le_bytes());
+        put(branch + 10, &200_u16.to_le_bytes());
+        for child in 0..200 {
+            put(branch + HEADER_BYTES + child * ELEMENT_BYTES + 8, &2_u64.to_le_bytes());
+        }
+        let (done, finished) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(read(&file).is_err()));
+        assert_eq!(finished.recv_timeout(std::time::Duration::from_secs(20)), Ok(true));
     }
 
     #[test]

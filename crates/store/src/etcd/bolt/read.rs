@@ -1,11 +1,13 @@
 //! Reads a whole database.
 
+use std::cell::Cell;
+
 use super::{
     BRANCH, Bucket, Buckets, ELEMENT_BYTES, HEADER_BYTES, IS_BUCKET, Invalid, LEAF, MAGIC, META_BYTES, VERSION,
     checksum,
 };
 
-/// Trees of real databases have a few levels; a cycle in a damaged one must end.
+/// Trees of real databases have a few levels.
 const MAX_DEPTH: usize = 32;
 
 /// The buckets of a database. Nested buckets, which etcd does not use, are an error.
@@ -26,6 +28,8 @@ struct Pages<'a> {
     file: &'a [u8],
     page_size: usize,
     root: u64,
+    /// Every page belongs to one tree, at one place. Branches that share pages would be walked without an end.
+    unread: Cell<usize>,
 }
 
 type Visit<'v> = dyn FnMut(u32, &[u8], &[u8]) -> Result<(), Invalid> + 'v;
@@ -37,7 +41,7 @@ impl<'a> Pages<'a> {
         let sizes = (0..=6).map(|power| 4096usize << power);
         let metas = std::iter::once(0).chain(sizes).filter_map(|offset| meta(file, offset));
         let (_, page_size, root) = metas.max_by_key(|(transaction, ..)| *transaction).ok_or(Invalid("no meta page"))?;
-        Ok(Self { file, page_size, root })
+        Ok(Self { file, page_size, root, unread: Cell::new(file.len() / page_size) })
     }
 
     fn bucket(&self, value: &[u8]) -> Result<Bucket, Invalid> {
@@ -75,6 +79,7 @@ impl<'a> Pages<'a> {
     }
 
     fn page(&self, number: u64) -> Result<&'a [u8], Invalid> {
+        self.unread.set(self.unread.get().checked_sub(1).ok_or(Invalid("a page in two places"))?);
         let outside = Invalid("a page beyond the end of the file");
         let start =
             usize::try_from(number).ok().and_then(|number| number.checked_mul(self.page_size)).ok_or(outside)?;
