@@ -30,6 +30,7 @@ mod references;
 mod resource_quota;
 mod resources;
 mod runtime_class;
+mod server_token;
 mod service_account;
 mod storage;
 mod webhook;
@@ -53,6 +54,7 @@ use namespaces::OwnServer;
 pub use crate::request::Operation;
 pub use enabled::{EnabledPlugins, PluginsError};
 pub use resource_quota::QuotaWriter;
+pub use server_token::SERVER_JOIN_PATH;
 
 /// A write on its way to the store.
 pub struct Write<'a> {
@@ -181,6 +183,7 @@ impl Chain {
             Box::new(external_ips::DenyServiceExternalIps),
             Box::new(defaults::PodTopologyLabels),
             Box::new(pod_resize::PodResizeValidator),
+            Box::new(server_token::ServerToken(Arc::clone(&authorizer))),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
             Box::new(policy::MutatingPolicies::default()),
             Box::new(webhook::MutatingWebhooks::new()),
@@ -189,8 +192,9 @@ impl Chain {
             Box::new(resource_quota::ResourceQuota::new(quotas, limited)),
             Box::new(namespaces::AlwaysDeny),
         ]);
-        // Roles are guarded whatever is enabled.
-        all.retain(|plugin| enabled.has(plugin.name()) || plugin.name() == escalation::NAME);
+        // Roles and tokens of servers are guarded whatever is enabled.
+        let always = [escalation::NAME, server_token::NAME];
+        all.retain(|plugin| enabled.has(plugin.name()) || always.contains(&plugin.name()));
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
         Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default(), server }
     }

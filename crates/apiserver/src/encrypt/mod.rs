@@ -4,6 +4,10 @@
 mod cipher;
 mod configuration;
 mod kms;
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::kms::fuzz as kms_value;
+}
 mod store;
 
 pub use configuration::{Configuration, ConfigurationError};

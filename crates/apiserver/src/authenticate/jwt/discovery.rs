@@ -110,7 +110,12 @@ async fn key_set_url(client: &HttpClient, issuer: &str, document: &str) -> Resul
     if reply.status != http::StatusCode::OK {
         return Err(format!("{}: {}", reply.status, short(&reply.body)));
     }
-    let found: Document = serde_json::from_slice(&reply.body)
+    parse(&reply.body, issuer)
+}
+
+/// The address of the key set in a discovery document.
+pub fn parse(body: &[u8], issuer: &str) -> Result<Uri, String> {
+    let found: Document = serde_json::from_slice(body)
         .map_err(|error| format!("oidc: failed to decode provider discovery object: {error}"))?;
     if found.issuer != issuer {
         return Err(format!(

@@ -109,20 +109,25 @@ impl KeySet {
         if reply.status != http::StatusCode::OK {
             return Err(format!("oidc: get keys failed: {}", reply.status));
         }
-        #[derive(Deserialize)]
-        struct Document {
-            #[serde(default)]
-            keys: Vec<serde_json::Value>,
-        }
-        let document: Document =
-            serde_json::from_slice(&reply.body).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;
-        let parsed = document.keys.into_iter().filter_map(|key| serde_json::from_value::<JsonWebKey>(key).ok());
-        let keys: Vec<PublicKey> = parsed.filter_map(|key| key.public_key()).take(MAX_KEYS).collect();
+        let keys = parse(&reply.body)?;
         let fresh_until = max_age(&reply.headers).map(|age| Instant::now() + age);
         let fetched = Arc::new(Cached { keys, fresh_until, version: known + 1 });
         self.cached.store(fetched.clone());
         Ok(fetched)
     }
+}
+
+/// The keys of a key set that can be used.
+pub fn parse(body: &[u8]) -> Result<Vec<PublicKey>, String> {
+    #[derive(Deserialize)]
+    struct Document {
+        #[serde(default)]
+        keys: Vec<serde_json::Value>,
+    }
+    let document: Document =
+        serde_json::from_slice(body).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;
+    let parsed = document.keys.into_iter().filter_map(|key| serde_json::from_value::<JsonWebKey>(key).ok());
+    Ok(parsed.filter_map(|key| key.public_key()).take(MAX_KEYS).collect())
 }
 
 /// How long a response may be reused. Not longer than an hour, so that a mistake does not last.

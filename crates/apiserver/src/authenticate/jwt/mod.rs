@@ -6,6 +6,8 @@ mod discovery;
 mod distributed;
 mod expression;
 mod flags;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile_tests;
 mod key_set;

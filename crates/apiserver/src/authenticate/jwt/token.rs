@@ -95,11 +95,16 @@ pub async fn verify(
     };
     keys.verify(token, algorithm).await.map_err(|error| format!("failed to verify signature: {error}"))?;
     let claims = token.claims.as_object().cloned().unwrap_or_default();
-    check_types(&claims).map_err(|error| format!("oidc: failed to unmarshal claims: {error}"))?;
-    check_issuer(&claims, issuer)?;
-    check_audience(&claims, audiences)?;
-    check_times(&claims, now)?;
+    check_claims(&claims, issuer, audiences, now)?;
     Ok(claims)
+}
+
+/// Checks the claims that every token has.
+pub fn check_claims(claims: &Claims, issuer: &str, audiences: &[String], now: Timestamp) -> Result<(), String> {
+    check_types(claims).map_err(|error| format!("oidc: failed to unmarshal claims: {error}"))?;
+    check_issuer(claims, issuer)?;
+    check_audience(claims, audiences)?;
+    check_times(claims, now)
 }
 
 /// The claims of every token have these types.

@@ -3,6 +3,9 @@
 
 mod client;
 mod envelope;
+
+#[doc(hidden)]
+pub use envelope::fuzz;
 #[cfg(test)]
 pub(super) mod test_plugin;
 
