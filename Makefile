@@ -1,7 +1,7 @@
 # Main targets, on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz
+.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz corpora
 
 packages:
 	@scripts/packages
@@ -73,10 +73,14 @@ bench-scale:
 	$(CARGO) build --release -p knarr -p knarr-bench
 	target/release/knarr-bench scale --nodes $(NODES)
 
-# Fuzz all parsers of outside input, each for SECONDS seconds: `make fuzz SECONDS=600`. Needs a nightly compiler.
+# Fuzz all parsers of outside input, each for SECONDS seconds: `make fuzz SECONDS=600`.
 SECONDS ?= 120
 fuzz:
 	scripts/fuzz $(SECONDS)
+
+# Write the first inputs of all fuzz targets into fuzz/corpora, with the fuzzer that `make fuzz` has built.
+corpora:
+	cd fuzz && KNARR_FUZZ_TARGET=seeds KNARR_FUZZ_SEEDS=corpora target/*/release/fuzz -runs=0
 
 # Three servers and two nodes under random kills, hangs, lost packets, wrong clocks and full disks, then every recipe of
 # docs/high-availability.md: `make faults SECONDS=3600`. Needs root and etcd.

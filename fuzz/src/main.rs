@@ -1,5 +1,6 @@
-//! Runs the fuzz target that `KNARR_FUZZ_TARGET` names; `list` prints the names of all. With `KNARR_FUZZ_SEEDS`, the target's
-//! first inputs are written to that directory. One binary holds all targets, because linking takes longest.
+//! Runs the fuzz target that `KNARR_FUZZ_TARGET` names; `list` prints the names of all, and `seeds` writes the first inputs of
+//! all to directories below `KNARR_FUZZ_SEEDS`. With `KNARR_FUZZ_SEEDS`, the target's first inputs are written to that
+//! directory. One binary holds all targets, because linking takes longest.
 
 #![no_main]
 
@@ -14,6 +15,15 @@ static TARGET: LazyLock<Run> = LazyLock::new(|| {
     if name == "list" {
         for (name, _) in TARGETS {
             println!("{name}");
+        }
+        return |_| {};
+    }
+    if name == "seeds" {
+        let directory = std::env::var("KNARR_FUZZ_SEEDS").expect("KNARR_FUZZ_SEEDS names a directory");
+        let mut names: Vec<&str> = seeds().into_iter().map(|(name, _)| name).collect();
+        names.dedup();
+        for name in names {
+            write_seeds(name, &format!("{directory}/{name}"));
         }
         return |_| {};
     }

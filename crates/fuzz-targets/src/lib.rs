@@ -4,13 +4,21 @@
 //! In: bytes. Out: nothing, or a panic if a parser violates its contract. The first byte of some inputs chooses a kind, so that
 //! one target covers many schemas.
 
+// Parts of the binary, which is no library.
+#[cfg(feature = "outside")]
+#[path = "../../knarr/src/helm/release.rs"]
+mod chart_release;
+#[cfg(feature = "outside")]
+mod outside;
+#[cfg(feature = "outside")]
+#[path = "../../knarr/src/servers/seal.rs"]
+mod seal;
 mod seeds;
+mod seeds_of_others;
 #[cfg(feature = "server")]
 mod tokens;
 
 pub use seeds::seeds;
-#[cfg(feature = "server")]
-pub use tokens::{service_account_token, token_file};
 
 #[cfg(feature = "node")]
 use std::io::Write;
@@ -30,25 +38,40 @@ pub type Target = (&'static str, fn(&[u8]));
 /// All targets.
 pub const TARGETS: &[Target] = &[
     ("apply_patch", apply_patch),
+    #[cfg(feature = "server")]
+    ("authentication_configuration", tokens::authentication_configuration),
     ("cel", cel),
     ("certificate", certificate),
     #[cfg(feature = "node")]
     ("certificate_request", certificate_request),
     #[cfg(feature = "node")]
     ("cni", cni),
+    #[cfg(feature = "outside")]
+    ("command_line", outside::command_line),
+    #[cfg(feature = "outside")]
+    ("component_configuration", outside::component_configuration),
     #[cfg(feature = "node")]
     ("container_log", container_log),
+    #[cfg(feature = "outside")]
+    ("csi_message", outside::csi_message),
     #[cfg(feature = "node")]
     ("dns", dns),
+    ("etcd_database", etcd_database),
     ("field_selector", field_selector),
+    #[cfg(feature = "outside")]
+    ("helm_chart", outside::helm_chart),
     #[cfg(feature = "node")]
     ("ingress_answer", ingress_answer),
     #[cfg(feature = "node")]
     ("ingress_chunks", ingress_chunks),
     #[cfg(feature = "node")]
     ("ingress_request", ingress_request),
+    #[cfg(feature = "server")]
+    ("issuer_document", tokens::issuer_document),
     ("json", json),
     ("json_patch", json_patch),
+    #[cfg(feature = "server")]
+    ("kms_value", tokens::kms_value),
     ("label_selector", label_selector),
     #[cfg(feature = "node")]
     ("manifest", manifest),
@@ -57,14 +80,22 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "server")]
     ("proxied_page", proxied_page),
     ("quantity", quantity),
+    #[cfg(feature = "outside")]
+    ("registry_request", outside::registry_request),
+    #[cfg(feature = "outside")]
+    ("sealed_bundle", outside::sealed_bundle),
     #[cfg(feature = "server")]
-    ("service_account_token", service_account_token),
+    ("service_account_token", tokens::service_account_token),
     ("store_image", store_image),
     ("store_log", store_log),
     ("store_records", store_records),
     ("strategic_patch", strategic_patch),
     #[cfg(feature = "server")]
-    ("token_file", token_file),
+    ("token_file", tokens::token_file),
+    #[cfg(feature = "outside")]
+    ("tunnel", outside::tunnel),
+    #[cfg(feature = "server")]
+    ("web_token", tokens::web_token),
     ("yaml", yaml),
 ];
 
@@ -182,6 +213,11 @@ pub fn container_log(input: &[u8]) {
 #[cfg(feature = "node")]
 pub fn dns(input: &[u8]) {
     knarr_dns::fuzzing::message(input);
+}
+
+/// A database of etcd, which is imported.
+pub fn etcd_database(input: &[u8]) {
+    knarr_store::fuzzing::database(input);
 }
 
 /// A field selector.

@@ -47,6 +47,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     add("certificate", certificates);
     add("certificate_request", requests);
     add("container_log", texts(&LOGS));
+    add("etcd_database", vec![knarr_store::fuzzing::database_seed()]);
+    crate::seeds_of_others::add(&mut add);
     all
 }
 
@@ -62,7 +64,7 @@ fn certificates() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (vec![certificate.der().to_vec()], vec![request.der().to_vec()])
 }
 
-fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 

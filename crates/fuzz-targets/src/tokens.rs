@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use knarr_api::status::Status;
-use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile, TokenSettings};
+use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile, TokenSettings, jwt};
 use knarr_apiserver::object_reader::ObjectReader;
 use serde_json::Value;
 
@@ -51,5 +51,30 @@ pub fn token_file(input: &[u8]) {
     let Ok(input) = std::str::from_utf8(input) else { return };
     if let Ok(file) = TokenFile::parse(input) {
         let _ = file.user(input.split(',').next().unwrap_or_default());
+    }
+}
+
+/// An AuthenticationConfiguration, with its expressions.
+pub fn authentication_configuration(input: &[u8]) {
+    let Ok(input) = std::str::from_utf8(input) else { return };
+    jwt::fuzzing::configuration(input);
+}
+
+/// Discovery documents and key sets of identity providers.
+pub fn issuer_document(input: &[u8]) {
+    jwt::fuzzing::issuer_document(input);
+}
+
+/// Values in the store that a KMS plugin's key encrypts.
+pub fn kms_value(input: &[u8]) {
+    knarr_apiserver::encrypt::fuzzing::kms_value(input);
+}
+
+/// Tokens of identity providers, and the users that their claims become. The claims alone are an input, too.
+pub fn web_token(input: &[u8]) {
+    let Ok(input) = std::str::from_utf8(input) else { return };
+    match input.starts_with('{') {
+        true => jwt::fuzzing::claims(input),
+        false => jwt::fuzzing::token(input),
     }
 }

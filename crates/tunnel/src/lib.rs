@@ -5,6 +5,8 @@
 //! (`node`). What goes through such a connection is the business of its ends: the server still verifies the kubelet's
 //! certificate.
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod node;
 mod server;
 

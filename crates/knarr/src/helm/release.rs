@@ -11,6 +11,11 @@ use sha2::{Digest as _, Sha256};
 
 /// How long Helm may take, unless the chart says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Few charts are installed at a time: one must not occupy its place for ever.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+/// The file of a chart that its object holds. Named after nothing of the object, whose name could be that of another file.
+const CHART: &str = "chart.tgz";
 
 /// The specification of a HelmChart, and of a HelmChartConfig, which has some of the fields. Those that describe the Job of
 /// k3s are not read: there is none.
@@ -72,7 +77,7 @@ impl Release {
         secrets: Vec<Vec<u8>>,
     ) -> Result<Release, String> {
         let mut files = Vec::new();
-        let source = source(name, chart, &mut files)?;
+        let source = source(chart, &mut files)?;
         add_values(&mut files, chart, config, secrets);
         let target = if chart.target_namespace.is_empty() { namespace } else { &chart.target_namespace };
         let timeout = chart.timeout.as_deref().map_or(Ok(TIMEOUT), parse_duration)?;
@@ -131,7 +136,7 @@ impl Release {
 }
 
 /// Where the chart is. Files of this host are out of reach: whoever creates the object may not be allowed to read them.
-fn source(name: &str, chart: &ChartSpec, files: &mut Vec<(String, Vec<u8>)>) -> Result<String, String> {
+fn source(chart: &ChartSpec, files: &mut Vec<(String, Vec<u8>)>) -> Result<String, String> {
     for (is_set, field) in [
         (chart.auth_secret.is_some(), "authSecret"),
         (chart.docker_registry_secret.is_some(), "dockerRegistrySecret"),
@@ -144,13 +149,15 @@ fn source(name: &str, chart: &ChartSpec, files: &mut Vec<(String, Vec<u8>)>) -> 
     if !chart.chart_content.is_empty() {
         let text: String = chart.chart_content.split_whitespace().collect();
         let content = STANDARD.decode(text).map_err(|error| format!("spec.chartContent is not base64: {error}"))?;
-        files.push((format!("{name}.tgz"), content));
-        return Ok(format!("./{name}.tgz"));
+        files.push((CHART.to_owned(), content));
+        return Ok(format!("./{CHART}"));
     }
     let is_remote = ["https://", "http://", "oci://"].iter().any(|scheme| chart.chart.starts_with(scheme));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/');
-    let is_name =
-        chart.chart.bytes().all(plain) && chart.chart.starts_with(|first: char| first.is_ascii_alphanumeric());
+    // Helm looks for a file of that name first.
+    let is_name = chart.chart.bytes().all(plain)
+        && chart.chart.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && chart.chart.split('/').all(|part| !matches!(part, "" | "." | ".."));
     match chart.chart.as_str() {
         "" => Err("neither spec.chart nor spec.chartContent is set".to_owned()),
         remote if is_remote => Ok(remote.to_owned()),
@@ -209,6 +216,9 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     if seconds == 0 || !digits.is_empty() {
         return Err(wrong());
     }
+    if seconds > MAX_TIMEOUT.as_secs() {
+        return Err(format!("spec.timeout {text:?} is longer than {} h", MAX_TIMEOUT.as_secs() / 3600));
+    }
     Ok(Duration::from_secs(seconds))
 }
 
@@ -251,11 +261,15 @@ mod tests {
         for (chart, last) in [
             (json!({"chart": "oci://registry.example/app"}), Some("oci://registry.example/app")),
             (json!({"chart": "https://example/app.tgz"}), Some("https://example/app.tgz")),
-            (json!({"chartContent": content}), Some("./web.tgz")),
+            (json!({"chartContent": content}), Some("./chart.tgz")),
             (json!({"chart": "app"}), None),
             (json!({}), None),
             (json!({"chart": "/etc/app", "repo": "https://r"}), None),
             (json!({"chart": "../app", "repo": "https://r"}), None),
+            (json!({"chart": "a/../../app", "repo": "https://r"}), None),
+            (json!({"chart": "a", "repo": "https://r", "timeout": "18446744073709551615s"}), None),
+            (json!({"chart": "a", "repo": "https://r", "timeout": "25h"}), None),
+            (json!({"chart": "a", "repo": "https://r", "timeout": "24h"}), Some("a")),
             (json!({"chart": "--post-renderer=x", "repo": "https://r"}), None),
             (json!({"chart": "file:///etc", "repo": "https://r"}), None),
             (json!({"chartContent": "???"}), None),
@@ -265,6 +279,15 @@ mod tests {
             let planned = plan(chart.clone(), None, &[]);
             assert_eq!(planned.ok().and_then(|release| release.arguments.last().cloned()).as_deref(), last, "{chart}");
         }
+    }
+
+    /// The chart of an object named like a file of values is not one.
+    #[test]
+    fn the_name_of_an_object_is_no_file() {
+        let chart = spec(json!({"chartContent": STANDARD.encode("tar"), "valuesContent": "a: 1"}));
+        let release = Release::plan(("default", "values-99"), &chart, None, Vec::new()).unwrap();
+        let values: Vec<&String> = release.arguments.iter().filter(|word| word.starts_with("--values")).collect();
+        assert_eq!(values, ["--values=values-00.yaml"]);
     }
 
     #[test]
