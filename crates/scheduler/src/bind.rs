@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
-use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::api_error::message;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -12,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::cluster::pod::PodState;
+use crate::device_binding::{DeviceBinding, DeviceError};
 use crate::extender::{Extender, ExtenderError};
 use crate::plugins::volume_binding::VolumePlan;
 use crate::volumes::{VolumeError, VolumeInformers, bind_volumes};
@@ -20,8 +20,8 @@ use crate::volumes::{VolumeError, VolumeInformers, bind_volumes};
 pub enum BindError {
     #[error("running PreBind plugin \"VolumeBinding\": {0}")]
     Volumes(#[from] VolumeError),
-    #[error("running PreBind plugin \"DynamicResources\": {}", message(.0))]
-    Devices(kube::Error),
+    #[error("running PreBind plugin \"DynamicResources\": {0}")]
+    Devices(#[from] DeviceError),
     #[error("running Bind plugin \"DefaultBinder\": {}", message(.0))]
     Bind(kube::Error),
     #[error(transparent)]
@@ -42,18 +42,20 @@ pub async fn carry_out(
     pod: &PodState,
     node: &str,
     plan: &VolumePlan,
-    devices: &[Arc<ResourceClaim>],
+    devices: Option<&mut DeviceBinding>,
     binder: Option<&Extender>,
 ) -> Result<(), BindError> {
-    if !plan.is_empty() {
+    if !plan.is_empty() || devices.is_some() {
         // It may take a while: other components, such as autoscalers, see where the pod will run.
         if let Err(error) = nominate(client.clone(), pod, node).await {
             tracing::warn!(pod = &*pod.key, %error, "cannot write the nominated node to the pod");
         }
-        bind_volumes(client.clone(), watched, pod, node, plan).await?;
+        if !plan.is_empty() {
+            bind_volumes(client.clone(), watched, pod, node, plan).await?;
+        }
     }
-    for claim in devices {
-        reserve(client.clone(), claim, pod).await.map_err(BindError::Devices)?;
+    if let Some(devices) = devices {
+        devices.bind(pod).await?;
     }
     if let Some(extender) = binder {
         match extender.bind(pod, node).await {
@@ -91,20 +93,6 @@ async fn nominate(client: Client, pod: &PodState, node: &str) -> Result<(), kube
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": node}});
     pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
-    Ok(())
-}
-
-/// Reserves an allocated claim for the pod.
-async fn reserve(client: Client, claim: &ResourceClaim, pod: &PodState) -> Result<(), kube::Error> {
-    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
-    if users.into_iter().any(|user| user.uid == pod.uid()) {
-        return Ok(());
-    }
-    let claims: Api<ResourceClaim> = Api::namespaced(client, pod.namespace());
-    let user = json!({"resource": "pods", "name": pod.name(), "uid": pod.uid()});
-    let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [user]}});
-    let name = claim.metadata.name.as_deref().unwrap_or_default();
-    claims.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
     Ok(())
 }
 

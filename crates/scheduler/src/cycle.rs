@@ -65,6 +65,8 @@ pub struct NoFit {
     pub filters: Vec<Box<dyn Filter>>,
     /// Nodes where removing pods might help.
     pub resolvable: Vec<NodeIndex>,
+    /// Why the decision failed: it says nothing about the nodes.
+    pub error: Option<String>,
 }
 
 impl ProfilePlugins {
@@ -98,9 +100,13 @@ impl ProfilePlugins {
         };
         cluster.update_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
-        let SearchState { feasible, resolvable, evaluated, diagnosis } = found;
-        let no_fit = Box::new(NoFit { diagnosis, filters, resolvable });
-        if feasible.is_empty() { Err(no_fit) } else { Ok(Candidates { feasible, evaluated, no_fit }) }
+        let SearchState { feasible, resolvable, evaluated, diagnosis, error } = found;
+        let no_fit = Box::new(NoFit { diagnosis, filters, resolvable, error });
+        if feasible.is_empty() || no_fit.error.is_some() {
+            Err(no_fit)
+        } else {
+            Ok(Candidates { feasible, evaluated, no_fit })
+        }
     }
 
     /// The best of the nodes that fit; `points` are added to the plugins' scores.
@@ -175,7 +181,7 @@ impl ProfilePlugins {
         let start = rotation.next.checked_rem(searched.len()).unwrap_or(0);
         for index in searched[start..].iter().chain(&searched[..start]) {
             found.record(*index, check(*index, cluster, nominations, pod, filters));
-            if found.feasible.len() >= enough {
+            if found.feasible.len() >= enough || found.error.is_some() {
                 break;
             }
         }
@@ -274,17 +280,25 @@ struct SearchState {
     resolvable: Vec<NodeIndex>,
     evaluated: usize,
     diagnosis: Diagnosis,
+    error: Option<String>,
 }
 
 impl SearchState {
     fn new(all: usize) -> Self {
-        SearchState { feasible: Vec::new(), resolvable: Vec::new(), evaluated: 0, diagnosis: Diagnosis::new(all) }
+        SearchState {
+            feasible: Vec::new(),
+            resolvable: Vec::new(),
+            evaluated: 0,
+            diagnosis: Diagnosis::new(all),
+            error: None,
+        }
     }
 
     fn record(&mut self, index: NodeIndex, rejection: Option<Rejection>) {
         self.evaluated += 1;
         match rejection {
             None => self.feasible.push(index),
+            Some(rejection) if rejection.is_error => self.error = Some(rejection.reasons.join(", ")),
             Some(rejection) => {
                 self.diagnosis.add(&rejection);
                 if !rejection.unresolvable {
@@ -340,5 +354,5 @@ fn rejected(cluster: &Cluster, rejection: Rejection) -> Box<NoFit> {
     let mut diagnosis = Diagnosis::new(cluster.node_count());
     diagnosis.rejected = Some(rejection.reasons.join(", "));
     diagnosis.add_plugin(rejection.plugin);
-    Box::new(NoFit { diagnosis, filters: Vec::new(), resolvable: Vec::new() })
+    Box::new(NoFit { diagnosis, filters: Vec::new(), resolvable: Vec::new(), error: None })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 use tracing::field::Empty;
 
@@ -12,10 +13,12 @@ use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::cycle::{Chosen, NoFit};
+use crate::device_binding::{DeviceBinding, Write, free_claims};
 use crate::extender::Extender;
 use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
 use crate::metrics;
+use crate::plugins::dynamic_resources::{BINDING_TIMEOUT, DevicePlan};
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
 use crate::preemption::{Budget, Outcome, best, find_victims, is_ineligible};
 use crate::scheduler::{Scheduler, record, scheduler_of};
@@ -27,14 +30,21 @@ impl Scheduler {
             return;
         };
         let (started, profile) = (Instant::now(), scheduler_of(&pod).to_owned());
+        self.cluster.resource_claims.now = (self.now)();
         let step = filtering(&pod, self.cluster.node_count());
-        let found = ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
+        let mut search = || ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
+        let found = if asks_for_devices(&pod) { blocking(search) } else { search() };
         metrics::finish_step("Filter", &profile, found.is_ok(), started);
         let mut candidates = match found {
             Ok(candidates) => candidates,
             Err(no_fit) => {
                 note_misfits(&step, &no_fit);
                 step.record("feasible", 0);
+                if let Some(error) = no_fit.error {
+                    drop(step);
+                    metrics::finish_attempt(&profile, "error", started.elapsed());
+                    return self.decision_failed(&pod, error, false);
+                }
                 drop(step);
                 return self.does_not_fit(pod, no_fit, started).await;
             }
@@ -90,11 +100,14 @@ impl Scheduler {
         for claim in &plan.provision {
             self.cluster.storage.assume_node(&object_key(&claim.metadata), &node);
         }
-        let devices = self.cluster.resource_claims.of_pod(&pod.object).unwrap_or_default();
+        let devices = match self.cluster.index_of(&node) {
+            Some(index) => self.cluster.resource_claims.reserve(&pod, index),
+            None => DevicePlan::default(),
+        };
         self.cluster.assume(Arc::clone(&pod), &node);
         self.nominations.remove(&pod.key);
-        // Waiting for volumes occupies no binding slot: other pods need not wait for it.
-        let permits = plan.is_empty().then(|| Arc::clone(&self.permits));
+        // Waiting for volumes and devices occupies no binding slot: other pods need not wait for it.
+        let permits = (plan.is_empty() && !devices.waits()).then(|| Arc::clone(&self.permits));
         let permit = match permits {
             Some(permits) => permits.acquire_owned().await.ok(),
             None => None,
@@ -103,6 +116,7 @@ impl Scheduler {
         let messages = self.messages.clone();
         let recorder = self.recorder(&pod);
         let watched = self.watched.clone();
+        let mut devices = self.device_binding(&pod, &node, devices);
         let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
         // The reason for waiting must not be written after the pod is bound: it would seem to wait still.
         let explaining = self.explaining.remove(&pod.key);
@@ -115,7 +129,10 @@ impl Scheduler {
             let object = format!("pods/{}", pod.key);
             let _step = tracing::info_span!(target: "journey", "bound", object, node);
             let (profile, binding) = (scheduler_of(&pod).to_owned(), Instant::now());
-            let result = bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await;
+            let result = bind::carry_out(client, &watched, &pod, &node, &plan, devices.as_mut(), binder.as_ref()).await;
+            if let (Err(_), Some(devices)) = (&result, &mut devices) {
+                devices.undo(&pod).await;
+            }
             metrics::finish_step("Bind", &profile, result.is_ok(), binding);
             let outcome = if result.is_ok() { "scheduled" } else { "error" };
             metrics::finish_attempt(&profile, outcome, started.elapsed());
@@ -133,12 +150,47 @@ impl Scheduler {
         });
     }
 
+    /// Writes the pod's claims before it is bound.
+    fn device_binding(&self, pod: &Arc<PodState>, node: &str, plan: DevicePlan) -> Option<DeviceBinding> {
+        if plan.is_empty() {
+            return None;
+        }
+        let (messages, recorder, pending) = (self.messages.clone(), self.recorder(pod), Arc::clone(pod));
+        let text = format!("waiting for binding conditions for device on node {node}");
+        let timeout = self.profile_of(pod).map(|ready| ready.profile.device_binding_timeout);
+        Some(DeviceBinding {
+            write: Write { client: self.client.clone(), now: self.now },
+            watched: self.watched_claims.clone(),
+            plan,
+            timeout: timeout.unwrap_or(BINDING_TIMEOUT),
+            // The receiver is dropped only with the scheduler.
+            on_written: Box::new(move |claim| drop(messages.send(Message::ClaimWritten(Box::new(claim.clone()))))),
+            on_waiting: Box::new(move || {
+                if let Some(recorder) = &recorder {
+                    record(recorder, &pending, false, "BindingConditionsPending", "Scheduling", text.clone());
+                }
+            }),
+            reserved: Vec::new(),
+            created: None,
+        })
+    }
+
+    /// Deallocates a claim that keeps the pod from fitting; returns what the pod's condition says of it.
+    async fn free_claims(&mut self, pod: &PodState) -> String {
+        let cycle = self.cluster.resource_claims.cycle.take().filter(|cycle| cycle.is_for(pod));
+        match cycle {
+            None => "no new claims to deallocate".to_owned(),
+            Some(cycle) => free_claims(self.client.clone(), &cycle).await,
+        }
+    }
+
     async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
         let now = (self.now)();
         let mut nomination = Nomination::Unchanged;
         let frees_claims = self.profile_of(&pod).is_some_and(|ready| ready.profile.frees_claims);
+        let claims_text = if frees_claims { Some(self.free_claims(&pod).await) } else { None };
         let preemption_text = |preemption: Option<&str>| {
-            let claims = frees_claims.then(|| "no new claims to deallocate".to_owned());
+            let claims = claims_text.clone();
             let preemption = preemption.map(|why| format!("preemption: {why}"));
             claims.into_iter().chain(preemption).collect::<Vec<_>>().join(", ")
         };
@@ -265,6 +317,20 @@ impl Scheduler {
             });
         }
         Preemption::Made(node)
+    }
+}
+
+/// Whether the pod may need a search for devices, which can take long.
+fn asks_for_devices(pod: &PodState) -> bool {
+    let claims = pod.object.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref());
+    claims.is_some_and(|claims| !claims.is_empty()) || pod.requests.others.keys().any(|name| name.contains('/'))
+}
+
+/// Runs work that can take long without keeping other tasks from this thread.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 

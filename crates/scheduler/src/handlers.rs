@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
     Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_client::informer::Object;
 use knarr_client::{Change, Informers, quantity};
@@ -18,6 +18,7 @@ use kube::Resource;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cluster::Cluster;
+use crate::cluster::claims::{ResourceClaims, allocation};
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::plugins::{volume_limits, volume_zone};
@@ -39,6 +40,8 @@ pub enum Message {
     },
     /// A change of another kind, to be applied to the cluster's state.
     Other(Apply),
+    /// A claim was written for a pod that is being bound.
+    ClaimWritten(Box<ResourceClaim>),
     Bound(Arc<PodState>),
     /// The decision could not be carried out.
     Failed {
@@ -172,19 +175,44 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
             cluster.workloads.set_replication_controller(old, new);
         }),
         watch_kind::<DeviceClass>(informers, messages, |old, new, cluster, queue, now| {
-            if let Some(class) = new.or(old) {
-                let name = class.metadata.name.as_deref().unwrap_or_default();
-                cluster.resource_claims.set_class(name, new.is_some());
-                queue.on_event(&ClusterEvent::ResourceClaims, &cluster.namespaces, now);
+            let resources = cluster.resource_claims.set_class(old, new);
+            if new.is_some() {
+                let event = ClusterEvent::DeviceClass { is_new: old.is_none(), resources: &resources };
+                queue.on_event(&event, &cluster.namespaces, now);
+            }
+        }),
+        watch_kind::<ResourceSlice>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.resource_claims.inventory.set(old, new);
+            if new.is_some() {
+                let event = ClusterEvent::ResourceSlice { is_new: old.is_none() };
+                queue.on_event(&event, &cluster.namespaces, now);
             }
         }),
         watch_kind::<ResourceClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.resource_claims.set(old, new);
             let claims = &cluster.resource_claims;
             queue.reconsider_gated(|pod| is_gated(pod, claims), now);
-            queue.on_event(&ClusterEvent::ResourceClaims, &cluster.namespaces, now);
+            if let Some(claim) = new {
+                let event = ClusterEvent::ResourceClaim { is_new: old.is_none() };
+                let helps = |pod: &PodState| claim_helps(pod, claims, old, claim);
+                queue.on_event_for(&event, &cluster.namespaces, helps, now);
+            }
         }),
     ]
+}
+
+/// Whether a claim that was created or changed can help a pod: it is the pod's own, or its devices are free now.
+fn claim_helps(
+    pod: &PodState,
+    claims: &ResourceClaims,
+    old: Option<&Arc<ResourceClaim>>,
+    claim: &ResourceClaim,
+) -> bool {
+    let Ok(own) = claims.of_pod(&pod.object) else { return false };
+    if old.is_some_and(|old| allocation(old).is_some()) && allocation(claim).is_none() {
+        return true;
+    }
+    own.iter().any(|own| own.metadata.uid == claim.metadata.uid) && old.is_none_or(|old| old.status != claim.status)
 }
 
 /// Pods are by far the most numerous objects: the cache keeps only the fields that decisions read.
@@ -195,6 +223,7 @@ pub fn reduce_pod(pod: &mut Pod) {
         ports: container.ports,
         resources: container.resources,
         restart_policy: container.restart_policy,
+        restart_policy_rules: container.restart_policy_rules,
         ..Container::default()
     };
     let status = |status: ContainerStatus| ContainerStatus {
@@ -225,7 +254,7 @@ pub fn reduce_pod(pod: &mut Pod) {
 }
 
 /// Whether a pod must not be scheduled yet: because of its scheduling gates, or missing claims.
-pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims) -> bool {
+pub fn is_gated(pod: &PodState, claims: &ResourceClaims) -> bool {
     let Some(spec) = &pod.object.spec else { return false };
     spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
         || spec.resource_claims.as_ref().is_some_and(|claimed| !claimed.is_empty())

@@ -13,6 +13,8 @@ pub mod cluster;
 pub mod config;
 pub mod cycle;
 mod decision;
+mod device_binding;
+pub mod devices;
 pub mod diagnosis;
 pub mod extender;
 pub mod framework;
@@ -23,6 +25,7 @@ pub mod plugins;
 pub mod preemption;
 pub mod profile;
 pub mod queue;
+pub mod resource_metrics;
 mod scheduler;
 mod volumes;
 

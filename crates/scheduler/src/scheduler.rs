@@ -19,6 +19,7 @@ use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::config::Configuration;
 use crate::cycle::{ProfilePlugins, Rotation};
+use crate::device_binding::ClaimInformer;
 use crate::extender::Extender;
 use crate::handlers::{self, Message};
 use crate::metrics::{self, Lengths};
@@ -45,15 +46,18 @@ pub async fn run(client: Client, informers: Informers, settings: Settings) {
         informers
     };
     metrics::start();
+    crate::resource_metrics::watch(&informers.of());
     let (sender, receiver) = unbounded_channel();
     let watched = VolumeInformers::new(&informers);
+    let claims = ClaimInformer::new(&informers);
     handlers::watch(&informers, &sender).await;
-    Scheduler::new(client, watched, settings, sender).run(receiver).await;
+    Scheduler::new(client, (watched, claims), settings, sender).run(receiver).await;
 }
 
 pub(crate) struct Scheduler {
     pub(crate) client: Client,
     pub(crate) watched: VolumeInformers,
+    pub(crate) watched_claims: ClaimInformer,
     pub(crate) now: fn() -> Timestamp,
     pub(crate) profiles: HashMap<String, ProfilePlugins>,
     pub(crate) recorders: HashMap<String, SeriesRecorder>,
@@ -72,7 +76,12 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    fn new(client: Client, watched: VolumeInformers, settings: Settings, messages: UnboundedSender<Message>) -> Self {
+    fn new(
+        client: Client,
+        (watched, watched_claims): (VolumeInformers, ClaimInformer),
+        settings: Settings,
+        messages: UnboundedSender<Message>,
+    ) -> Self {
         let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders, .. } =
             settings.configuration;
         let extenders = extenders.into_iter().filter_map(|settings| {
@@ -95,6 +104,7 @@ impl Scheduler {
         Scheduler {
             client,
             watched,
+            watched_claims,
             now: settings.now,
             profiles,
             recorders,
@@ -166,6 +176,7 @@ impl Scheduler {
                 }
             }
             Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, (self.now)()),
+            Message::ClaimWritten(claim) => self.cluster.resource_claims.store(Arc::new(*claim)),
             Message::Bound(pod) => {
                 if let Some((attempts, since)) = self.queue.progress(&pod.key) {
                     let waited = std::time::Duration::try_from((self.now)().duration_since(since)).unwrap_or_default();
@@ -200,6 +211,11 @@ impl Scheduler {
     fn drop_assumptions(&mut self, pod: &PodState) {
         for used in &pod.claims {
             self.cluster.storage.drop_assumptions(&used.key);
+        }
+        if self.cluster.resource_claims.finish_pending(pod.uid()) {
+            let event = ClusterEvent::ResourceClaim { is_new: false };
+            let is_another = |other: &PodState| other.uid() != pod.uid();
+            self.queue.on_event_for(&event, &self.cluster.namespaces, is_another, (self.now)());
         }
     }
 

@@ -69,7 +69,7 @@ impl<'a> Evaluator<'a> {
         match operand {
             Value::Optional(None) => Ok(Value::Optional(None)),
             Value::Optional(Some(inner)) => Ok(inner.field(field).map_or(Value::Optional(None), Value::some)),
-            Value::JsonMap(..) | Value::Map(_) => match (operand.field(field), optional) {
+            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match (operand.field(field), optional) {
                 (Some(value), true) => fit(value).map(Value::some),
                 (None, true) => Ok(Value::Optional(None)),
                 (Some(value), false) => fit(value),
@@ -105,7 +105,7 @@ impl<'a> Evaluator<'a> {
         match operand {
             Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|inner| inner.field(field).is_some()))),
             Value::Message(message) => Ok(Value::Bool(message.field(field).is_some())),
-            Value::JsonMap(..) | Value::Map(_) => match operand.field(field) {
+            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match operand.field(field) {
                 Some(value) => fit(value).map(|_| Value::Bool(true)),
                 None => Ok(Value::Bool(false)),
             },

@@ -1,12 +1,13 @@
 //! The Common Expression Language (CEL) with the libraries of Kubernetes.
 //!
 //! In: an expression with the types and values of its variables. Out: compile errors, or its value and cost.
-//! Validation rules of custom resources and admission policies use it.
+//! Validation rules of custom resources, admission policies and device selectors use it.
 
 mod ast;
 mod authorizer;
 mod check;
 mod cost;
+mod device;
 mod error;
 mod escape;
 mod estimate;
@@ -23,9 +24,11 @@ mod value;
 mod weight;
 
 pub use authorizer::{AccessCheck, Authorize, AuthorizerValue, Stage};
+pub use device::{DeviceSelector, SelectorError};
 pub use error::{CompileError, EvaluateError};
 pub use escape::{RESERVED_WORDS, escape, unescape};
 pub(crate) use estimate::smallest;
+pub use functions::semver;
 pub use message::Message;
 pub use program::{Program, Variable};
 pub use types::{ObjectType, Type};

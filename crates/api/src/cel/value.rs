@@ -28,6 +28,8 @@ pub enum Value<'a> {
     Duration(SignedDuration),
     List(Arc<Vec<Value<'a>>>),
     Map(Arc<Vec<(Value<'a>, Value<'a>)>>),
+    /// A map whose missing keys have an empty map as their value, such as the attributes of a device by domain.
+    MapOfMaps(Arc<Vec<(Value<'a>, Value<'a>)>>),
     /// A list or an object of JSON, with its schema if there is one.
     JsonList(&'a [Json], Option<&'a JsonSchemaProps>),
     JsonMap(&'a Map<String, Json>, Option<&'a JsonSchemaProps>),
@@ -104,7 +106,7 @@ impl<'a> Value<'a> {
             Value::Timestamp(_) => "google.protobuf.Timestamp",
             Value::Duration(_) => "google.protobuf.Duration",
             Value::List(_) | Value::JsonList(..) => "list",
-            Value::Map(_) | Value::JsonMap(..) => "map",
+            Value::Map(_) | Value::MapOfMaps(_) | Value::JsonMap(..) => "map",
             Value::Optional(_) => "optional_type",
             Value::Type(_) => "type",
             Value::Quantity(_) => "kubernetes.Quantity",
@@ -147,7 +149,7 @@ impl<'a> Value<'a> {
     /// The entries, or none if the value is not a map.
     pub fn entries(&self) -> Option<Cow<'_, [(Value<'a>, Value<'a>)]>> {
         match self {
-            Value::Map(entries) => Some(Cow::Borrowed(entries)),
+            Value::Map(entries) | Value::MapOfMaps(entries) => Some(Cow::Borrowed(entries)),
             Value::JsonMap(fields, props) => {
                 let entry = |(name, value): (&'a String, &'a Json)| {
                     (Value::text(name.as_str()), Value::of_json(value, props.and_then(|props| props.child(name))))
@@ -165,7 +167,7 @@ impl<'a> Value<'a> {
             Value::Bytes(bytes) => Some(bytes.len()),
             Value::List(items) => Some(items.len()),
             Value::JsonList(items, _) => Some(items.len()),
-            Value::Map(entries) => Some(entries.len()),
+            Value::Map(entries) | Value::MapOfMaps(entries) => Some(entries.len()),
             Value::JsonMap(fields, _) => Some(fields.len()),
             _ => None,
         }
@@ -184,6 +186,7 @@ impl<'a> Value<'a> {
                 let found = entries.iter().find(|(key, _)| matches!(key, Value::String(key) if key == written));
                 found.map(|(_, value)| value.clone())
             }
+            Value::MapOfMaps(_) => self.get(&Value::text(written)),
             _ => None,
         }
     }
@@ -197,6 +200,10 @@ impl<'a> Value<'a> {
             }
             (Value::Map(entries), key) => {
                 entries.iter().find(|(other, _)| other.equals(key)).map(|(_, value)| value.clone())
+            }
+            (Value::MapOfMaps(entries), key) => {
+                let found = entries.iter().find(|(other, _)| other.equals(key));
+                Some(found.map_or_else(|| Value::Map(Arc::default()), |(_, value)| value.clone()))
             }
             _ => None,
         }

@@ -29,7 +29,7 @@ fn descend(value: &Value<'_>, left: &mut u64, depth: usize) -> Option<()> {
         Value::String(text) => spend(left, text.len()),
         Value::Bytes(bytes) => spend(left, bytes.len()),
         Value::List(items) => items.iter().try_for_each(|item| descend(item, left, depth + 1)),
-        Value::Map(entries) => entries.iter().try_for_each(|(key, value)| {
+        Value::Map(entries) | Value::MapOfMaps(entries) => entries.iter().try_for_each(|(key, value)| {
             descend(key, left, depth + 1)?;
             descend(value, left, depth + 1)
         }),

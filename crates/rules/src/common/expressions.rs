@@ -1,4 +1,4 @@
-//! CEL types for expressions in built-in kinds: admission policies, webhook match conditions, device selectors.
+//! CEL types for expressions in built-in kinds: admission policies, webhook match conditions.
 
 use std::sync::Arc;
 

@@ -1,12 +1,11 @@
 //! Validation of opaque driver parameters and of device selectors.
 
-use knarr_api::cel::{Program, Type};
+use knarr_api::cel::DeviceSelector;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::naming;
-use crate::common::expressions;
 
 const MAX_PARAMETERS_LENGTH: usize = 10 * 1024;
 const MAX_EXPRESSION_LENGTH: usize = 10 * 1024;
@@ -54,22 +53,7 @@ pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Val
 
 /// Validates a CEL expression over a device, which must evaluate to a bool.
 fn validate_expression(errors: &mut Errors, path: &Path<'_>, expression: &str) {
-    let by_domain = |value: Type| Type::map(Type::String, Type::map(Type::String, value));
-    let device = expressions::object(
-        "kubernetes.DRADevice",
-        vec![
-            ("driver", Type::String),
-            ("attributes", by_domain(Type::Dyn)),
-            ("capacity", by_domain(Type::Opaque("kubernetes.Quantity"))),
-            ("allowMultipleAllocations", Type::Bool),
-        ],
-    );
-    match Program::compile(expression, &[("device".to_owned(), device)]) {
-        Err(wrong) => errors.invalid(path, expression, format!("compilation failed: {wrong}")),
-        Ok(program) if matches!(program.kind(), Type::Bool | Type::Dyn) => {}
-        Ok(program) => {
-            let detail = format!("must evaluate to bool or the unknown type, not {}", program.kind());
-            errors.invalid(path, expression, detail);
-        }
+    if let Err(wrong) = DeviceSelector::compile(expression) {
+        errors.invalid(path, expression, wrong.to_string());
     }
 }

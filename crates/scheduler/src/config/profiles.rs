@@ -87,6 +87,11 @@ fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), Co
             profile.balanced_resources =
                 resources.filter_map(|resource| Some(resource["name"].as_str()?.to_owned())).collect();
         }
+        "DynamicResources" => {
+            let duration = |field: &str| args[field].as_str().and_then(knarr_client::go_duration::parse);
+            profile.device_search_timeout = duration("filterTimeout").unwrap_or(profile.device_search_timeout);
+            profile.device_binding_timeout = duration("bindingTimeout").unwrap_or(profile.device_binding_timeout);
+        }
         "InterPodAffinity" => {
             profile.ignores_preferred_of_others = args["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
             if let Some(weight) = args["hardPodAffinityWeight"].as_i64() {

@@ -171,7 +171,7 @@ impl Extender {
         let mut rejected = BTreeMap::new();
         for (given, unresolvable) in [("failedNodes", false), ("failedAndUnresolvableNodes", true)] {
             for (node, reason) in field(&response, given).as_object().into_iter().flatten() {
-                let rejection = Rejection { plugin: NAME, reasons: vec![text(reason)], unresolvable };
+                let rejection = Rejection { plugin: NAME, reasons: vec![text(reason)], unresolvable, is_error: false };
                 rejected.insert(node.clone(), rejection);
             }
         }

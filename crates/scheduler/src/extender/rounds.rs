@@ -33,7 +33,8 @@ pub async fn extenders_filter(
         for index in candidates.feasible.clone() {
             let name = cluster.node(index).name();
             if !filtered.left.contains(name) {
-                let unexplained = || Rejection { plugin: NAME, reasons: Vec::new(), unresolvable: false };
+                let unexplained =
+                    || Rejection { plugin: NAME, reasons: Vec::new(), unresolvable: false, is_error: false };
                 let rejection = filtered.rejected.get(name).cloned().unwrap_or_else(unexplained);
                 candidates.reject(index, &rejection);
             }

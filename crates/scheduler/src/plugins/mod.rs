@@ -5,6 +5,7 @@ pub mod dynamic_resources;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
+pub mod node_declared_features;
 pub mod node_name;
 pub mod node_ports;
 pub mod node_unschedulable;
@@ -34,7 +35,8 @@ pub const DEFAULTS: &[(&str, i64)] = &[
     ("VolumeZone", 0),
     ("PodTopologySpread", 2),
     ("InterPodAffinity", 2),
-    ("DynamicResources", 0),
+    ("DynamicResources", 2),
     ("NodeResourcesBalancedAllocation", 1),
     ("ImageLocality", 1),
+    ("NodeDeclaredFeatures", 0),
 ];

@@ -105,11 +105,14 @@ impl Filter for FitFilter {
             node.allocatable.ephemeral_storage,
         );
         for (name, amount) in &requests.others {
-            if !self.is_ignored(name) {
+            // Devices satisfy it on nodes that do not offer it themselves; that is checked by their plugin.
+            let by_devices =
+                || node.allocatable.get(name) <= 0 && view.cluster.resource_claims.class_for_resource(name).is_some();
+            if !self.is_ignored(name) && !by_devices() {
                 short(name, *amount, node.requested.get(name), node.allocatable.get(name));
             }
         }
-        if reasons.is_empty() { None } else { Some(Rejection { plugin: NAME, reasons, unresolvable }) }
+        if reasons.is_empty() { None } else { Some(Rejection { plugin: NAME, reasons, unresolvable, is_error: false }) }
     }
 }
 

@@ -1,12 +1,14 @@
 //! A profile: which plugins run, in which order, with which weights and arguments; and the plugin instances built from it.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::NodeAffinity;
 
 use crate::framework::Plugin;
 use crate::plugins::{
     DEFAULTS, InterPodAffinity, ResourcesFit, SpreadDefaults, Strategy, TopologySpread, balanced_allocation,
-    dynamic_resources, image_locality, node_affinity, node_name, node_ports, node_unschedulable, taint_toleration,
-    volume_binding, volume_limits, volume_restrictions, volume_zone,
+    dynamic_resources, image_locality, node_affinity, node_declared_features, node_name, node_ports,
+    node_unschedulable, taint_toleration, volume_binding, volume_limits, volume_restrictions, volume_zone,
 };
 
 /// The settings of one scheduler name.
@@ -28,6 +30,10 @@ pub struct Profile {
     pub preempts: bool,
     /// Whether claims that keep a pod from fitting may be deallocated.
     pub frees_claims: bool,
+    /// How long the search for devices on a node may take; zero is no limit.
+    pub device_search_timeout: Duration,
+    /// How long devices may take to become ready for a pod.
+    pub device_binding_timeout: Duration,
 }
 
 impl Profile {
@@ -46,6 +52,8 @@ impl Profile {
             scores: DEFAULTS.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
             preempts: true,
             frees_claims: true,
+            device_search_timeout: dynamic_resources::FILTER_TIMEOUT,
+            device_binding_timeout: dynamic_resources::BINDING_TIMEOUT,
         }
     }
 }
@@ -81,7 +89,11 @@ fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
         "NodeVolumeLimits" => Box::new(volume_limits::VolumeLimits),
         "VolumeBinding" => Box::new(volume_binding::VolumeBinding),
         "VolumeZone" => Box::new(volume_zone::VolumeZone),
-        "DynamicResources" => Box::new(dynamic_resources::DynamicResources),
+        "DynamicResources" => Box::new(dynamic_resources::DynamicResources {
+            search_timeout: profile.device_search_timeout,
+            binding_timeout: profile.device_binding_timeout,
+        }),
+        "NodeDeclaredFeatures" => Box::new(node_declared_features::NodeDeclaredFeatures),
         "PodTopologySpread" => Box::new(TopologySpread { defaults: profile.spread_defaults.clone() }),
         "InterPodAffinity" => Box::new(InterPodAffinity {
             hard_weight: profile.hard_pod_affinity_weight,

@@ -6,6 +6,7 @@ use crate::cluster::affinity::{Term, tolerates, untolerated};
 use crate::cluster::labels::Namespaces;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::{PodState, Spread};
+use crate::plugins::node_declared_features::{declared_features, required_features};
 use crate::plugins::volume_restrictions;
 
 /// An event in the cluster that might make room for a waiting pod.
@@ -55,7 +56,18 @@ pub enum ClusterEvent<'a> {
         grew: bool,
     },
     AttachmentRemoved,
-    ResourceClaims,
+    /// A claim that the waiting pod uses, or devices that were deallocated.
+    ResourceClaim {
+        is_new: bool,
+    },
+    ResourceSlice {
+        is_new: bool,
+    },
+    DeviceClass {
+        is_new: bool,
+        /// The extended resources that the class satisfies or satisfied.
+        resources: &'a [String],
+    },
 }
 
 impl ClusterEvent<'_> {
@@ -80,7 +92,12 @@ impl ClusterEvent<'_> {
             ClusterEvent::CsiDriver => "CSIDriverUpdate",
             ClusterEvent::StorageCapacity { .. } => "CSIStorageCapacityUpdate",
             ClusterEvent::AttachmentRemoved => "VolumeAttachmentDelete",
-            ClusterEvent::ResourceClaims => "ResourceClaimUpdate",
+            ClusterEvent::ResourceClaim { is_new: true } => "ResourceClaimAdd",
+            ClusterEvent::ResourceClaim { is_new: false } => "ResourceClaimUpdate",
+            ClusterEvent::ResourceSlice { is_new: true } => "ResourceSliceAdd",
+            ClusterEvent::ResourceSlice { is_new: false } => "ResourceSliceUpdate",
+            ClusterEvent::DeviceClass { is_new: true, .. } => "DeviceClassAdd",
+            ClusterEvent::DeviceClass { is_new: false, .. } => "DeviceClassUpdate",
         }
     }
 }
@@ -151,10 +168,24 @@ pub fn helps(plugin: &str, pod: &PodState, on_event: &ClusterEvent<'_>, namespac
             other => matches!(other, ClusterEvent::Volume { moved: true }),
         },
         "DynamicResources" => match on_event {
-            ClusterEvent::NodeChanged { old, new } => old.labels() != new.labels(),
-            other => {
-                matches!(other, ClusterEvent::NodeAdded(_) | ClusterEvent::ResourceClaims | ClusterEvent::PodRemoved(_))
+            ClusterEvent::NodeAdded(_)
+            | ClusterEvent::ResourceClaim { .. }
+            | ClusterEvent::ResourceSlice { .. }
+            | ClusterEvent::DeviceClass { .. } => true,
+            ClusterEvent::NodeChanged { old, new } => {
+                old.labels() != new.labels() || old.allocatable != new.allocatable
             }
+            ClusterEvent::Itself { old, new } => {
+                let claims = |pod: &PodState| pod.object.status.as_ref()?.resource_claim_statuses.clone();
+                claims(old) != claims(new)
+            }
+            _ => false,
+        },
+        "NodeDeclaredFeatures" => match on_event {
+            ClusterEvent::NodeAdded(_) => true,
+            ClusterEvent::NodeChanged { old, new } => declared_features(old) != declared_features(new),
+            ClusterEvent::Itself { old, new } => required_features(old) != required_features(new),
+            _ => false,
         },
         _ => true,
     }
@@ -213,13 +244,17 @@ fn helps_fit(pod: &PodState, on_event: &ClusterEvent<'_>) -> bool {
                 || required.any(|name| new.allocatable.get(name) > old.allocatable.get(name));
             fits_empty(pod, new) && grew
         }
+        ClusterEvent::DeviceClass { resources, .. } => resources.iter().any(|name| required.get(name) > 0),
         _ => false,
     }
 }
 
 /// Whether the node would have room if no other pod was on it.
 fn fits_empty(pod: &PodState, node: &NodeState) -> bool {
-    node.allocatable.pods > 0 && !pod.requests.any(|name| pod.requests.get(name) > node.allocatable.get(name))
+    // Extended resources that the node does not have at all may be satisfied by devices of a class.
+    let lacks = |name: &str| pod.requests.get(name) > node.allocatable.get(name);
+    let may_be_device = |name: &str| name.contains('/') && node.allocatable.get(name) == 0;
+    node.allocatable.pods > 0 && !pod.requests.any(|name| lacks(name) && !may_be_device(name))
 }
 
 fn helps_spread(pod: &PodState, on_event: &ClusterEvent<'_>) -> bool {
@@ -327,7 +362,23 @@ mod tests {
         let near_none = pod(required("podAffinity", json!({"app": "none"})));
         let any = pod(plain);
         let namespaces = Namespaces::default();
+        let gpus = ["example.com/gpu".to_owned()];
+        let gpu = pod(json!({"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]}));
+        let declares = json!({"metadata": {"name": "n"}, "status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
+        let declares = NodeState::new(Arc::new(serde_json::from_value(declares).unwrap()));
         for (at, (plugin, waiting, on_event, wakes)) in [
+            ("DynamicResources", &any, ClusterEvent::ResourceSlice { is_new: true }, true),
+            ("DynamicResources", &any, ClusterEvent::ResourceClaim { is_new: false }, true),
+            ("DynamicResources", &any, ClusterEvent::DeviceClass { is_new: true, resources: &[] }, true),
+            ("DynamicResources", &any, ClusterEvent::PodRemoved(&two), false),
+            ("DynamicResources", &any, ClusterEvent::NodeChanged { old: &empty, new: &ssd }, true),
+            ("NodeResourcesFit", &gpu, ClusterEvent::DeviceClass { is_new: true, resources: &gpus }, true),
+            ("NodeResourcesFit", &two, ClusterEvent::DeviceClass { is_new: true, resources: &gpus }, false),
+            ("NodeResourcesFit", &two, ClusterEvent::ResourceSlice { is_new: true }, false),
+            ("NodeDeclaredFeatures", &any, ClusterEvent::NodeAdded(&empty), true),
+            ("NodeDeclaredFeatures", &any, ClusterEvent::NodeChanged { old: &empty, new: &ssd }, false),
+            ("NodeDeclaredFeatures", &any, ClusterEvent::NodeChanged { old: &empty, new: &declares }, true),
+            ("NodeDeclaredFeatures", &any, ClusterEvent::ResourceSlice { is_new: true }, false),
             ("NodeAffinity", &selects, ClusterEvent::NodeAdded(&empty), false),
             ("NodeAffinity", &selects, ClusterEvent::NodeAdded(&ssd), true),
             ("NodeAffinity", &selects, ClusterEvent::NodeChanged { old: &empty, new: &ssd }, true),

@@ -36,7 +36,10 @@ fn contains(item: &Value<'_>, list: &Value<'_>) -> Option<bool> {
     if let Some(elements) = list.elements() {
         return Some(elements.iter().any(|element| element.equals(item)));
     }
-    list.entries()?;
+    let entries = list.entries()?;
+    if matches!(list, Value::MapOfMaps(_)) {
+        return Some(entries.iter().any(|(key, _)| key.equals(item)));
+    }
     Some(list.get(item).is_some())
 }
 
@@ -54,7 +57,7 @@ fn at<'a>(container: &Value<'a>, index: &Value<'a>) -> Outcome<'a> {
             let found = usize::try_from(number).ok().and_then(|at| container.element(at));
             found.ok_or_else(|| EvaluateError::new(format!("index out of bounds: {number}")))
         }
-        Value::Map(_) | Value::JsonMap(..) => container
+        Value::Map(_) | Value::MapOfMaps(_) | Value::JsonMap(..) => container
             .get(index)
             .ok_or_else(|| EvaluateError::new(format!("no such key: {}", conversions::format_value(index)))),
         _ => Err(EvaluateError::no_such_overload()),

@@ -237,6 +237,11 @@ fn versions<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     }
 }
 
+/// A semantic version.
+pub fn semver(text: &str) -> Option<Value<'static>> {
+    parse_version(text, false).map(|version| Value::Semver(Arc::new(version)))
+}
+
 fn version<'a>(text: &str, normalize: bool) -> Outcome<'a> {
     parse_version(text, normalize)
         .map(|version| Value::Semver(Arc::new(version)))

@@ -184,7 +184,7 @@ impl Filter for Claims {
     fn check(&self, view: &View<'_>) -> Option<Rejection> {
         let reasons = self.plan(&view.cluster.storage, view.node).err()?;
         let reasons = reasons.into_iter().map(str::to_owned).collect();
-        Some(Rejection { plugin: NAME, reasons, unresolvable: true })
+        Some(Rejection { plugin: NAME, reasons, unresolvable: true, is_error: false })
     }
 }
 
