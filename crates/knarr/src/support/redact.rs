@@ -27,9 +27,15 @@ static PATTERNS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*", REMOVED),
         (r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}", "${1}${2}REMOVED"),
         (r"\b[a-z0-9]{6}\.[a-z0-9]{16}\b", REMOVED),
-        (r"(://)[^/\s:@]+:[^/\s@]+@", "${1}REMOVED@"),
+        // A password may contain `@`, and stand without a user.
+        (r"(://)[^/\s:@]*:[^/\s]+@", "${1}REMOVED@"),
+        // Quoted, with spaces; the quotes may be escaped.
         (
-            r#"(?i)([\w.-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*["']?\s*[:=]\s*["']?)[^\s"',;&}\]]{3,}"#,
+            r#"(?i)([\w.-]*(?:password|passwd|passphrase|pwd|[_.-]pass|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*\\*["']?\s*[:=]\s*)(?:"[^"]{3,}"|'[^']{3,}'|\\+"[^"]{3,}")"#,
+            "${1}\"REMOVED\"",
+        ),
+        (
+            r#"(?i)([\w.-]*(?:password|passwd|passphrase|pwd|[_.-]pass|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.-]*\\*["']?\s*[:=]\s*\\*["']?)[^\s"',;&}\]]{3,}"#,
             "${1}REMOVED",
         ),
     ];
@@ -38,8 +44,20 @@ static PATTERNS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 });
 
 /// Ends of the names of fields and flags whose values are secrets.
-const SECRET_NAMES: [&str; 9] =
-    ["password", "passwd", "token", "secret", "apikey", "accesskey", "privatekey", "credential", "credentials"];
+const SECRET_NAMES: [&str; 12] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "pass",
+    "pwd",
+    "token",
+    "secret",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "credential",
+    "credentials",
+];
 
 fn is_secret_name(name: &str) -> bool {
     let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
@@ -192,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_pattern_compiles() {
-        assert_eq!(PATTERNS.len(), 6);
+        assert_eq!(PATTERNS.len(), 7);
     }
 
     #[test]
@@ -204,6 +222,13 @@ mod tests {
             "https://user:hunter2@registry.example/v2",
             "db_password=hunter2;host=a",
             "{\"apiKey\": \"hunter2\"}",
+            "redis://:hunter2@cache:6379/0",
+            "postgres://ann:a@hunter2@db/x",
+            "password: \"two words of hunter2\"",
+            "db_password='two words of hunter2'",
+            "line={\\\"password\\\": \\\"hunter2\\\"}",
+            "start --db-pass=hunter2 --x",
+            "DB_PWD=hunter2",
             "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
             "-----BEGIN PRIVATE KEY-----\nhunter2 and no end",
         ] {
