@@ -7,6 +7,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -70,9 +71,15 @@ fn verified(announced: Announcement) -> anyhow::Result<StoreHost> {
     if !directory.is_absolute() {
         bail!("the store's directory {} is not absolute", directory.display());
     }
-    let found = std::fs::read_to_string(directory.join(IDENTITY))
-        .with_context(|| format!("the store's directory {} is not on this host", directory.display()))?;
-    if found.trim() != identity {
+    let elsewhere = || format!("the store's directory {} is not on this host", directory.display());
+    // Whoever got hold of the address could name a directory of their own, and lead the API server's writes from there.
+    let metadata = std::fs::symlink_metadata(&directory).with_context(elsewhere)?;
+    let is_own = metadata.uid() == nix::unistd::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    if !metadata.is_dir() || !is_own {
+        bail!("the store's directory {} can be changed by other users", directory.display());
+    }
+    let found = std::fs::read_to_string(directory.join(IDENTITY)).with_context(elsewhere)?;
+    if identity.is_empty() || found.trim() != identity {
         bail!("the store's directory {} belongs to another process", directory.display());
     }
     Ok(StoreHost { directory: directory.join(STORE), is_durable })
@@ -128,6 +135,35 @@ mod tests {
         ] {
             let refused = format!("{:#}", verified(announced(path, identity)).unwrap_err());
             assert!(refused.contains(reason), "{refused}");
+        }
+    }
+
+    /// A local user who answers at etcd's address must not lead the API server into a directory of theirs.
+    #[test]
+    fn a_directory_that_others_can_change_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        let own = parent.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        let identity = identity(&own).unwrap();
+        let link = parent.path().join("link");
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        let refused = |directory: &Path| {
+            let announced =
+                Announcement { directory: directory.to_owned(), identity: identity.clone(), is_durable: true };
+            verified(announced).is_err()
+        };
+        let mode = |mode: u32| std::fs::set_permissions(&own, std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o700);
+        assert!(!refused(&own) && refused(&link));
+        mode(0o777);
+        assert!(refused(&own));
+        mode(0o770);
+        assert!(refused(&own));
+        if nix::unistd::geteuid().is_root() {
+            mode(0o700);
+            std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
+            assert!(refused(&own));
         }
     }
 
