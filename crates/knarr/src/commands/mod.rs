@@ -33,6 +33,7 @@ mod scheduler;
 mod server;
 mod snapshot;
 mod snapshot_schedule;
+mod snapshot_storage;
 mod stop;
 mod storage;
 mod store;
@@ -53,6 +54,7 @@ pub use common::{DATA, connect, kubeconfig, stopped, table};
 pub use logs::{containerd_log, find as find_log};
 pub use server::Arguments as ServerArguments;
 pub use snapshot::LastSnapshot;
+pub use snapshot_storage::SnapshotPlace;
 
 use crate::{configuration, restart};
 

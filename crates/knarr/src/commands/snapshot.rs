@@ -1,4 +1,4 @@
-//! `knarr snapshot save|restore`: saves the store to a file and restores it.
+//! `knarr snapshot save|list|restore`: saves the store to a file or to S3-compatible storage, and restores it.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use knarr_object_storage::Location;
 use knarr_store::Store as _;
 use serde::{Deserialize, Serialize};
+
+use super::snapshot_storage::{SnapshotPlace, SnapshotStorageArguments, temporary};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -18,15 +21,26 @@ pub struct Arguments {
     /// Data directory of the server.
     #[arg(long, global = true, default_value = "/var/lib/knarr")]
     data_dir: PathBuf,
+    #[command(flatten)]
+    storage: SnapshotStorageArguments,
 }
 
 #[derive(Subcommand, Clone, Debug)]
 enum Snapshot {
-    /// Save the store to a file. The server may be running.
-    Save { file: PathBuf },
-    /// Restore the store from a file. The data directory must not contain a store.
+    /// Save the store to a file, or to S3-compatible storage. The server may be running.
+    Save {
+        /// File, or object such as s3://BUCKET/KEY.
+        file: SnapshotPlace,
+    },
+    /// List the snapshots in S3-compatible storage.
+    List {
+        /// Bucket and start of the keys, such as s3://BUCKET/PREFIX.
+        location: Location,
+    },
+    /// Restore the store from a file or from S3-compatible storage. The data directory must not contain a store.
     Restore {
-        file: PathBuf,
+        /// File, or object such as s3://BUCKET/KEY.
+        file: SnapshotPlace,
         /// Number of revisions to skip, so that clients notice that the store was restored.
         #[arg(long, default_value_t = 1_000_000_000)]
         skip_revisions: u64,
@@ -57,19 +71,49 @@ impl LastSnapshot {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let store = arguments.data_dir.join("store");
-    match arguments.command {
-        Snapshot::Save { file } => save(&file, &arguments.data_dir).await,
-        Snapshot::Restore { file, .. } if crate::servers::has_member(&arguments.data_dir)? => bail!(
+    let Arguments { command, data_dir: data, storage } = arguments;
+    match command {
+        Snapshot::Save { file: SnapshotPlace::File(file) } => {
+            let revision = write(&file, &data).await?;
+            note(&SnapshotPlace::File(file), revision, &data)
+        }
+        Snapshot::Save { file: SnapshotPlace::Remote(location) } => {
+            let file = temporary(&data)?;
+            let revision = write(&file, &data).await?;
+            let stored = storage.open(&location.bucket)?.put(&location.key, &file).await;
+            stored.with_context(|| format!("cannot upload to {location}"))?;
+            note(&SnapshotPlace::Remote(location), revision, &data)
+        }
+        Snapshot::List { location } => list(&location, &storage).await,
+        Snapshot::Restore { file, .. } if crate::servers::has_member(&data)? => bail!(
             "this server keeps its objects in etcd: stop all servers of the cluster, and restore with \
-             `knarr server --cluster-reset --cluster-reset-restore-path {}`",
-            file.display()
+             `knarr server --cluster-reset --cluster-reset-restore-path {file}`"
         ),
-        Snapshot::Restore { file, skip_revisions } => restore(&file, &store, skip_revisions),
+        Snapshot::Restore { file, skip_revisions } => {
+            let local = storage.fetch(&file, &data).await?;
+            restore(&file, local.path(), &data.join("store"), skip_revisions)
+        }
     }
 }
 
-async fn save(file: &Path, data: &Path) -> anyhow::Result<()> {
+async fn list(location: &Location, storage: &SnapshotStorageArguments) -> anyhow::Result<()> {
+    let objects = storage.open(&location.bucket)?.list(&location.key).await;
+    for object in objects.with_context(|| format!("cannot list {location}"))? {
+        println!("{:>12} s3://{}/{}", object.bytes, location.bucket, object.key);
+    }
+    Ok(())
+}
+
+/// Records a snapshot that was saved.
+fn note(place: &SnapshotPlace, revision: u64, data: &Path) -> anyhow::Result<()> {
+    let file = PathBuf::from(place.to_string());
+    LastSnapshot { file, revision, time: format!("{:.0}", Timestamp::now()) }.save(data)?;
+    println!("saved revision {revision} to {place}");
+    Ok(())
+}
+
+/// Saves the store of the server to a file, and returns its revision.
+async fn write(file: &Path, data: &Path) -> anyhow::Result<u64> {
     let shared = crate::servers::connect_store(data).await?;
     let store = data.join("store");
     if shared.is_none() && !store.exists() {
@@ -91,18 +135,16 @@ async fn save(file: &Path, data: &Path) -> anyhow::Result<()> {
     image.flush()?;
     image.get_ref().sync_all()?;
     knarr_files::rename_durably(&beside, file).with_context(|| format!("cannot write {}", file.display()))?;
-    LastSnapshot { file: file.to_owned(), revision, time: format!("{:.0}", Timestamp::now()) }.save(data)?;
-    println!("saved revision {revision} to {}", file.display());
-    Ok(())
+    Ok(revision)
 }
 
-fn restore(file: &Path, store: &Path, skip: u64) -> anyhow::Result<()> {
+fn restore(place: &SnapshotPlace, file: &Path, store: &Path, skip: u64) -> anyhow::Result<()> {
     if store.exists() {
         bail!("{} already exists: move it away first", store.display());
     }
     let image = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let revision = knarr_store::restore(BufReader::new(image), store, skip)
-        .with_context(|| format!("cannot restore {}", file.display()))?;
+    let revision =
+        knarr_store::restore(BufReader::new(image), store, skip).with_context(|| format!("cannot restore {place}"))?;
     println!("restored to {} at revision {revision}", store.display());
     Ok(())
 }

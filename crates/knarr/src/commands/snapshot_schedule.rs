@@ -1,4 +1,4 @@
-//! Scheduled snapshots of the store, in a directory with a limited number of them.
+//! Scheduled snapshots of the store, in a directory with a limited number of them, and in S3-compatible storage.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -12,10 +12,13 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::state::ApiServer;
 use knarr_files::rename_durably;
+use knarr_object_storage::Location;
 use knarr_store::Store;
 use knarr_supervisor::Supervisor;
+use tokio::sync::watch;
 
 use super::leadership::duration;
+use super::snapshot_storage::{Mirror, SnapshotStorageArguments};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const PREFIX: &str = "knarr-";
@@ -32,6 +35,11 @@ pub struct SnapshotArguments {
     /// Directory of scheduled snapshots [default: DATA_DIR/snapshots].
     #[arg(long)]
     pub snapshot_dir: Option<PathBuf>,
+    /// Where scheduled snapshots are uploaded, such as s3://BUCKET/PREFIX: below it, in a directory of this host's name.
+    #[arg(long, value_name = "LOCATION", requires = "snapshot_schedule")]
+    pub snapshot_s3: Option<Location>,
+    #[command(flatten)]
+    pub storage: SnapshotStorageArguments,
 }
 
 /// Starts the schedule, if there is one.
@@ -45,31 +53,63 @@ pub fn start(
     anyhow::ensure!(interval >= Duration::from_secs(1), "--snapshot-schedule is shorter than a second");
     let directory = arguments.snapshot_dir.clone().unwrap_or_else(|| data.join("snapshots"));
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let (keep, server) = (usize::from(arguments.snapshot_retention), server.clone());
-    supervisor.restart("snapshots", move || run(server.clone(), directory.clone(), interval, keep));
+    let mirror = arguments.snapshot_s3.as_ref().map(|location| {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host has no name")?;
+        anyhow::Ok(Mirror::new(arguments.storage.open(&location.bucket)?, location, host.trim()))
+    });
+    let schedule =
+        Schedule { directory, interval, keep: usize::from(arguments.snapshot_retention), mirror: mirror.transpose()? };
+    let server = server.clone();
+    supervisor.restart("snapshots", move || schedule.clone().run(server.store.clone(), server.stopping.clone()));
     Ok(())
 }
 
-async fn run(server: Arc<ApiServer>, directory: PathBuf, interval: Duration, keep: usize) {
-    let mut stopping = server.stopping.clone();
-    // A restarted server continues the schedule.
-    let mut wait = due_in(newest(&names(&directory)), Timestamp::now(), interval);
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return,
+#[derive(Clone)]
+struct Schedule {
+    directory: PathBuf,
+    interval: Duration,
+    keep: usize,
+    mirror: Option<Mirror>,
+}
+
+impl Schedule {
+    async fn run(self, store: Arc<dyn Store>, mut stopping: watch::Receiver<bool>) {
+        loop {
+            let wait = tokio::select! {
+                wait = self.reconcile(&store) => wait,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
         }
-        wait = match save(server.store.clone(), &directory, Timestamp::now()).await {
-            Ok(path) => {
-                tracing::info!(file = %path.display(), "saved a snapshot");
-                prune(&directory, keep);
-                interval
+    }
+
+    /// Saves a snapshot if one is due, and uploads what is not in the storage yet. Returns when to do so again.
+    async fn reconcile(&self, store: &Arc<dyn Store>) -> Duration {
+        // A restarted server continues the schedule.
+        let due = || due_in(newest(&names(&self.directory)), Timestamp::now(), self.interval);
+        let mut has_failed = false;
+        if due().is_zero() {
+            match save(store.clone(), &self.directory, Timestamp::now()).await {
+                Ok(path) => {
+                    tracing::info!(file = %path.display(), "saved a snapshot");
+                    prune(&self.directory, self.keep);
+                }
+                Err(error) => {
+                    tracing::error!(error = format!("{error:#}"), "cannot save a snapshot; retrying");
+                    has_failed = true;
+                }
             }
-            Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "cannot save a snapshot; retrying");
-                RETRY_INTERVAL.min(interval)
-            }
-        };
+        }
+        if let Some(mirror) = &self.mirror
+            && let Err(error) = mirror.sync(&self.directory, &names(&self.directory), self.keep).await
+        {
+            tracing::error!(error = format!("{error:#}"), "cannot store snapshots outside of this host; retrying");
+            has_failed = true;
+        }
+        if has_failed { RETRY_INTERVAL.min(self.interval) } else { due() }
     }
 }
 
@@ -121,7 +161,7 @@ fn file_name(now: Timestamp) -> String {
 }
 
 /// When a scheduled snapshot was saved; none for other files.
-fn saved_at(name: &str) -> Option<Timestamp> {
+pub(super) fn saved_at(name: &str) -> Option<Timestamp> {
     let time = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     Timestamp::strptime("%Y%m%dT%H%M%S%z", time.strip_suffix('Z').map(|time| format!("{time}+0000"))?).ok()
 }
@@ -145,8 +185,14 @@ fn due_in(last: Option<Timestamp>, now: Timestamp, interval: Duration) -> Durati
 }
 
 #[cfg(test)]
+#[path = "../../../object-storage/src/fake_storage.rs"]
+mod fake_storage;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    use fake_storage::FakeStorage;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -189,6 +235,57 @@ mod tests {
         assert_eq!(path, parent.path().join("knarr-20260101T100000Z.snapshot"));
         let restored = parent.path().join("restored");
         let revision = knarr_store::restore(File::open(path).unwrap(), &restored, 0).unwrap();
+        assert_eq!(revision, 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn scheduled_snapshots_are_uploaded_and_pruned_there() {
+        let storage = FakeStorage::start().await;
+        let parent = tempfile::tempdir().unwrap();
+        let credentials = parent.path().join("credentials");
+        FakeStorage::credentials(&credentials, fake_storage::SECRET);
+        let arguments = SnapshotStorageArguments {
+            snapshot_s3_endpoint: Some(storage.endpoint().parse().unwrap()),
+            snapshot_s3_region: fake_storage::REGION.to_owned(),
+            snapshot_s3_credentials: Some(credentials),
+            snapshot_s3_cafile: None,
+        };
+        let location: Location = format!("s3://{}/clusters/one", fake_storage::BUCKET).parse().unwrap();
+        let mirror = Mirror::new(arguments.open(&location.bucket).unwrap(), &location, "server-1");
+        let directory = parent.path().join("snapshots");
+        std::fs::create_dir(&directory).unwrap();
+        let interval = Duration::from_secs(3600);
+        let schedule = Schedule { directory: directory.clone(), interval, keep: 2, mirror: Some(mirror) };
+        let store: Arc<dyn Store> =
+            Arc::new(knarr_store::Embedded::open(&parent.path().join("store"), Default::default()).unwrap());
+        store.create("/registry/a", bytes::Bytes::from("1"), None).await.unwrap();
+        for old in [
+            "clusters/one/server-1/knarr-20200101T100000Z.snapshot",
+            "clusters/one/server-1/knarr-20200102T100000Z.snapshot",
+        ]
+        .into_iter()
+        .chain(["clusters/one/server-2/knarr-20200101T100000Z.snapshot", "clusters/one/server-1/notes.txt"])
+        {
+            storage.state.lock().unwrap().objects.insert(old.to_owned(), bytes::Bytes::new());
+        }
+        // The storage is away: the snapshot stays on the disk, and is uploaded with the next attempt.
+        storage.state.lock().unwrap().failures = [http::StatusCode::FORBIDDEN].into();
+        assert_eq!(schedule.reconcile(&store).await, RETRY_INTERVAL);
+        let local = names(&directory);
+        assert_eq!((local.len(), storage.keys().len()), (1, 4));
+        let wait = schedule.reconcile(&store).await;
+        assert!(wait > interval - Duration::from_secs(60) && wait <= interval, "{wait:?}");
+        let expected = [
+            "clusters/one/server-1/knarr-20200102T100000Z.snapshot",
+            &format!("clusters/one/server-1/{}", local[0]),
+            "clusters/one/server-1/notes.txt",
+            "clusters/one/server-2/knarr-20200101T100000Z.snapshot",
+        ];
+        assert_eq!(storage.keys(), expected);
+        let place = format!("{location}/server-1/{}", local[0]).parse().unwrap();
+        let fetched = arguments.fetch(&place, parent.path()).await.unwrap();
+        let restored = parent.path().join("restored");
+        let revision = knarr_store::restore(File::open(fetched.path()).unwrap(), &restored, 0).unwrap();
         assert_eq!(revision, 2);
     }
 }

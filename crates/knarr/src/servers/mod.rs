@@ -34,7 +34,7 @@ use knarr_store::{Decode, Etcd, EtcdAdministration, EtcdOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::commands::ServerArguments;
+use crate::commands::{ServerArguments, SnapshotPlace};
 use crate::join::JoinToken;
 
 pub use admission::{Host, open as admit_servers, pages};
@@ -75,9 +75,9 @@ pub struct ServersArguments {
     /// Make this server the only one of its cluster, with its data, and exit: when most servers are lost.
     #[arg(long)]
     pub cluster_reset: bool,
-    /// With --cluster-reset: use the data of this snapshot.
+    /// With --cluster-reset: use the data of this snapshot, a file or an object such as s3://BUCKET/KEY.
     #[arg(long, requires = "cluster_reset", value_name = "FILE")]
-    pub cluster_reset_restore_path: Option<PathBuf>,
+    pub cluster_reset_restore_path: Option<SnapshotPlace>,
 }
 
 /// The etcd member of this server, and its task.

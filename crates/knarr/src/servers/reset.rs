@@ -15,13 +15,18 @@ pub async fn run(arguments: &ServerArguments) -> anyhow::Result<()> {
     migration::check_program()?;
     let files = MemberFiles::of(&arguments.apiserver.data_dir);
     let existing = files.load()?;
-    let snapshot = arguments.servers.cluster_reset_restore_path.as_deref();
+    let apiserver = &arguments.apiserver;
+    // Before anything is changed: the storage may be away.
+    let snapshot = match &arguments.servers.cluster_reset_restore_path {
+        Some(place) => Some(apiserver.snapshots.storage.fetch(place, &apiserver.data_dir).await?),
+        None => None,
+    };
     let member = match &existing {
         Some(member) => Member::first(&member.name, member.address),
         None => Member::first(&arguments.node.name()?, super::address(arguments)),
     };
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
-    match snapshot {
+    match &snapshot {
         Some(file) => {
             let data = files.etcd_data();
             if data.exists() {
@@ -29,7 +34,7 @@ pub async fn run(arguments: &ServerArguments) -> anyhow::Result<()> {
                 std::fs::rename(&data, &aside).with_context(|| format!("cannot rename {}", data.display()))?;
                 println!("moved the old data to {}", aside.display());
             }
-            migration::create(&files, &member, Some((file, SKIPPED_REVISIONS))).await?;
+            migration::create(&files, &member, Some((file.path(), SKIPPED_REVISIONS))).await?;
         }
         None if existing.is_none() => bail!(
             "{} has no etcd member to reset to: name a snapshot with --cluster-reset-restore-path",
