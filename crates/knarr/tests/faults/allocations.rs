@@ -43,15 +43,28 @@ impl Allocations {
         ] {
             let path = format!("jsonpath={{range .items[*]}}{{.metadata.name}}{{\"\\t\"}}{field}{{\"\\n\"}}{{end}}");
             let listed = servers.kubectl(0, &["get", kind, "-A", "-o", &path]);
-            let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-            for (name, values) in listed.lines().filter_map(|line| line.split_once('\t')) {
-                for value in values.split_whitespace().filter(|value| *value != "None") {
-                    let other = owners.insert(value, name);
-                    assert!(other.is_none(), "{name} and {other:?} both have {value}");
-                }
-            }
-            assert!(!owners.is_empty(), "{kind} have no {field}: {listed}");
-            eprintln!("{} {kind} with {field}, each its own", owners.len());
+            let count = distinct(&listed).unwrap_or_else(|violation| panic!("{kind}: {violation}"));
+            assert_ne!(count, 0, "{kind} have no {field}: {listed}");
+            eprintln!("{count} {kind} with {field}, each its own");
         }
     }
+}
+
+/// How many values there are in lines of a name, a tab and values, if no two lines have the same.
+fn distinct(listed: &str) -> Result<usize, String> {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, values) in listed.lines().filter_map(|line| line.split_once('\t')) {
+        for value in values.split_whitespace().filter(|value| *value != "None") {
+            if let Some(other) = owners.insert(value, name) {
+                return Err(format!("{name} and {other} both have {value}"));
+            }
+        }
+    }
+    Ok(owners.len())
+}
+
+#[test]
+fn a_value_that_was_given_twice_is_found() {
+    assert_eq!(distinct("a\t10.0.0.1\nb\tNone\nc\tNone\nd\t10.0.0.2 10.0.0.3\ne\t\n"), Ok(3));
+    assert_eq!(distinct("a\t30001 30002\nb\t30003\nc\t30002\n"), Err("c and a both have 30002".to_owned()));
 }

@@ -16,6 +16,8 @@ pub enum Fault {
     /// All processes of the host end and its network is away.
     Reboot,
     SuspendServer,
+    /// For longer than a Lease lasts.
+    SuspendLong,
     SuspendEtcd,
     KillEtcd,
     CutLink,
@@ -29,6 +31,8 @@ pub enum Fault {
     Delay(u32),
     /// The server's wall clock steps by this many seconds, and back.
     ClockStep(i64),
+    /// The wall clock steps beyond the end of all certificates, and back.
+    Expiry,
     SlowDisk,
     FullDisk,
     /// The process of a node's agent is killed; its pods run on.
@@ -37,11 +41,17 @@ pub enum Fault {
     CutAgent,
 }
 
+/// After which another server takes over what a server was elected for.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// More seconds than certificates are valid.
+const CERTIFICATE_LIFETIME: i64 = 400 * 24 * 3600;
+
 /// The faults of servers, and those of nodes.
-const KINDS: [fn(&mut StdRng) -> Fault; 13] = [
+const KINDS: [fn(&mut StdRng) -> Fault; 15] = [
     |_| Fault::Kill,
     |_| Fault::Reboot,
     |_| Fault::SuspendServer,
+    |_| Fault::SuspendLong,
     |_| Fault::SuspendEtcd,
     |_| Fault::KillEtcd,
     |_| Fault::CutLink,
@@ -50,6 +60,7 @@ const KINDS: [fn(&mut StdRng) -> Fault; 13] = [
     |random| Fault::Loss(random.random_range(5..40)),
     |random| Fault::Delay(random.random_range(20..300)),
     |random| Fault::ClockStep(random.random_range(-7200..7200)),
+    |_| Fault::Expiry,
     |_| Fault::SlowDisk,
     |_| Fault::FullDisk,
 ];
@@ -86,6 +97,7 @@ impl ThreeServers {
                 self.nodes[server].start();
             }
             Fault::SuspendServer => suspend(pid(self.nodes[server].pid()), hold),
+            Fault::SuspendLong => suspend(pid(self.nodes[server].pid()), hold + LEASE_DURATION),
             Fault::SuspendEtcd => {
                 if let Some(etcd) = self.etcd_of(server) {
                     suspend(etcd, hold);
@@ -103,11 +115,8 @@ impl ThreeServers {
             Fault::Delay(milliseconds) => {
                 self.impair(server, (0, 0), Duration::from_millis(milliseconds.into()), hold);
             }
-            Fault::ClockStep(seconds) => {
-                self.clocks[server].step(seconds);
-                std::thread::sleep(hold);
-                self.clocks[server].step(0);
-            }
+            Fault::ClockStep(seconds) => self.step_clock(server, seconds, hold),
+            Fault::Expiry => self.step_clock(server, CERTIFICATE_LIFETIME, hold),
             Fault::SlowDisk => {
                 assert!(self.disk.limit_writes(5), "this host cannot slow down a disk");
                 std::thread::sleep(hold);
@@ -137,6 +146,12 @@ impl ThreeServers {
                 self.switch.set_link(number, true);
             }
         }
+    }
+
+    fn step_clock(&self, server: usize, seconds: i64, hold: Duration) {
+        self.clocks[server].step(seconds);
+        std::thread::sleep(hold);
+        self.clocks[server].step(0);
     }
 
     fn impair(&self, server: usize, (from, to): (u32, u32), delay: Duration, hold: Duration) {

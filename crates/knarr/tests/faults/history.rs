@@ -1,19 +1,26 @@
-//! Checks the records of writers and watches.
+//! Checks the records of writers, readers and watches.
 //!
-//! Every object is a register with compare-and-swap, and every version has a number that the store gave it. A history is
-//! linearizable if the versions form one chain, each acknowledged write is a link of it, refused writes are not, and
-//! operations that did not overlap in time saw versions in the order in which they happened.
+//! Every object is a register with compare-and-swap, and every version has a number that the store gave it, in one order
+//! for all objects. A history is linearizable if the versions of each object form one chain, each acknowledged write is a link
+//! of it, refused writes are not, lists show all chains at one point, and operations that did not overlap in time saw versions
+//! in the order in which they happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// The version of an object.
 pub type Version = u64;
+/// The value of an object that was deleted.
+pub const DELETED: &str = "";
+/// The version before an object was created.
+pub const ABSENT: Version = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Written as this version.
     Done(Version),
+    /// Deleted; the response does not contain the version.
+    Deleted,
     /// The object had changed.
     Refused,
     /// No answer, or one that says nothing about the write.
@@ -23,6 +30,7 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct Write {
     pub key: String,
+    /// Written once, unless it is [`DELETED`].
     pub value: String,
     /// The version that is replaced.
     pub expected: Version,
@@ -40,6 +48,16 @@ pub struct Read {
     pub ended: Instant,
 }
 
+/// All objects at one version of the store.
+#[derive(Clone, Debug)]
+pub struct List {
+    pub version: Version,
+    /// Versions and values by key.
+    pub items: BTreeMap<String, (Version, String)>,
+    pub started: Instant,
+    pub ended: Instant,
+}
+
 /// An event of a watch: a new version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -53,23 +71,23 @@ pub struct Event {
 pub struct Records {
     pub writes: Vec<Write>,
     pub reads: Vec<Read>,
+    pub lists: Vec<List>,
     /// The events of each watch.
     pub watches: Vec<Vec<Event>>,
 }
 
 impl Records {
     pub fn acknowledged(&self) -> usize {
-        self.writes.iter().filter(|write| matches!(write.outcome, Outcome::Done(_))).count()
+        self.acknowledgements().count()
+    }
+
+    fn acknowledgements(&self) -> impl Iterator<Item = &Write> {
+        self.writes.iter().filter(|write| matches!(write.outcome, Outcome::Done(_) | Outcome::Deleted))
     }
 
     /// The longest time between the ends of acknowledged writes.
     pub fn longest_outage(&self) -> std::time::Duration {
-        let mut ends: Vec<Instant> = self
-            .writes
-            .iter()
-            .filter(|write| matches!(write.outcome, Outcome::Done(_)))
-            .map(|write| write.ended)
-            .collect();
+        let mut ends: Vec<Instant> = self.acknowledgements().map(|write| write.ended).collect();
         ends.sort();
         ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
     }
@@ -82,10 +100,16 @@ pub fn check(records: &Records) {
     }
 }
 
+type Chains<'r> = BTreeMap<&'r str, BTreeMap<Version, &'r str>>;
+
 fn violation(records: &Records) -> Option<String> {
     watches(&records.watches).or_else(|| {
         let chains = chains(&records.watches[0]);
-        writes(&records.writes, &chains).or_else(|| reads(records, &chains)).or_else(|| real_time(records))
+        writes(&records.writes, &chains)
+            .or_else(|| origins(&records.writes, &chains))
+            .or_else(|| reads(&records.reads, &chains))
+            .or_else(|| lists(&records.lists, &chains))
+            .or_else(|| real_time(records, &chains))
     })
 }
 
@@ -111,130 +135,161 @@ fn watches(watches: &[Vec<Event>]) -> Option<String> {
 }
 
 /// The values of each object by version.
-fn chains(events: &[Event]) -> BTreeMap<&str, BTreeMap<Version, &str>> {
-    let mut chains: BTreeMap<&str, BTreeMap<Version, &str>> = BTreeMap::new();
+fn chains(events: &[Event]) -> Chains<'_> {
+    let mut chains: Chains<'_> = BTreeMap::new();
     for event in events {
         chains.entry(&event.key).or_default().insert(event.version, &event.value);
     }
     chains
 }
 
-fn writes(writes: &[Write], chains: &BTreeMap<&str, BTreeMap<Version, &str>>) -> Option<String> {
-    let nothing = BTreeMap::new();
-    for write in writes {
-        let chain = chains.get(write.key.as_str()).unwrap_or(&nothing);
-        match write.outcome {
-            Outcome::Done(version) => {
-                if chain.get(&version) != Some(&write.value.as_str()) {
-                    return Some(format!("an acknowledged write was lost: {write:?}"));
-                }
-                let before = chain.range(..version).next_back().map(|(version, _)| *version);
-                // The first version that watches saw is older than any write, or the one that they began with.
-                if before.is_some_and(|before| before != write.expected) {
-                    return Some(format!("a write replaced version {before:?}, not the one it expected: {write:?}"));
-                }
-            }
-            Outcome::Refused if chain.values().any(|value| *value == write.value) => {
-                return Some(format!("a write that was refused took effect: {write:?}"));
-            }
-            _ => {}
-        }
+/// The version of an object that another one replaced.
+fn replaced(chain: &BTreeMap<Version, &str>, version: Version) -> Version {
+    match chain.range(..version).next_back() {
+        Some((before, value)) if *value != DELETED => *before,
+        _ => ABSENT,
     }
-    None
 }
 
-fn reads(records: &Records, chains: &BTreeMap<&str, BTreeMap<Version, &str>>) -> Option<String> {
-    records.reads.iter().find_map(|read| {
-        let known = chains.get(read.key.as_str())?.get(&read.version)?;
-        (*known != read.value).then(|| format!("a read saw another value than {known}: {read:?}"))
+/// The version that a write created, if it took effect.
+fn effect(write: &Write, chains: &Chains<'_>) -> Option<Version> {
+    let chain = chains.get(write.key.as_str())?;
+    match write.value.as_str() {
+        DELETED => {
+            let (version, value) = chain.range(write.expected + 1..).next()?;
+            (*value == DELETED && chain.contains_key(&write.expected)).then_some(*version)
+        }
+        value => chain.iter().find(|(_, known)| **known == value).map(|(version, _)| *version),
+    }
+}
+
+fn writes(writes: &[Write], chains: &Chains<'_>) -> Option<String> {
+    writes.iter().find_map(|write| {
+        let effect = effect(write, chains);
+        match (write.outcome, effect) {
+            (Outcome::Done(version), Some(effect)) if effect == version => {}
+            (Outcome::Deleted, Some(_)) => {}
+            (Outcome::Done(_) | Outcome::Deleted, _) => {
+                return Some(format!("an acknowledged write was lost: {write:?}"));
+            }
+            (Outcome::Refused, Some(_)) => return Some(format!("a write that was refused took effect: {write:?}")),
+            (Outcome::Refused | Outcome::Unknown, _) => {}
+        }
+        let before = replaced(chains.get(write.key.as_str())?, effect?);
+        (before != write.expected)
+            .then(|| format!("a write replaced version {before}, not the one it expected: {write:?}"))
     })
 }
 
-/// Whoever starts after another has ended sees at least its version.
-fn real_time(records: &Records) -> Option<String> {
-    let mut operations: BTreeMap<&str, Vec<(Instant, Instant, Version)>> = BTreeMap::new();
+/// Every version comes from one write, and no write from two versions.
+fn origins(writes: &[Write], chains: &Chains<'_>) -> Option<String> {
+    let mut known: BTreeMap<(&str, Version), usize> = BTreeMap::new();
+    for write in writes {
+        if let Some(version) = effect(write, chains) {
+            *known.entry((&write.key, version)).or_default() += 1;
+        }
+    }
+    chains.iter().find_map(|(key, chain)| {
+        chain.iter().find_map(|(version, value)| match known.get(&(*key, *version)) {
+            Some(1) => None,
+            Some(_) => Some(format!("two writes created version {version} of {key}, {value:?}")),
+            // A second version of the same write is none of its effects.
+            None => Some(format!("nobody wrote version {version} of {key}, {value:?}, or it took effect twice")),
+        })
+    })
+}
+
+fn reads(reads: &[Read], chains: &Chains<'_>) -> Option<String> {
+    reads.iter().find_map(|read| match chains.get(read.key.as_str()).and_then(|chain| chain.get(&read.version)) {
+        Some(known) if *known == read.value => None,
+        Some(known) => Some(format!("a read saw another value than {known}: {read:?}")),
+        None => Some(format!("a read saw a version that no watch saw: {read:?}")),
+    })
+}
+
+/// A list has the newest version of every object at its own version, and nothing else.
+fn lists(lists: &[List], chains: &Chains<'_>) -> Option<String> {
+    lists.iter().find_map(|list| {
+        let expected = chains.iter().filter_map(|(key, chain)| {
+            let (version, value) = chain.range(..=list.version).next_back()?;
+            (*value != DELETED).then(|| ((*key).to_owned(), (*version, (*value).to_owned())))
+        });
+        let expected: BTreeMap<String, (Version, String)> = expected.collect();
+        let all: BTreeSet<&String> = expected.keys().chain(list.items.keys()).collect();
+        let wrong = all.into_iter().find(|key| expected.get(*key) != list.items.get(*key))?;
+        let (is, was) = (list.items.get(wrong), expected.get(wrong));
+        Some(format!("a list at version {} has {is:?} as {wrong}, which was {was:?}", list.version))
+    })
+}
+
+/// What an operation showed or did, and when; its end is unknown if its response is.
+struct Operation<'r> {
+    key: &'r str,
+    started: Instant,
+    ended: Option<Instant>,
+    version: Version,
+}
+
+fn operations<'r>(records: &'r Records, chains: &Chains<'r>) -> Vec<Operation<'r>> {
+    let mut all = Vec::new();
     for write in &records.writes {
-        if let Outcome::Done(version) = write.outcome {
-            operations.entry(&write.key).or_default().push((write.started, write.ended, version));
+        if let Some(version) = effect(write, chains) {
+            let ended = (write.outcome != Outcome::Unknown).then_some(write.ended);
+            all.push(Operation { key: &write.key, started: write.started, ended, version });
         }
     }
     for read in &records.reads {
-        operations.entry(&read.key).or_default().push((read.started, read.ended, read.version));
+        let (ended, version) = (Some(read.ended), read.version);
+        all.push(Operation { key: &read.key, started: read.started, ended, version });
     }
-    for (key, mut operations) in operations {
-        let mut by_end = operations.clone();
-        operations.sort_by_key(|(started, ..)| *started);
-        by_end.sort_by_key(|(_, ended, _)| *ended);
-        let mut ended = by_end.into_iter().peekable();
-        let mut newest = 0;
-        for (started, _, version) in operations {
-            while let Some((_, _, earlier)) = ended.next_if(|(_, end, _)| *end < started) {
-                newest = newest.max(earlier);
-            }
-            if version < newest {
-                return Some(format!("of {key}, version {version} was seen after {newest} was known"));
-            }
+    for list in &records.lists {
+        let items = list.items.iter();
+        all.extend(items.map(|(key, (version, _))| Operation {
+            key,
+            started: list.started,
+            ended: Some(list.ended),
+            version: *version,
+        }));
+    }
+    all
+}
+
+/// Whoever starts after another has ended sees at least its version.
+fn real_time(records: &Records, chains: &Chains<'_>) -> Option<String> {
+    let operations = operations(records, chains);
+    let known = |operation: &Operation<'_>| operation.ended.map(|ended| (ended, operation.version));
+    let mut by_key: BTreeMap<&str, Vec<&Operation<'_>>> = BTreeMap::new();
+    for operation in &operations {
+        by_key.entry(operation.key).or_default().push(operation);
+    }
+    for (key, operations) in by_key {
+        let known = operations.iter().filter_map(|operation| known(operation)).collect();
+        let seen = operations.iter().map(|operation| (operation.started, operation.version)).collect();
+        if let Some((version, newest)) = outdated(known, seen) {
+            return Some(format!("of {key}, version {version} was seen after {newest} was known"));
         }
     }
-    None
+    // A list shows the whole store: nothing that was known is newer.
+    let all = operations.iter().filter_map(known).chain(records.lists.iter().map(|list| (list.ended, list.version)));
+    let seen = records.lists.iter().map(|list| (list.started, list.version)).collect();
+    let (version, newest) = outdated(all.collect(), seen)?;
+    Some(format!("a list at version {version} was seen after {newest} was known"))
+}
+
+/// The first version that was seen by somebody who started after a newer one was known, and that one.
+fn outdated(mut known: Vec<(Instant, Version)>, mut seen: Vec<(Instant, Version)>) -> Option<(Version, Version)> {
+    known.sort();
+    seen.sort();
+    let mut known = known.into_iter().peekable();
+    let mut newest = ABSENT;
+    seen.into_iter().find_map(|(started, version)| {
+        while let Some((_, earlier)) = known.next_if(|(ended, _)| *ended < started) {
+            newest = newest.max(earlier);
+        }
+        (version < newest).then_some((version, newest))
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn event(version: Version, value: &str) -> Event {
-        Event { key: "a".into(), value: value.into(), version }
-    }
-
-    /// A history of two acknowledged writes, one refused, one unknown and one read; times are in milliseconds.
-    fn good() -> Records {
-        let zero = Instant::now();
-        let at = |ms| zero + Duration::from_millis(ms);
-        let write = |value: &str, expected, outcome, from, to| Write {
-            key: "a".into(),
-            value: value.into(),
-            expected,
-            outcome,
-            started: at(from),
-            ended: at(to),
-        };
-        let events = vec![event(1, "first"), event(2, "one"), event(5, "lost answer"), event(7, "two")];
-        Records {
-            writes: vec![
-                write("one", 1, Outcome::Done(2), 0, 10),
-                write("late", 1, Outcome::Refused, 5, 20),
-                write("lost answer", 2, Outcome::Unknown, 20, 30),
-                write("two", 5, Outcome::Done(7), 40, 50),
-            ],
-            reads: vec![Read { key: "a".into(), value: "one".into(), version: 2, started: at(12), ended: at(14) }],
-            watches: vec![events.clone(), events],
-        }
-    }
-
-    #[test]
-    fn a_good_history_passes_and_each_violation_is_found() {
-        assert_eq!(violation(&good()), None);
-        type Spoil = fn(&mut Records);
-        let spoilers: [(&str, Spoil); 8] = [
-            ("saw", |records| records.watches[1].swap(1, 2)),
-            ("saw", |records| records.watches[1].insert(1, event(1, "first"))),
-            ("missed", |records| drop(records.watches[1].remove(2))),
-            ("was lost", |records| records.watches.iter_mut().for_each(|events| drop(events.pop()))),
-            ("took effect", |records| records.watches.iter_mut().for_each(|events| events[2].value = "late".into())),
-            ("not the one it expected", |records| records.writes[3].expected = 2),
-            ("another value", |records| records.reads[0].value = "other".into()),
-            ("seen after", |records| {
-                records.reads[0].started = records.writes[3].ended + Duration::from_millis(1);
-                records.reads[0].ended = records.reads[0].started;
-            }),
-        ];
-        for (text, spoil) in spoilers {
-            let mut records = good();
-            spoil(&mut records);
-            let found = violation(&records).unwrap_or_default();
-            assert!(found.contains(text), "{text}: {found}");
-        }
-    }
-}
+#[path = "history_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
-//! Three servers under faults (`fault`): processes are killed and suspended, links are cut, lossy and slow, clocks step and disks
-//! fill, at random, while writers and watches record what they see. Afterwards the records are checked (`history`), and so
-//! are the addresses that were handed out (`allocations`) and the pods of the nodes (`pods`).
+//! Three servers under faults (`fault`): processes are killed and suspended, links are cut, lossy and slow, clocks step,
+//! certificates expire and disks fill, at random, while writers, readers and watches record what they see (`workload`).
+//! Afterwards the records are checked (`history`), and so are who acted for elected components (`leaders`), the addresses that
+//! were handed out (`allocations`) and the pods of the nodes (`pods`). `traffic` uses a Service and an Ingress while a server dies.
 //!
 //! The short version runs with all tests; `make faults SECONDS=3600` runs it longer. The seed of a run is printed, and
 //! `KNARR_FAULT_SEED` repeats its faults.
@@ -13,10 +14,13 @@ mod fault;
 mod harness;
 mod history;
 mod keys;
+mod leaders;
 mod moving;
 mod pods;
 mod recipes;
 mod servers;
+mod traffic;
+mod watching;
 mod wire;
 mod workload;
 
@@ -28,12 +32,15 @@ use allocations::Allocations;
 use fault::Fault;
 use pods::Pods;
 use servers::ThreeServers;
+use traffic::Traffic;
 use workload::Workload;
 
 /// The default length of a run.
 const SECONDS: u64 = 45;
 /// A cluster that lost the leader of everything accepts writes again within this time.
 const MAX_OUTAGE: Duration = Duration::from_secs(5);
+/// How often a longer run kills the leader before other faults.
+const LEADER_KILLS: usize = 5;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -68,22 +75,14 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     let workload = Workload::start(&servers);
     workload.await_writes(20);
 
-    // The server that leads etcd is lost, with everything on it.
-    let leader = servers.etcd_leader();
-    eprintln!("killing the leader, {}", servers.nodes[leader].name);
-    servers.nodes[leader].kill();
-    let outage = workload.outage();
-    eprintln!("writes were accepted again after {outage:?}");
-    assert!(outage < MAX_OUTAGE, "{outage:?}");
-    servers.nodes[leader].start();
-    servers.await_members();
+    kill_leaders(&mut servers, &workload, pods.is_some());
 
     let started = Instant::now();
     let mut count = 0;
     while started.elapsed() < length {
         let number = random.random_range(0..3);
         let fault = Fault::random(&mut random, pods.is_some());
-        let hold = Duration::from_millis(random.random_range(500..6000));
+        let hold = Duration::from_millis(random.random_range(300..3500));
         eprintln!("{:?}: {fault:?} of {} for {hold:?}", started.elapsed(), servers.nodes[number].name);
         allocations.create(&servers, number);
         servers.inflict(number, fault, hold);
@@ -96,18 +95,46 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     if let Some(pods) = &pods {
         pods.check(&servers);
     }
-    let records = workload.finish();
+    let (records, holdings) = workload.finish();
     eprintln!(
-        "{count} faults, {} writes ({} acknowledged), {} reads, {} events per watch, longest time without a write {:?}",
+        "{count} faults, {} writes ({} acknowledged), {} reads, {} lists, {} events per watch, longest time without a write {:?}",
         records.writes.len(),
         records.acknowledged(),
         records.reads.len(),
+        records.lists.len(),
         records.watches[0].len(),
         records.longest_outage(),
     );
     history::check(&records);
+    servers.check_acts(&holdings);
     servers.check_one_leader_each();
     servers.check_removal();
+}
+
+/// Kills the server that leads etcd, with everything on it, several times.
+fn kill_leaders(servers: &mut ThreeServers, workload: &Workload, has_agents: bool) {
+    if has_agents {
+        traffic::prepare(servers);
+    }
+    for _ in 0..if has_agents { LEADER_KILLS } else { 1 } {
+        let traffic = has_agents.then(|| Traffic::start(servers));
+        let leader = servers.etcd_leader();
+        let killed = Instant::now();
+        servers.nodes[leader].kill();
+        let writes = workload.outage();
+        // Later interruptions count, too.
+        workload.await_writes(200);
+        let reads = workload.read_outage(killed, leader);
+        eprintln!("without {}: no writes for {writes:?}, no reads for {reads:?}", servers.nodes[leader].name);
+        assert!(writes < MAX_OUTAGE, "{writes:?}");
+        servers.nodes[leader].start();
+        servers.await_members();
+        if let Some(traffic) = traffic {
+            let report = traffic.finish();
+            eprintln!("{} requests to Services and Ingresses, the slowest took {:?}", report.requests, report.slowest);
+            assert!(report.failures.is_empty(), "{:?}", report.failures);
+        }
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Reader {
         let directory = parent.join(name);
         let data = directory.join("data");
         std::fs::create_dir_all(directory.join("bin")).expect("a directory");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_knarr"), directory.join("bin/knarr")).expect("a link");
+        std::os::unix::fs::symlink(harness::program(), directory.join("bin/knarr")).expect("a link");
         let settings = format!(
             "data-dir: {}\nnode-name: {name}\nadvertise-address: {}\ndisable-agent: true\nsnapshot-schedule: 1h\n",
             data.display(),

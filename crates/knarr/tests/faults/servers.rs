@@ -4,7 +4,8 @@ use nix::unistd::Pid;
 
 use crate::clock::{self, Clock};
 use crate::disk::Disk;
-use crate::harness::{ClusterPermit, Node, Switch, TestHost, turn, wait_for};
+use crate::harness::{ClusterPermit, Node, Switch, TestHost, program, turn, wait_for};
+use crate::leaders::{self, Act, Holding};
 use crate::wire::Wire;
 
 /// The number of the first node's host.
@@ -77,14 +78,37 @@ impl ThreeServers {
         let address = number_of(number);
         let (host, wire) = self.switch.plug_with(address, |switch, host| Wire::connect(address, switch, host));
         self.wires.push(wire);
-        let mut arguments: Vec<String> =
-            ["--disable-agent", "--advertise-address", &host.address].map(str::to_owned).into();
+        let (policy, audit) = (self.directory.path().join("audit-policy.yaml"), self.audit_log(number));
+        std::fs::write(&policy, leaders::POLICY).expect("a file");
+        let mut arguments: Vec<String> = ["--disable-agent", "--advertise-address", &host.address]
+            .into_iter()
+            .chain(["--audit-policy-file", &policy.to_string_lossy(), "--audit-log-path", &audit.to_string_lossy()])
+            .chain(["--audit-log-maxsize", "0"])
+            .map(str::to_owned)
+            .collect();
         arguments.extend(flags.iter().map(ToString::to_string));
         let mut node = Node::new(host, &name_of(number), "server", self.directory.path(), arguments);
         self.clocks.push(Clock::of(&mut node, &self.directory.path().join("libshifted_clock.so")));
         node.start();
         self.nodes.push(node);
         self.await_ready(number);
+    }
+
+    fn audit_log(&self, server: usize) -> std::path::PathBuf {
+        self.directory.path().join(format!("{}.audit", name_of(server)))
+    }
+
+    /// Elected components acted only on the server that held their Lease.
+    pub fn check_acts(&self, holdings: &[Holding]) {
+        let read = |server: usize| std::fs::read_to_string(self.audit_log(server)).expect("an audit log");
+        let acts: Vec<Act> =
+            (0..self.nodes.len()).flat_map(|server| leaders::acts(&name_of(server), &read(server))).collect();
+        let transitions = holdings.windows(2).filter(|pair| pair[0].holder != pair[1].holder).count();
+        eprintln!("{} versions of Leases ({transitions} changes in all), {} acts", holdings.len(), acts.len());
+        assert!(!holdings.is_empty() && !acts.is_empty(), "nobody was elected, or did anything");
+        if let Some(violation) = leaders::violation(holdings, &acts) {
+            panic!("{violation}");
+        }
     }
 
     /// Joins a node with the address of the first server, and waits until it is ready.
@@ -214,7 +238,7 @@ impl ThreeServers {
         let data = data.to_string_lossy();
         let server = "https://10.77.0.11:6443";
         let words = ["server", "--disable-agent", "--server", server, "--token", token, "--data-dir", &data];
-        let refused = self.client.output(&[&[env!("CARGO_BIN_EXE_knarr")][..], &words[..]].concat());
+        let refused = self.client.output(&[&[program().as_str()][..], &words[..]].concat());
         let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && reason.contains("admits nodes, not servers"), "{reason}");
         assert!(!std::path::Path::new(&*data).join("pki/ca.key").exists());

@@ -1,19 +1,20 @@
-//! Writers and watches on a thread in the network of the cluster, which record what they did and saw.
+//! Writers, readers and watches on a thread in the network of the cluster, which record what they did and saw.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
-use knarr_client::kube::api::{PostParams, WatchEvent, WatchParams};
+use knarr_client::kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use knarr_client::kube::config::{KubeConfigOptions, Kubeconfig};
-use knarr_client::kube::{self, Api, Client, Config};
+use knarr_client::kube::{self, Api, Client, Config, ResourceExt as _};
 use parking_lot::Mutex;
 
 use crate::harness::wait_timeout;
-use crate::history::{Event, Outcome, Read, Records, Version, Write};
+use crate::history::{ABSENT, DELETED, List, Outcome, Read, Records, Version, Write};
+use crate::leaders::Holding;
 use crate::servers::ThreeServers;
 
 const KEYS: usize = 3;
@@ -21,18 +22,22 @@ const WRITERS: usize = 4;
 const WATCHES: usize = 3;
 /// Longer than servers need to find a new leader, so that answers are rarely lost.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
-/// Writers write all the time: a watch without events for this long hangs.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
-const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+/// Between the lists and the short-lived objects, which are larger.
+const LONG_PAUSE: Duration = Duration::from_millis(150);
+pub(crate) const LABEL: &str = "test=faults";
 
-struct Shared {
+pub(crate) struct Shared {
     /// One for each server.
-    clients: Vec<Client>,
-    records: Mutex<Records>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) records: Mutex<Records>,
+    pub(crate) holdings: Mutex<Vec<Holding>>,
+    /// When each server responded to a read.
+    responses: Mutex<Vec<Vec<Instant>>>,
     acknowledged: AtomicUsize,
     stopping: AtomicBool,
     /// The version after which watches end.
-    last: Mutex<Option<Version>>,
+    pub(crate) last: Mutex<Option<Version>>,
 }
 
 pub struct Workload {
@@ -54,23 +59,15 @@ impl Workload {
                 let shared = Arc::new(Shared {
                     clients: clients(&kubeconfig, &addresses).await,
                     records: Mutex::new(Records { watches: vec![Vec::new(); WATCHES], ..Records::default() }),
+                    holdings: Mutex::default(),
+                    responses: Mutex::new(vec![Vec::new(); addresses.len()]),
                     acknowledged: AtomicUsize::new(0),
                     stopping: AtomicBool::new(false),
                     last: Mutex::new(None),
                 });
                 let from = shared.create_objects().await;
                 sender.send(shared.clone()).expect("the test waits");
-                let watches: Vec<_> =
-                    (0..WATCHES).map(|number| tokio::spawn(shared.clone().watch(number, from))).collect();
-                let writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(shared.clone().write(number))).collect();
-                for writer in writers {
-                    writer.await.expect("a writer ends");
-                }
-                let last = shared.last_write().await;
-                *shared.last.lock() = Some(last);
-                for watch in watches {
-                    watch.await.expect("a watch ends");
-                }
+                shared.run(from, addresses.len()).await;
             });
         });
         Self { shared: receiver.recv().expect("the workload starts"), thread }
@@ -96,10 +93,33 @@ impl Workload {
         started.elapsed()
     }
 
-    pub fn finish(self) -> Records {
+    /// The longest time since then that servers other than one did not respond to reads.
+    pub fn read_outage(&self, since: Instant, except: usize) -> Duration {
+        let responses = self.shared.responses.lock();
+        let others = responses.iter().enumerate().filter(|(server, _)| *server != except);
+        others.map(|(_, times)| longest_gap(times, since, Instant::now())).max().unwrap_or_default()
+    }
+
+    pub fn finish(self) -> (Records, Vec<Holding>) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.thread.join().expect("the workload ends");
-        std::mem::take(&mut *self.shared.records.lock())
+        (std::mem::take(&mut *self.shared.records.lock()), std::mem::take(&mut *self.shared.holdings.lock()))
+    }
+}
+
+/// The longest time without any of `times` between two moments.
+fn longest_gap(times: &[Instant], from: Instant, to: Instant) -> Duration {
+    let within = times.iter().copied().filter(|time| (from..to).contains(time));
+    let all: Vec<Instant> = [from].into_iter().chain(within).chain([to]).collect();
+    all.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+}
+
+#[test]
+fn the_longest_gap_reaches_from_the_start_to_the_end() {
+    let zero = Instant::now();
+    let at = |ms| zero + Duration::from_millis(ms);
+    for (times, gap) in [(vec![], 100), (vec![at(5), at(15), at(150)], 95), (vec![at(60), at(70)], 50)] {
+        assert_eq!(longest_gap(&times, at(10), at(110)), Duration::from_millis(gap), "{times:?}");
     }
 }
 
@@ -125,72 +145,167 @@ fn object(key: &str, value: &str, version: Option<Version>) -> ConfigMap {
     let mut map = ConfigMap { data: Some([("value".to_owned(), value.to_owned())].into()), ..ConfigMap::default() };
     map.metadata.name = Some(key.to_owned());
     map.metadata.resource_version = version.map(|version| version.to_string());
-    map.metadata.labels = Some([("test".to_owned(), "faults".to_owned())].into());
+    map.metadata.labels =
+        Some([LABEL.split_once('=').expect("a label")].map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     map
 }
 
-fn version(map: &ConfigMap) -> Version {
-    map.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).expect("a version")
+pub(crate) fn version(object: &impl kube::Resource) -> Version {
+    object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).expect("a version")
 }
 
-fn value(map: &ConfigMap) -> String {
+pub(crate) fn value(map: &ConfigMap) -> String {
     map.data.as_ref().and_then(|data| data.get("value").cloned()).unwrap_or_default()
 }
 
 /// A response within the timeout; `None` if there is none.
-async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Option<Result<T, kube::Error>> {
+pub(crate) async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Option<Result<T, kube::Error>> {
     tokio::time::timeout(REQUEST_TIMEOUT, request).await.ok()
 }
 
 impl Shared {
-    fn maps(&self, server: usize) -> Api<ConfigMap> {
+    pub(crate) fn maps(&self, server: usize) -> Api<ConfigMap> {
         Api::namespaced(self.clients[server % self.clients.len()].clone(), "default")
     }
 
+    async fn run(self: Arc<Self>, from: Version, servers: usize) {
+        let mut watches: Vec<_> = (0..WATCHES).map(|number| tokio::spawn(self.clone().watch(number, from))).collect();
+        watches.push(tokio::spawn(self.clone().watch_leases(from)));
+        let mut writers: Vec<_> = (0..WRITERS).map(|number| tokio::spawn(self.clone().write(number))).collect();
+        writers.push(tokio::spawn(self.clone().create_and_delete()));
+        writers.push(tokio::spawn(self.clone().list()));
+        writers.extend((0..servers).map(|server| tokio::spawn(self.clone().read(server))));
+        for writer in writers {
+            writer.await.expect("a writer ends");
+        }
+        let last = self.last_write().await;
+        *self.last.lock() = Some(last);
+        for watch in watches {
+            watch.await.expect("a watch ends");
+        }
+    }
+
+    /// Creates the registers; returns the version before.
     async fn create_objects(&self) -> Version {
         let mut first = None;
         for number in 0..KEYS {
-            let created = self.maps(0).create(&PostParams::default(), &object(&key(number), "first", None)).await;
-            first = first.or(Some(version(&created.expect("an object")) - 1));
+            let outcome = self.create(0, &key(number), "first").await;
+            let Outcome::Done(version) = outcome else { panic!("{outcome:?}") };
+            first = first.or(Some(version - 1));
         }
         first.expect("objects")
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    fn record(&self, key: &str, value: &str, expected: Version, outcome: Outcome, started: Instant) {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.records.lock().writes.push(Write { key, value, expected, outcome, started, ended: Instant::now() });
+        if matches!(outcome, Outcome::Done(_) | Outcome::Deleted) {
+            self.acknowledged.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn create(&self, server: usize, key: &str, value: &str) -> Outcome {
+        let started = Instant::now();
+        let new = object(key, value, None);
+        let outcome = outcome(answer(self.maps(server).create(&PostParams::default(), &new)).await);
+        self.record(key, value, ABSENT, outcome, started);
+        outcome
+    }
+
+    async fn replace(&self, server: usize, key: &str, value: &str, expected: Version) -> Outcome {
+        let started = Instant::now();
+        let new = object(key, value, Some(expected));
+        let outcome = outcome(answer(self.maps(server).replace(key, &PostParams::default(), &new)).await);
+        self.record(key, value, expected, outcome, started);
+        outcome
+    }
+
+    /// Deletes a version of an object.
+    async fn delete(&self, server: usize, key: &str, expected: Version) -> Outcome {
+        let started = Instant::now();
+        let preconditions = Some(Preconditions { resource_version: Some(expected.to_string()), uid: None });
+        let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+        let outcome = match answer(self.maps(server).delete(key, &parameters)).await {
+            Some(Ok(_)) => Outcome::Deleted,
+            other => outcome(other.map(|failed| failed.map(|_| unreachable!("it is matched above")))),
+        };
+        self.record(key, DELETED, expected, outcome, started);
+        outcome
+    }
+
+    /// Reads a register.
+    async fn get(&self, server: usize, key: &str) -> Option<Version> {
+        let started = Instant::now();
+        let Some(Ok(current)) = answer(self.maps(server).get(key)).await else { return None };
+        let (version, value) = (version(&current), value(&current));
+        self.records.lock().reads.push(Read { key: key.to_owned(), value, version, started, ended: Instant::now() });
+        Some(version)
     }
 
     /// Reads a register, then replaces the version it read; moves to another server when one fails.
     async fn write(self: Arc<Self>, writer: usize) {
         let mut server = writer;
         let mut count = 0;
-        while !self.stopping.load(Ordering::SeqCst) {
+        while !self.is_stopping() {
             count += 1;
             let key = key((writer + count) % KEYS);
-            let started = Instant::now();
-            let current = match answer(self.maps(server).get(&key)).await {
-                Some(Ok(current)) => current,
-                _ => {
-                    server += 1;
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
+            let outcome = match self.get(server, &key).await {
+                Some(expected) => self.replace(server, &key, &format!("{writer}-{count}"), expected).await,
+                None => Outcome::Unknown,
             };
-            let (expected, seen) = (version(&current), value(&current));
-            let read = Read { key: key.clone(), value: seen, version: expected, started, ended: Instant::now() };
-            self.records.lock().reads.push(read);
-            let value = format!("{writer}-{count}");
-            let started = Instant::now();
-            let replacement = object(&key, &value, Some(expected));
-            let outcome = match answer(self.maps(server).replace(&key, &PostParams::default(), &replacement)).await {
-                Some(Ok(written)) => Outcome::Done(version(&written)),
-                Some(Err(kube::Error::Api(status))) if status.code == 409 => Outcome::Refused,
-                _ => Outcome::Unknown,
+            if outcome == Outcome::Unknown {
+                server += 1;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Creates objects and deletes them again.
+    async fn create_and_delete(self: Arc<Self>) {
+        let mut server = 0;
+        let mut count = 0;
+        while !self.is_stopping() {
+            count += 1;
+            let key = format!("short-{count}");
+            let outcome = match self.create(server, &key, &format!("short {count}")).await {
+                Outcome::Done(version) => self.delete(server, &key, version).await,
+                other => other,
             };
-            let write = Write { key, value, expected, outcome, started, ended: Instant::now() };
-            self.records.lock().writes.push(write);
-            match outcome {
-                Outcome::Done(_) => {
-                    self.acknowledged.fetch_add(1, Ordering::SeqCst);
-                }
-                Outcome::Refused => {}
-                Outcome::Unknown => server += 1,
+            // What became of it is not known: it stays, if it is there.
+            if outcome == Outcome::Unknown {
+                server += 1;
+            }
+            tokio::time::sleep(LONG_PAUSE).await;
+        }
+    }
+
+    /// Lists everything, at one server after the other.
+    async fn list(self: Arc<Self>) {
+        for server in 0.. {
+            if self.is_stopping() {
+                return;
+            }
+            let started = Instant::now();
+            if let Some(Ok(list)) = answer(self.maps(server).list(&ListParams::default().labels(LABEL))).await {
+                let ended = Instant::now();
+                let version = list.metadata.resource_version.and_then(|text| text.parse().ok()).expect("a version");
+                let items: BTreeMap<String, (Version, String)> =
+                    list.items.iter().map(|map| (map.name_any(), (self::version(map), value(map)))).collect();
+                self.records.lock().lists.push(List { version, items, started, ended });
+            }
+            tokio::time::sleep(LONG_PAUSE).await;
+        }
+    }
+
+    /// Reads from one server, whether it responds or not.
+    async fn read(self: Arc<Self>, server: usize) {
+        while !self.is_stopping() {
+            if self.get(server, &key(0)).await.is_some() {
+                self.responses.lock()[server].push(Instant::now());
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -198,64 +313,24 @@ impl Shared {
 
     /// A last version, whose event ends the watches. All versions before it were written before it.
     async fn last_write(&self) -> Version {
-        let mut server = 0;
-        loop {
-            let key = key(0);
-            if let Some(Ok(current)) = answer(self.maps(server).get(&key)).await {
-                let replacement = object(&key, "last", Some(version(&current)));
-                if let Some(Ok(written)) =
-                    answer(self.maps(server).replace(&key, &PostParams::default(), &replacement)).await
-                {
-                    return version(&written);
-                }
+        let key = key(0);
+        for server in 0.. {
+            if let Some(expected) = self.get(server, &key).await
+                && let Outcome::Done(version) = self.replace(server, &key, &format!("last {server}"), expected).await
+            {
+                return version;
             }
-            server += 1;
             tokio::time::sleep(PAUSE).await;
         }
+        unreachable!("it is tried for ever")
     }
+}
 
-    /// Watches from a version on; when the watch ends, it is resumed after the last event, at another server.
-    async fn watch(self: Arc<Self>, number: usize, from: Version) {
-        let (mut server, mut after, mut expired) = (number, from, 0);
-        // The last event may have come before anybody knew that it is the last.
-        while self.last.lock().is_none_or(|last| after < last) {
-            let parameters = WatchParams::default().labels("test=faults");
-            let maps = self.maps(server);
-            let opened = answer(maps.watch(&parameters, &after.to_string())).await;
-            let Some(Ok(stream)) = opened else {
-                server += 1;
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            };
-            let mut stream = std::pin::pin!(stream);
-            while let Ok(Some(event)) = tokio::time::timeout(WATCH_TIMEOUT, stream.next()).await {
-                match event {
-                    Ok(WatchEvent::Added(map) | WatchEvent::Modified(map)) => {
-                        expired = 0;
-                        after = version(&map);
-                        let event = Event {
-                            key: map.metadata.name.clone().unwrap_or_default(),
-                            value: value(&map),
-                            version: after,
-                        };
-                        self.records.lock().watches[number].push(event);
-                        if self.last.lock().is_some_and(|last| after >= last) {
-                            return;
-                        }
-                    }
-                    Ok(WatchEvent::Error(status)) if status.code == 410 => {
-                        // A server that has just started has no history; one of the others does.
-                        expired += 1;
-                        assert!(expired < 30, "no server has the history since {after}");
-                        break;
-                    }
-                    Ok(WatchEvent::Deleted(map)) => panic!("nothing is deleted: {map:?}"),
-                    Ok(_) => {}
-                    Err(_) => break,
-                }
-            }
-            server += 1;
-            tokio::time::sleep(PAUSE).await;
-        }
+/// What a response says about a write.
+fn outcome(response: Option<Result<ConfigMap, kube::Error>>) -> Outcome {
+    match response {
+        Some(Ok(written)) => Outcome::Done(version(&written)),
+        Some(Err(kube::Error::Api(status))) if status.code == 409 => Outcome::Refused,
+        _ => Outcome::Unknown,
     }
 }

@@ -27,7 +27,7 @@ pub use devices::{DevicePlugin, RESOURCE};
 pub use grpc::GrpcHealth;
 pub use host::{Switch, TestHost};
 pub use image::{IMAGE, write as write_images};
-pub use node::Node;
+pub use node::{Node, program};
 pub use registry::{PASSWORD, Registry, USER};
 
 use std::path::Path;

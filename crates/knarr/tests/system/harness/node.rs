@@ -17,6 +17,11 @@ pub struct Node {
     process: Option<Child>,
 }
 
+/// The program under test: the one of this build, unless `KNARR_PROGRAM` names another.
+pub fn program() -> String {
+    std::env::var("KNARR_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_knarr").to_owned())
+}
+
 impl Node {
     /// A node that is not started. `arguments` are added to those of every node.
     pub fn new(host: TestHost, name: &str, role: &str, directory: &Path, arguments: Vec<String>) -> Self {
@@ -44,7 +49,7 @@ impl Node {
 
     /// A Knarr command on this node's host.
     pub fn knarr(&self, arguments: &[&str]) -> Command {
-        let mut command = self.host.command(env!("CARGO_BIN_EXE_knarr"));
+        let mut command = self.host.command(&program());
         command.args(arguments).env("KNARR_LOG", std::env::var("KNARR_LOG").unwrap_or_else(|_| "info".into()));
         command
     }
