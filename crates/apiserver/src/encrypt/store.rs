@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use knarr_store::{Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
+use knarr_store::{
+    Decode, Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch,
+};
 
 use arc_swap::ArcSwap;
 
 use super::configuration::{Configuration, ConfigurationError};
+use crate::persist::foreign;
 
 /// The configuration in use, which can be replaced.
 #[derive(Clone)]
@@ -62,16 +65,16 @@ pub async fn follow_configuration(
 /// Encrypts values written to another store and decrypts those read from it.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
-    configuration: Encryption,
+    reader: Reader,
 }
 
 impl Encrypted {
     pub fn new(inner: Arc<dyn Store>, configuration: Encryption) -> Encrypted {
-        Encrypted { inner, configuration }
+        Encrypted { inner, reader: Reader { configuration, decode: foreign::decoder() } }
     }
 
     fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
-        let configuration = self.configuration.current();
+        let configuration = self.reader.configuration.current();
         if !configuration.concerns(key) {
             return Ok(value);
         }
@@ -80,27 +83,41 @@ impl Encrypted {
     }
 }
 
-/// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
-fn decrypted(configuration: &Configuration, entry: Arc<Entry>) -> Arc<Entry> {
-    if !configuration.concerns(&entry.key) {
-        return entry;
-    }
-    match configuration.decrypt(&entry.key, &entry.value) {
-        Some(plain) if plain == entry.value => entry,
-        Some(plain) => Arc::new(Entry::new(entry.key.clone(), plain.into(), entry.created, entry.revision)),
-        None => {
-            tracing::error!(key = %entry.key, "no key of the encryption configuration decrypts a value");
-            entry
-        }
-    }
+/// Makes plain entries of stored ones.
+#[derive(Clone)]
+struct Reader {
+    configuration: Encryption,
+    /// What is inside may have been encrypted by kube-apiserver, in its own form: the store below cannot see that.
+    decode: Decode,
 }
 
-fn decrypted_error(configuration: &Configuration, error: Error) -> Error {
-    match error {
-        Error::Conflict { key, expected, current } => {
-            Error::Conflict { key, expected, current: current.map(|entry| decrypted(configuration, entry)) }
+impl Reader {
+    /// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
+    fn entry(&self, entry: Arc<Entry>) -> Arc<Entry> {
+        let configuration = self.configuration.current();
+        if !configuration.concerns(&entry.key) {
+            return entry;
         }
-        other => other,
+        match configuration.decrypt(&entry.key, &entry.value) {
+            Some(plain) if plain == entry.value => entry,
+            Some(plain) => {
+                let value = (self.decode)(&entry.key, plain);
+                Arc::new(Entry::new(entry.key.clone(), value, entry.created, entry.revision))
+            }
+            None => {
+                tracing::error!(key = %entry.key, "no key of the encryption configuration decrypts a value");
+                entry
+            }
+        }
+    }
+
+    fn error(&self, error: Error) -> Error {
+        match error {
+            Error::Conflict { key, expected, current } => {
+                Error::Conflict { key, expected, current: current.map(|entry| self.entry(entry)) }
+            }
+            other => other,
+        }
     }
 }
 
@@ -111,14 +128,13 @@ impl Store for Encrypted {
     }
 
     fn peek(&self, key: &str) -> Option<Arc<Entry>> {
-        self.inner.peek(key).map(|entry| decrypted(&self.configuration.current(), entry))
+        self.inner.peek(key).map(|entry| self.reader.entry(entry))
     }
 
     fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error> {
         let mut page = self.inner.peek_range(range)?;
-        if self.configuration.current().concerns(range.prefix) {
-            page.entries =
-                page.entries.into_iter().map(|entry| decrypted(&self.configuration.current(), entry)).collect();
+        if self.reader.configuration.current().concerns(range.prefix) {
+            page.entries = page.entries.into_iter().map(|entry| self.reader.entry(entry)).collect();
         }
         Ok(page)
     }
@@ -149,7 +165,7 @@ impl Store for Encrypted {
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
         let stored = self.inner.create(key, self.encrypted(key, value)?, ttl).await;
-        stored.map(|entry| decrypted(&self.configuration.current(), entry))
+        stored.map(|entry| self.reader.entry(entry))
     }
 
     async fn update(
@@ -160,30 +176,32 @@ impl Store for Encrypted {
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
         let stored = self.inner.update(key, self.encrypted(key, value)?, expected, ttl).await;
-        stored
-            .map(|entry| decrypted(&self.configuration.current(), entry))
-            .map_err(|error| decrypted_error(&self.configuration.current(), error))
+        stored.map(|entry| self.reader.entry(entry)).map_err(|error| self.reader.error(error))
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
         let gone = self.inner.delete(key, expected).await;
-        gone.map_err(|error| decrypted_error(&self.configuration.current(), error))
+        gone.map_err(|error| self.reader.error(error))
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let inner = self.inner.watch(prefix, after)?;
         // The configuration may come to concern what it does not yet.
-        Ok(Box::new(DecryptingWatch { inner, configuration: self.configuration.clone() }))
+        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone() }))
     }
 
     fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let inner = self.inner.watch_scope(scope, after)?;
-        Ok(Box::new(DecryptingWatch { inner, configuration: self.configuration.clone() }))
+        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone() }))
     }
 
     /// The topic of an encrypted value is unknown: it belongs to all.
     fn index_topics(&self, index: TopicIndex) {
         self.inner.index_topics(index);
+    }
+
+    fn observe_changes(&self, observer: knarr_store::ChangeObserver) {
+        self.inner.observe_changes(observer);
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
@@ -202,13 +220,13 @@ impl Store for Encrypted {
 /// A watch that decrypts values.
 struct DecryptingWatch {
     inner: Box<dyn Watch>,
-    configuration: Encryption,
+    reader: Reader,
 }
 
 #[async_trait]
 impl Watch for DecryptingWatch {
     async fn next(&mut self) -> Option<Notice> {
-        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| decrypted(&self.configuration.current(), entry));
+        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| self.reader.entry(entry));
         Some(match self.inner.next().await? {
             Notice::Events(events) => {
                 let events = events.into_iter().map(|event| Event {
@@ -255,6 +273,38 @@ mod tests {
         match store.update(place, Bytes::new(), 1_000_000, None).await {
             Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value[..], b"plain"),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// kube-apiserver encrypts protobuf; it is read as what this server would have stored.
+    #[tokio::test]
+    async fn protobuf_that_another_server_encrypted_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let secret = serde_json::json!({
+            "kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default"},
+            "data": {"key": "dmFsdWU="}, "type": "Opaque",
+        });
+        let place = "/registry/secrets/default/s";
+        for provider in ["aesgcm", "aescbc", "secretbox"] {
+            let text = format!(
+                "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{{provider}: {{keys: \
+                 [{{name: a, secret: {}=}}]}}}}]}}]",
+                "A".repeat(43)
+            );
+            let configuration = Configuration::parse(&text).unwrap();
+            let protobuf = knarr_api::protobuf::encode(&secret).unwrap();
+            let encrypted = configuration.encrypt(place, &protobuf).unwrap();
+            let stored = inner.create(place, encrypted.into(), None).await.unwrap();
+            let store = Encrypted::new(inner.clone(), Encryption::new(configuration));
+            let mut watch = store.watch("/registry/secrets/", stored.revision - 1).unwrap();
+            let read = |entry: &Entry| serde_json::from_slice::<serde_json::Value>(&entry.value).unwrap();
+            assert_eq!(read(&store.peek(place).unwrap()), secret, "{provider}");
+            match watch.next().await {
+                Some(Notice::Events(events)) => assert_eq!(read(events[0].current.as_ref().unwrap()), secret),
+                other => panic!("{provider}: {other:?}"),
+            }
+            store.delete(place, stored.revision).await.unwrap();
         }
     }
 
