@@ -56,6 +56,21 @@ impl ApiServer {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if !ui::forward::is_forwarded(request.uri().path()) {
+            return self.handle_directly(request, sender).await;
+        }
+        let response = match ui::forward::resolve(self, request) {
+            Ok((request, sender)) => Box::pin(self.handle_directly(request, &sender)).await,
+            Err(response) => *response,
+        };
+        ui::forward::secured(response)
+    }
+
+    async fn handle_directly<B>(self: &Arc<Self>, request: Request<B>, sender: &Sender) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());

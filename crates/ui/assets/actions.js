@@ -1,9 +1,9 @@
 // What can be done with an object: each action says what it will do, asks when it destroys, and reports what it did.
 
-import { get, patch, remove, send } from './api.js';
-import { ask, failed, h, message } from './dom.js';
-import { keyOf, objectLink } from './kinds.js';
-import { dependents } from './page-object.js';
+import { get, patch, pause, remove, send } from './api.js';
+import { ask, failed, h, message, withProgress } from './dom.js';
+import { find, keyOf, kinds, listPath, objectLink } from './kinds.js';
+import { dependents } from './relations.js';
 
 const SCALABLE = ['deployments.apps', 'statefulsets.apps', 'replicasets.apps', 'replicationcontrollers'];
 const RESTARTABLE = ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps'];
@@ -59,60 +59,102 @@ async function cordon({ object, path }) {
   const unschedulable = !object.spec.unschedulable;
   await patch(path, { spec: { unschedulable } });
   message(unschedulable ? 'No new pods are scheduled here' : 'Pods can be scheduled here again');
-  window.dispatchEvent(new HashChangeEvent('hashchange'));
+  refresh();
 }
 
-// Evicts all pods but those of DaemonSets and static ones, as `kubectl drain --ignore-daemonsets` does.
+// Evicts all pods but those of DaemonSets and static ones, as `kubectl drain --ignore-daemonsets` does, and waits until they
+// are gone. Each pod is tried by itself: a disruption budget delays only those it is for.
 async function drain({ object, path, name }) {
   const { items } = await get(`/api/v1/pods?${new URLSearchParams({ fieldSelector: `spec.nodeName=${name}` })}`);
   const controller = (pod) => pod.metadata.ownerReferences?.find((owner) => owner.controller);
   const stays = (pod) => controller(pod)?.kind === 'DaemonSet' || pod.metadata.annotations?.['kubernetes.io/config.mirror'] || /^(Succeeded|Failed)$/.test(pod.status.phase);
   const going = (items ?? []).filter((pod) => !stays(pod));
   const lost = going.filter((pod) => !controller(pod));
-  const progress = h('progress', { max: going.length, value: 0 });
+  const emptied = going.filter((pod) => (pod.spec.volumes ?? []).some((volume) => volume.emptyDir && !volume.emptyDir.medium));
+  const names = (pods) => pods.map((pod) => `${pod.metadata.namespace}/${pod.metadata.name}`).join(', ');
   const sure = await ask(`Drain ${object.metadata.name}`, h('div', {},
-    h('p', {}, `${going.length} pods are evicted; disruption budgets are respected.`),
-    lost.length > 0 && h('p', { class: 'bad' }, `Nothing creates these again: ${lost.map((pod) => pod.metadata.name).join(', ')}`)), 'Drain', { danger: true });
+    h('p', {}, `${going.length} pods are evicted; disruption budgets are respected. No new pods are scheduled to the node until you uncordon it.`),
+    lost.length > 0 && h('p', { class: 'bad' }, `Nothing creates these again: ${names(lost)}`),
+    emptied.length > 0 && h('p', { class: 'warn' }, `Data in emptyDir volumes is lost of: ${names(emptied)}`)), 'Drain', { danger: true });
   if (!sure) return;
   await patch(path, { spec: { unschedulable: true } });
-  const note = h('div', {}, `Draining ${name} `, progress);
-  document.getElementById('messages').append(note);
-  try {
-    for (const pod of going) {
-      await evict(pod);
-      progress.value += 1;
-    }
-    message(`Drained ${name}`);
-  } finally {
-    note.remove();
-  }
+  await withProgress(`Draining ${name}`, async (progress, signal) => {
+    let done = 0;
+    const waiting = new Set();
+    const report = () => progress(done, going.length, waiting.size > 0 ? `(a disruption budget delays ${[...waiting].slice(0, 3).join(', ')})` : '');
+    report();
+    await Promise.all(going.map(async (pod) => {
+      await evict(pod, signal, (isWaiting) => { waiting[isWaiting ? 'add' : 'delete'](pod.metadata.name); report(); });
+      done += 1;
+      report();
+    }));
+    message(signal.aborted ? `Stopped draining ${name}; it stays cordoned` : `Drained ${name}`);
+  });
+  refresh();
 }
 
-async function evict({ metadata: { namespace, name } }) {
-  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods/${encodeURIComponent(name)}/eviction`;
+async function evict({ metadata: { namespace, name, uid } }, signal, delayed) {
+  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods/${encodeURIComponent(name)}`;
   const body = { apiVersion: 'policy/v1', kind: 'Eviction', metadata: { name, namespace } };
-  for (;;) {
+  let isEvicted = false;
+  while (!signal.aborted) {
     try {
-      await send(path, { method: 'POST', body });
-      return;
+      if (isEvicted && (await get(path)).metadata.uid !== uid) return;
+      if (!isEvicted) await send(`${path}/eviction`, { method: 'POST', body });
+      isEvicted = true;
+      delayed(false);
     } catch (error) {
       if (error.status === 404) return;
       // A disruption budget allows no eviction now.
       if (error.status !== 429) throw error;
-      await new Promise((resolve) => { setTimeout(resolve, 5000); });
+      delayed(true);
     }
+    await pause(isEvicted ? 1000 : 5000, signal);
   }
 }
 
+const refresh = () => window.dispatchEvent(new HashChangeEvent('hashchange'));
+
 async function destroy(subject) {
   const { object, path, kind, namespace, name } = subject;
-  const gone = await dependents(subject);
+  const [gone, notes] = await Promise.all([dependents(subject), consequences(subject)]);
   const list = gone.slice(0, 30).map((one) => h('li', {}, `${one.kind.kind} ${one.name}`));
+  const confirm = keyOf(kind) === 'namespaces' && h('input', { 'aria-label': `Type ${name} to confirm`, required: true, pattern: name.replaceAll('.', '\\.') });
   const sure = await ask(`Delete ${kind.kind} ${name}`, h('div', {},
-    gone.length > 0 ? h('div', {}, `With it go ${gone.length} objects:`, h('ul', {}, list, gone.length > 30 && h('li', {}, '…'))) : h('p', {}, 'Nothing else goes with it.'),
-    kind.kind === 'Namespace' && h('p', { class: 'bad' }, 'Everything in the namespace is deleted.')), 'Delete', { danger: true });
+    gone.length > 0 ? h('div', {}, `With it go ${gone.length} objects:`, h('ul', {}, list, gone.length > 30 && h('li', {}, '…'))) : notes.length === 0 && h('p', {}, 'Nothing else goes with it.'),
+    notes.map((note) => h('p', { class: 'bad' }, note)),
+    confirm && h('p', {}, `Type ${name} to confirm: `, confirm)), 'Delete', { danger: true });
   if (!sure) return;
   await remove(path, { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid: object.metadata.uid }, propagationPolicy: 'Background' });
   message(`Deleted ${name}`);
   location.hash = objectLink(kind, namespace, name, 'journey');
+}
+
+const METADATA = 'application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io';
+
+const count = async (one, namespace) => {
+  const list = await get(`${listPath(one, namespace)}?limit=1`, { accept: METADATA });
+  return (list.items?.length ?? 0) + (list.metadata.remainingItemCount ?? 0);
+};
+
+// What is lost with an object although it does not own it.
+async function consequences({ object, kind, namespace, name }) {
+  const key = keyOf(kind);
+  if (key === 'namespaces') {
+    const counts = await Promise.all(kinds().filter((one) => one.namespaced && one.verbs.includes('delete')).map(async (one) => [one.kind, await count(one, name).catch(() => 0)]));
+    const found = counts.filter(([one, number]) => number > 0 && one !== 'Event').map(([one, number]) => `${number} ${one}`);
+    return [`Everything in the namespace is deleted: ${found.join(', ') || 'it is empty'}.`];
+  }
+  if (key === 'persistentvolumeclaims' && object.spec.volumeName) {
+    const volume = await get(`/api/v1/persistentvolumes/${encodeURIComponent(object.spec.volumeName)}`).catch(() => undefined);
+    return volume?.spec.persistentVolumeReclaimPolicy === 'Retain' ? [] : ['Its volume and all data on it are deleted.'];
+  }
+  if (key === 'customresourcedefinitions.apiextensions.k8s.io') {
+    const known = find(`${object.spec.names.plural}.${object.spec.group}`);
+    return [`All objects of the kind are deleted: ${known ? await count(known, '').catch(() => 'an unknown number') : 'an unknown number'}.`];
+  }
+  if (key === 'nodes') return ['Its pods are deleted, although they may still run there. Drain it first, and stop Knarr on it.'];
+  if (key === 'pods' && !object.metadata.ownerReferences?.some((owner) => owner.controller)) return ['Nothing creates this pod again.'];
+  if (key === 'statefulsets.apps' && object.spec.volumeClaimTemplates?.length) return object.spec.persistentVolumeClaimRetentionPolicy?.whenDeleted === 'Delete' ? ['Its claims and their data are deleted.'] : [];
+  return [];
 }

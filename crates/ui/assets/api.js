@@ -52,6 +52,7 @@ function messageOf(text) {
   }
 }
 
+export const post = async (path, body, options) => (await send(path, { ...options, method: 'POST', body })).json();
 export const get = async (path, options) => (await send(path, options)).json();
 export const text = async (path, options) => (await send(path, options)).text();
 export const remove = (path, body) => send(path, { method: 'DELETE', body });
@@ -75,10 +76,10 @@ export async function* lines(path, options) {
 const TABLE = 'application/json;as=Table;v=v1;g=meta.k8s.io,application/json';
 const PAGE = 1000;
 
-// Keeps a table of a kind up to date: `onChange({columns, rows, complete})`, where rows is a Map by UID.
-// It lists in pages, watches, and lists again when the watch is too old, until the signal aborts.
-export async function follow(path, selector, signal, onChange) {
-  const state = { columns: [], rows: new Map(), complete: false };
+// Keeps a table of a kind up to date: `onChange({columns, rows, complete})`, where rows is a Map by UID; with `objects`, of
+// whole objects. It lists in pages, watches, and lists again when the watch is too old, until the signal aborts.
+export async function follow(path, selector, signal, onChange, { objects = false } = {}) {
+  const state = { columns: [], rows: new Map(), complete: false, objects };
   let wait = 500;
   while (!signal.aborted) {
     try {
@@ -94,16 +95,19 @@ export async function follow(path, selector, signal, onChange) {
   }
 }
 
+const form = ({ objects }) => (objects ? {} : { includeObject: 'Metadata' });
+const metadata = (row) => (row.object ?? row).metadata;
+
 async function listAll(path, selector, signal, state, onChange) {
   const rows = new Map();
   let next = '';
   let version = '';
   do {
-    const query = new URLSearchParams({ limit: PAGE, includeObject: 'Metadata', ...selector });
+    const query = new URLSearchParams({ limit: PAGE, ...form(state), ...selector });
     if (next) query.set('continue', next);
-    const table = await get(`${path}?${query}`, { accept: TABLE, signal });
+    const table = await get(`${path}?${query}`, { accept: state.objects ? 'application/json' : TABLE, signal });
     if (table.columnDefinitions) state.columns = table.columnDefinitions;
-    for (const row of table.rows ?? []) rows.set(row.object.metadata.uid, row);
+    for (const row of table.rows ?? table.items ?? []) rows.set(metadata(row).uid, row);
     next = table.metadata.continue ?? '';
     version = table.metadata.resourceVersion;
     // The first page is shown at once; later ones replace what the last list had.
@@ -118,23 +122,34 @@ async function listAll(path, selector, signal, state, onChange) {
 async function watchFrom(path, selector, version, signal, state, onChange) {
   for (;;) {
     const query = new URLSearchParams({
-      watch: 'true', allowWatchBookmarks: 'true', includeObject: 'Metadata', resourceVersion: version, ...selector,
+      watch: 'true', allowWatchBookmarks: 'true', ...form(state), resourceVersion: version, ...selector,
     });
-    for await (const line of lines(`${path}?${query}`, { accept: TABLE, signal })) {
+    for await (const line of lines(`${path}?${query}`, { accept: state.objects ? 'application/json' : TABLE, signal })) {
       const { type, object } = JSON.parse(line);
       if (type === 'ERROR') throw new ApiError(object.code, object.message);
       if (type === 'BOOKMARK') {
         version = object.metadata?.resourceVersion ?? object.rows?.[0]?.object?.metadata?.resourceVersion ?? version;
         continue;
       }
-      for (const row of object.rows ?? []) {
-        version = row.object.metadata.resourceVersion;
-        if (type === 'DELETED') state.rows.delete(row.object.metadata.uid);
-        else state.rows.set(row.object.metadata.uid, row);
+      for (const row of object.rows ?? [object]) {
+        const { uid, resourceVersion } = metadata(row);
+        version = resourceVersion;
+        if (type === 'DELETED') state.rows.delete(uid);
+        else state.rows.set(uid, row);
       }
       onChange(state);
     }
   }
+}
+
+// Calls `draw` soon after it was asked to, once for all that changed meanwhile.
+export function soon(draw, signal, delay = 150) {
+  let scheduled = false;
+  return () => {
+    if (scheduled) return;
+    scheduled = true;
+    setTimeout(() => { scheduled = false; if (!signal.aborted) draw(); }, delay);
+  };
 }
 
 export function pause(milliseconds, signal) {

@@ -41,12 +41,34 @@ export function replace(element, ...children) {
   return element;
 }
 
+// A part of a page with a heading.
+export const card = (title, ...children) => h('section', { class: 'card' }, title && h('h2', {}, title), children);
+
+// A small table; rows are lists of cells. A cell may be a text, an element, or [class, text].
+export function table(headings, rows, label) {
+  const cell = (value, index) => {
+    const [shade, content] = Array.isArray(value) ? value : ['', value];
+    return h(index === 0 ? 'th' : 'td', { class: shade, scope: index === 0 ? 'row' : undefined }, content);
+  };
+  return h('div', { class: 'scroll' }, h('table', { class: 'plain', 'aria-label': label },
+    headings && h('thead', {}, h('tr', {}, headings.map((title) => h('th', { scope: 'col' }, title)))),
+    h('tbody', {}, rows.map((row) => h('tr', {}, row.map(cell))))));
+}
+
+// Tabs as links, of which one is current: [[link, title, isCurrent]].
+export const tabs = (label, all) => h('nav', { class: 'tabs', 'aria-label': label }, all.map(([href, title, isCurrent]) => h('a', {
+  href, 'aria-current': isCurrent ? 'page' : undefined,
+}, title)));
+
 // A message that disappears by itself, unless it is an error.
 export function message(text, kind = '') {
-  const box = h('div', { class: kind }, text, ' ');
+  const box = h('div', { class: kind, role: kind === 'error' ? 'alert' : undefined }, text, ' ');
   const close = h('button', { type: 'button', 'aria-label': 'Dismiss', onclick: () => box.remove() }, '×');
   box.append(close);
-  document.getElementById('messages').append(box);
+  const list = document.getElementById('messages');
+  list.append(box);
+  // A server that keeps failing must not fill the screen.
+  while (list.children.length > 5) list.firstChild.remove();
   if (kind !== 'error') setTimeout(() => box.remove(), 6000);
 }
 
@@ -59,11 +81,26 @@ export function ask(title, body, label, { danger = false, result = () => true } 
   return new Promise((resolve) => {
     const finish = (value) => { dialog.close(); dialog.remove(); resolve(value); };
     const dialog = h('dialog', { 'aria-label': title, oncancel: () => finish(undefined) },
-      h('h2', {}, title), body,
-      h('p', { class: 'row' },
-        h('button', { type: 'button', class: danger ? 'danger' : 'primary', onclick: () => finish(result()) }, label),
-        h('button', { type: 'button', onclick: () => finish(undefined) }, 'Cancel')));
+      h('form', { onsubmit: (event) => { event.preventDefault(); finish(result()); } },
+        h('h2', {}, title), body,
+        h('p', { class: 'row' },
+          label && h('button', { class: danger ? 'danger' : 'primary' }, label),
+          h('button', { type: 'button', onclick: () => finish(undefined) }, label ? 'Cancel' : 'Close'))));
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+// Long work: a line with its progress, until `work` ends. `work` gets a function that sets done, all and a text.
+export async function withProgress(title, work) {
+  const bar = h('progress', { 'aria-label': title });
+  const text = h('span', { class: 'dim' });
+  const stopping = new AbortController();
+  const note = h('div', {}, title, ' ', text, bar, h('button', { type: 'button', onclick: () => stopping.abort() }, 'Stop'));
+  document.getElementById('messages').append(note);
+  try {
+    return await work((done, all, detail = '') => { bar.max = all || 1; bar.value = done; replace(text, `${done} of ${all} ${detail}`); }, stopping.signal);
+  } finally {
+    note.remove();
+  }
 }

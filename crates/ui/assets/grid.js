@@ -5,11 +5,13 @@ import { plain, tone } from './format.js';
 
 const HEIGHT = 30;
 const MARGIN = 10;
+const WIDE = 220;
+const NARROW = 90;
 
 // Creating one is slow, and a sort of 10,000 rows compares 130,000 times.
 const collator = new Intl.Collator(undefined, { numeric: true });
 
-// `columns`: [{name, width?}], rows: [{key, cells, link, sort?}]. Call `update` with new rows at any time.
+// `columns`: [{name, wide?}], rows: [{key, cells, link, sort?}]. Call `update` with new rows at any time.
 export class Grid {
   constructor(label) {
     this.rows = [];
@@ -30,7 +32,11 @@ export class Grid {
   setColumns(columns) {
     if (JSON.stringify(columns) === JSON.stringify(this.columns)) return;
     this.columns = columns;
-    this.template = columns.map((column) => column.width ?? 'minmax(90px, 1fr)').join(' ');
+    this.template = columns.map((column) => (column.wide ? `minmax(${WIDE}px, 3fr)` : `minmax(${NARROW}px, 1fr)`)).join(' ');
+    // Rows are grids of their own: with one minimum for all, their columns meet whatever is in them.
+    const width = `${columns.reduce((sum, column) => sum + (column.wide ? WIDE : NARROW), 0)}px`;
+    this.head.style.minWidth = width;
+    this.body.style.minWidth = width;
     this.drawHead();
   }
 

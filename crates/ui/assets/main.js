@@ -1,21 +1,23 @@
 // Signs in, and shows the page that the address names.
 
 import { connectionHandlers, follow, get, send, session } from './api.js';
-import { failed, h, replace } from './dom.js';
+import { ask, failed, h, replace, table } from './dom.js';
 import { discover, find, keyOf, kinds, listLink, objectLink } from './kinds.js';
 import * as access from './page-access.js';
 import * as cluster from './page-cluster.js';
 import * as list from './page-list.js';
+import * as network from './page-network.js';
 import * as object from './page-object.js';
 import * as problems from './page-problems.js';
+import * as storage from './page-storage.js';
 
 const PAGES = [
   ['problems', 'Problems'],
   ['cluster', 'Cluster'],
   ['list/pods', 'Pods'],
   ['list/deployments.apps', 'Workloads'],
-  ['list/services', 'Network'],
-  ['list/persistentvolumeclaims', 'Storage'],
+  ['network', 'Network'],
+  ['storage', 'Storage'],
   ['kinds', 'All kinds'],
   ['access', 'Access'],
 ];
@@ -41,8 +43,8 @@ async function start() {
   });
   const name = who.status.userInfo.username;
   replace(document.getElementById('user'), name).title = `${name}\n${(who.status.userInfo.groups ?? []).join('\n')}`;
-  await discover();
-  fillFinder();
+  await rediscover();
+  startFinder();
   followNamespaces();
   window.addEventListener('hashchange', show);
   namespaces.addEventListener('change', show);
@@ -75,22 +77,39 @@ function signedOut() {
     h('p', { class: 'dim' }, 'The link works once, for two minutes. This page then acts with your rights and no others.')));
 }
 
+const decoded = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
+
 // Shows the page of the current address; what the last page still does is aborted.
-function show() {
+async function show() {
   leaving.abort();
   leaving = new AbortController();
-  const [page, ...parts] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
+  const { signal } = leaving;
+  const [page, ...parts] = location.hash.replace(/^#\//, '').split('/').map(decoded);
+  // A list may name the namespace that it is limited to.
+  if (page === 'list' && parts[1] && [...namespaces.options].some((option) => option.value === parts[1])) namespaces.value = parts[1];
   drawNavigation(page, parts);
-  const context = { main, parts, signal: leaving.signal, namespace: chosenNamespace() };
-  const pages = { problems, cluster, list, object, access, kinds: { show: allKinds } };
+  const context = { main, parts, signal, namespace: chosenNamespace() };
+  const pages = { problems, cluster, list, object, access, network, storage, kinds: { show: allKinds } };
   document.title = `${parts.filter((part) => part !== '-').join(' ') || page || 'Knarr'} · Knarr`;
   replace(main);
-  Promise.resolve((pages[page] ?? problems).show(context)).catch(failed);
   main.focus({ preventScroll: true });
+  try {
+    // Kinds of custom resources come and go.
+    if (page === 'kinds' || (['list', 'object'].includes(page) && !find(parts[0]))) await rediscover();
+    if (!signal.aborted) await (pages[page] ?? problems).show(context);
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+  }
+}
+
+async function rediscover() {
+  await discover();
+  replace(document.getElementById('find-kinds'), kinds().map((kind) => h('option', { value: keyOf(kind) })));
 }
 
 function drawNavigation(page, parts) {
   const current = page === 'list' ? `list/${parts[0]}` : page || 'problems';
+  document.body.dataset.page = page || 'problems';
   replace(document.getElementById('nav'), PAGES.map(([path, title]) => h('a', {
     href: `#/${path}`, 'aria-current': path === current ? 'page' : undefined,
   }, title)));
@@ -126,8 +145,7 @@ function followNamespaces() {
   });
 }
 
-function fillFinder() {
-  replace(document.getElementById('find-kinds'), kinds().map((kind) => h('option', { value: keyOf(kind) })));
+function startFinder() {
   document.getElementById('find').addEventListener('submit', (event) => {
     event.preventDefault();
     const field = document.getElementById('find-text');
@@ -139,12 +157,24 @@ function fillFinder() {
   });
 }
 
+const SHORTCUTS = [
+  ['/', 'go to a kind or an object, such as deploy/web'],
+  ['?', 'show these keys'],
+  ['1 to 8', 'go to a page'],
+  ['arrows, Page Up, Page Down, Home, End', 'move in tables and among the pods of a node'],
+  ['Enter', 'open the row'],
+  ['Shift+Tab', 'leave the shell'],
+  ['Escape', 'close a dialog'],
+];
+
 function shortcuts(event) {
-  if (event.target.closest('input, textarea, select, .terminal')) return;
+  if (event.target.closest('input, textarea, select, .terminal, dialog') || event.ctrlKey || event.metaKey || event.altKey) return;
+  const page = PAGES[Number(event.key) - 1];
   if (event.key === '/') {
     event.preventDefault();
     document.getElementById('find-text').focus();
-  }
+  } else if (event.key === '?') ask('Keys', table(undefined, SHORTCUTS, 'Keys'));
+  else if (page) location.hash = `#/${page[0]}`;
 }
 
 start().catch(failed);

@@ -1,21 +1,55 @@
 // Who can do what, and which binding and role say so.
 
-import { get, send } from './api.js';
-import { failed, h, replace } from './dom.js';
+import { get, post } from './api.js';
+import { card, failed, h, replace, table } from './dom.js';
+import { plain } from './format.js';
 import { find, objectLink } from './kinds.js';
 
 const RBAC = '/apis/rbac.authorization.k8s.io/v1';
 
 export async function show({ main, namespace, signal }) {
-  const verb = h('input', { value: 'get', 'aria-label': 'Verb', size: 10 });
-  const resource = h('input', { value: 'secrets', 'aria-label': 'Resource', list: 'find-kinds' });
-  const result = h('div', { 'aria-live': 'polite' });
-  const mine = h('div', {});
-  const question = h('form', { class: 'row', onsubmit: (event) => { event.preventDefault(); answer().catch(failed); } },
-    'Who can ', verb, resource, namespace ? `in namespace ${namespace}` : 'in all namespaces', h('button', { class: 'primary' }, 'Explain'));
-  const answer = async () => replace(result, granted(await readRules(namespace, signal), verb.value, resource.value, namespace));
-  replace(main, h('h1', {}, 'Access'), h('section', { class: 'card' }, question, result), mine);
-  await Promise.all([answer(), own(mine, namespace, signal)].map((task) => task.catch(failed)));
+  const where = namespace ? `in namespace ${namespace}` : 'in all namespaces';
+  const results = { who: h('div', { 'aria-live': 'polite' }), can: h('div', { 'aria-live': 'polite' }), mine: h('div', {}) };
+  const input = (label, value, more) => h('input', { value, 'aria-label': label, required: true, size: 14, ...more });
+  const who = { verb: input('Verb', 'get'), resource: input('Resource', 'secrets', { list: 'find-kinds' }) };
+  const can = { subject: input('User, group or namespace:account', '', { placeholder: 'user or namespace:account', size: 26 }), verb: input('Verb of the user', 'get'), resource: input('Resource of the user', 'pods', { list: 'find-kinds' }) };
+  const question = (answer, ...parts) => h('form', { class: 'row', onsubmit: (event) => { event.preventDefault(); answer().catch(failed); } }, parts);
+  const answerWho = async () => replace(results.who, granted(await readRules(namespace, signal), who.verb.value, who.resource.value, namespace));
+  const answerCan = async () => replace(results.can, await decide(can, namespace, signal));
+  replace(main, h('h1', {}, 'Access'),
+    card('Who can', question(answerWho, 'Who can ', who.verb, who.resource, where, h('button', { class: 'primary' }, 'Explain')), results.who),
+    card('Can somebody', question(answerCan, 'Can ', can.subject, can.verb, can.resource, where, h('button', { class: 'primary' }, 'Decide')), results.can),
+    results.mine);
+  await Promise.all([answerWho(), own(results.mine, namespace, signal)].map((task) => task.catch(failed)));
+}
+
+// Asks the server, whose decision counts, and finds the rules that say so.
+async function decide({ subject, verb, resource }, namespace, signal) {
+  const [base, subresource] = resource.value.trim().split('/');
+  const kind = find(base);
+  if (!kind) return h('p', { class: 'warn' }, `the server doesn't have a resource type "${base}"`);
+  const identity = identityOf(subject.value.trim());
+  const attributes = { namespace: kind.namespaced ? namespace : '', verb: verb.value, group: kind.group, resource: kind.plural, subresource };
+  const { status } = await post('/apis/authorization.k8s.io/v1/subjectaccessreviews', {
+    apiVersion: 'authorization.k8s.io/v1', kind: 'SubjectAccessReview', spec: { ...identity, resourceAttributes: attributes },
+  }, { signal });
+  const rules = await readRules(namespace, signal).catch(() => undefined);
+  const concerns = (one) => (one.kind === 'Group' ? identity.groups.includes(one.name)
+    : one.kind === 'ServiceAccount' ? identity.user === `system:serviceaccount:${one.namespace}:${one.name}` : one.name === identity.user);
+  return [
+    h('p', { class: status.allowed ? 'good' : 'bad' }, status.allowed ? 'Yes. ' : 'No. ', plain(status.reason ?? '')),
+    rules && status.allowed && granted(rules, verb.value, resource.value, namespace, concerns),
+    !status.allowed && h('p', {}, `No role that is bound to ${identity.user} allows it. A RoleBinding gives it in one namespace, a ClusterRoleBinding everywhere.`),
+  ];
+}
+
+// `shop:web` is the service account web of the namespace shop; the groups are those that every user of its kind has.
+function identityOf(text) {
+  const account = /^(?:system:serviceaccount:)?([^:]+):([^:]+)$/.exec(text);
+  if (account && !text.startsWith('system:node:')) {
+    return { user: `system:serviceaccount:${account[1]}:${account[2]}`, groups: ['system:serviceaccounts', `system:serviceaccounts:${account[1]}`, 'system:authenticated'] };
+  }
+  return { user: text, groups: text.startsWith('system:node:') ? ['system:nodes', 'system:authenticated'] : ['system:authenticated'] };
 }
 
 async function readRules(namespace, signal) {
@@ -34,7 +68,7 @@ export function allows(rule, verb, group, resource) {
   return has(rule.verbs, verb) && has(rule.apiGroups, group) && (has(rule.resources, resource) || (sub && rule.resources?.includes(`*/${sub}`)));
 }
 
-function granted(rules, verb, words, namespace) {
+function granted(rules, verb, words, namespace, concerns = () => true) {
   const [base, sub] = words.trim().split('/');
   const kind = find(base);
   if (!kind) return h('p', { class: 'warn' }, `the server doesn't have a resource type "${base}"`);
@@ -46,17 +80,16 @@ function granted(rules, verb, words, namespace) {
     const role = roles.find((one) => one.metadata.name === binding.roleRef.name);
     const rule = role?.rules?.find((one) => allows(one, verb, kind.group, resource));
     if (!rule) continue;
-    for (const subject of binding.subjects ?? []) rows.push({ subject, binding, role, rule, where });
+    for (const subject of (binding.subjects ?? []).filter(concerns)) rows.push({ subject, binding, role, rule, where });
   }
-  if (rows.length === 0) return h('p', {}, 'Nobody but members of system:masters.');
-  return h('table', { class: 'plain' },
-    h('thead', {}, h('tr', {}, ['Who', 'Where', 'Because of', 'Role', 'Only'].map((title) => h('th', { scope: 'col' }, title)))),
-    h('tbody', {}, rows.map(({ subject, binding, role, rule, where }) => h('tr', {},
-      h('td', {}, `${subject.kind} ${subject.namespace ? `${subject.namespace}/` : ''}${subject.name}`),
-      h('td', {}, where ?? (namespace || 'everywhere')),
-      h('td', {}, reference(binding, where ? 'rolebindings' : 'clusterrolebindings')),
-      h('td', {}, reference(role, role.metadata.namespace ? 'roles' : 'clusterroles')),
-      h('td', { class: 'dim' }, (rule.resourceNames ?? []).join(', '))))));
+  if (rows.length === 0) return h('p', {}, 'No role says so. Members of system:masters may do everything.');
+  return table(['Who', 'Where', 'Because of the binding', 'To the role', 'Only objects named'], rows.map(({ subject, binding, role, rule, where }) => [
+    `${subject.kind} ${subject.namespace ? `${subject.namespace}/` : ''}${subject.name}`,
+    where ?? (namespace || 'everywhere'),
+    reference(binding, where ? 'rolebindings' : 'clusterrolebindings'),
+    reference(role, role.metadata.namespace ? 'roles' : 'clusterroles'),
+    ['dim', (rule.resourceNames ?? []).join(', ')],
+  ]), 'Who can do it');
 }
 
 function reference({ metadata }, plural) {
@@ -65,12 +98,10 @@ function reference({ metadata }, plural) {
 }
 
 async function own(target, namespace, signal) {
-  const review = await send('/apis/authorization.k8s.io/v1/selfsubjectrulesreviews', {
-    method: 'POST', signal,
-    body: { apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectRulesReview', spec: { namespace: namespace || 'default' } },
-  });
-  const { status } = await review.json();
-  replace(target, h('section', { class: 'card' }, h('h2', {}, `What you may do in ${namespace || 'default'}`),
-    h('table', { class: 'plain' }, h('tbody', {}, status.resourceRules.map((rule) => h('tr', {},
-      h('td', {}, (rule.resources ?? []).join(', ')), h('td', { class: 'dim' }, (rule.apiGroups ?? []).map((group) => group || 'core').join(', ')), h('td', {}, rule.verbs.join(', '))))))));
+  const { status } = await post('/apis/authorization.k8s.io/v1/selfsubjectrulesreviews', {
+    apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectRulesReview', spec: { namespace: namespace || 'default' },
+  }, { signal });
+  replace(target, card(`What you may do in ${namespace || 'default'}`, table(['Resources', 'Groups', 'Verbs', 'Only objects named'], status.resourceRules.map((rule) => [
+    (rule.resources ?? []).join(', '), ['dim', (rule.apiGroups ?? []).map((group) => group || 'core').join(', ')], rule.verbs.join(', '), ['dim', (rule.resourceNames ?? []).join(', ')],
+  ]), 'What you may do')));
 }

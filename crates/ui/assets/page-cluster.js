@@ -1,40 +1,64 @@
-// The map of the cluster: servers, nodes with their pods, and usage beside requests and capacity.
+// The map of the cluster: servers and their health, nodes with their pods, namespaces; usage beside requests and limits.
 
-import { follow, get, pause } from './api.js';
-import { failed, h, replace, svg } from './dom.js';
-import { bytes, cores, quantity } from './format.js';
-import { find, objectLink } from './kinds.js';
+import { follow, get, pause, soon, text } from './api.js';
+import { meter, spark } from './chart.js';
+import { card, failed, h, replace, table } from './dom.js';
+import { age, bytes, cores, plain, quantity } from './format.js';
+import { find, listLink, objectLink } from './kinds.js';
 
-const METRICS_INTERVAL = 10000;
+const INTERVAL = 10000;
 const HISTORY = 60;
 
 export async function show({ main, namespace, signal }) {
-  const view = { nodes: [], pods: [], usage: new Map(), courses: new Map(), history: [], scheduled: false };
-  const summary = h('div', { class: 'card' });
-  const cards = h('div', { class: 'cards' });
-  replace(main, h('h1', {}, 'Cluster'), summary, cards);
-  const draw = () => {
-    if (view.scheduled) return;
-    view.scheduled = true;
-    setTimeout(() => { view.scheduled = false; if (!signal.aborted) drawAll(view, summary, cards); }, 150);
-  };
+  const view = { namespace, nodes: new Map(), pods: { rows: new Map(), columns: [] }, usage: new Map(), sums: {}, courses: new Map(), leases: [] };
+  const parts = { summary: h('div', {}), servers: h('div', {}), nodes: h('div', { class: 'cards' }), namespaces: h('div', {}) };
+  replace(main, h('h1', {}, 'Cluster'), parts.summary, parts.servers, h('h2', {}, 'Nodes'), parts.nodes, parts.namespaces);
+  const draw = soon(() => drawAll(view, parts), signal);
   const path = namespace ? `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods` : '/api/v1/pods';
   await Promise.all([
-    follow('/api/v1/nodes', {}, signal, ({ rows, columns }) => { view.nodes = [...rows.values()].map((row) => toNode(row, columns)); draw(); readNodes(view, signal, draw); }),
-    follow(path, {}, signal, ({ rows, columns }) => { view.pods = [...rows.values()].map((row) => toPod(row, columns)); draw(); }),
-    readMetrics(view, signal, draw),
-    showHealth(summary, signal),
+    follow('/api/v1/nodes', {}, signal, ({ rows }) => { view.nodes = rows; draw(); }, { objects: true }),
+    follow(path, {}, signal, (state) => { view.pods = state; draw(); }),
+    repeat(signal, () => readMetrics(view, signal).then(draw)),
+    repeat(signal, () => readServer(view, signal).then(draw)),
   ].map((task) => task.catch(failed)));
 }
 
-const cell = (row, columns, name) => row.cells[columns.findIndex((column) => column.name === name)];
+// What has no watch is read again while the page is visible.
+async function repeat(signal, read) {
+  while (!signal.aborted) {
+    if (!document.hidden) await read();
+    await pause(INTERVAL, signal);
+  }
+}
 
-const toNode = (row, columns) => ({
-  name: row.object.metadata.name,
-  status: cell(row, columns, 'Status'),
-  roles: cell(row, columns, 'Roles'),
-  version: cell(row, columns, 'Version'),
-});
+async function readMetrics(view, signal) {
+  const [list, sums] = await Promise.all([
+    get('/apis/metrics.k8s.io/v1beta1/nodes', { signal }).catch(() => ({ items: [] })),
+    get(`/ui/requests?${new URLSearchParams({ namespace: view.namespace })}`, { signal }).catch(() => ({ nodes: {} })),
+  ]);
+  view.sums = sums.nodes;
+  const items = list.items ?? [];
+  view.usage = new Map(items.map((one) => [one.metadata.name, { cpu: quantity(one.usage.cpu), memory: quantity(one.usage.memory) }]));
+  if (items.length === 0) return;
+  const total = (resource) => [...view.usage.values()].reduce((sum, one) => sum + one[resource], 0);
+  for (const [name, cpu, memory] of [['', total('cpu'), total('memory')], ...[...view.usage].map(([name, used]) => [name, used.cpu, used.memory])]) {
+    const course = view.courses.get(name) ?? { cpu: [], memory: [] };
+    view.courses.set(name, { cpu: [...course.cpu, cpu].slice(-HISTORY), memory: [...course.memory, memory].slice(-HISTORY) });
+  }
+}
+
+// The servers, who leads what, and the checks of the server that serves this page.
+async function readServer(view, signal) {
+  view.version ??= (await get('/version', { signal })).gitVersion;
+  const [leases, checks] = await Promise.all([
+    get('/apis/coordination.k8s.io/v1/namespaces/kube-system/leases', { signal }).catch(() => ({ items: [] })),
+    text('/readyz?verbose', { accept: '*/*', signal }).catch((error) => (error.name === 'AbortError' || error.status === 403 ? '' : error.message)),
+  ]);
+  view.leases = leases.items ?? [];
+  view.checks = checks.split('\n').filter((line) => /^\[[+-]\]/.test(line)).map((line) => ({ good: line[1] === '+', name: plain(line.slice(3)) }));
+}
+
+const cell = (row, columns, name) => row.cells[columns.findIndex((column) => column.name === name)];
 
 const toPod = (row, columns) => ({
   name: row.object.metadata.name,
@@ -44,79 +68,111 @@ const toPod = (row, columns) => ({
   node: cell(row, columns, 'Node'),
 });
 
-// Capacity comes from the objects, which tables leave out: read again only when the set of nodes changes.
-async function readNodes(view, signal, draw) {
-  const names = view.nodes.map((node) => node.name).join();
-  if (view.capacityOf === names) return;
-  view.capacityOf = names;
-  const list = await get('/api/v1/nodes', { signal }).catch(() => undefined);
-  view.allocatable = new Map((list?.items ?? []).map((node) => [node.metadata.name, node.status.allocatable ?? {}]));
-  draw();
+function drawAll(view, parts) {
+  const { rows, columns } = view.pods;
+  const pods = Array.from(rows.values(), (row) => toPod(row, columns));
+  const nodes = [...view.nodes.values()];
+  const byNode = Map.groupBy(pods, (pod) => (pod.node === '<none>' ? '' : pod.node ?? ''));
+  const ready = nodes.filter(isReady).length;
+  const running = pods.filter((pod) => tone(pod) === '').length;
+  replace(parts.summary, card('', h('p', {}, `Kubernetes ${view.version ?? ''}: ${ready} of ${nodes.length} nodes ready, ${running} of ${pods.length} pods running and ready.`), health(view.checks), courses(view.courses.get(''), 'the cluster')));
+  replace(parts.servers, servers(view.leases));
+  // Many nodes have fewer dots each, so that the page stays quick.
+  const dots = Math.max(40, Math.floor(3000 / Math.max(1, nodes.length)));
+  // A redraw must not take the focus away from who walks through the pods.
+  const focused = document.activeElement?.closest('.pods') ? document.activeElement.getAttribute('href') : undefined;
+  replace(parts.nodes, waiting(byNode.get(''), dots), nodes.map((node) => nodeCard(node, view, byNode.get(node.metadata.name) ?? [], dots)));
+  if (focused) [...parts.nodes.querySelectorAll('.pods a')].find((one) => one.getAttribute('href') === focused)?.focus({ preventScroll: true });
+  replace(parts.namespaces, namespacesTable(pods));
 }
 
-async function readMetrics(view, signal, draw) {
-  while (!signal.aborted) {
-    if (!document.hidden) {
-      const list = await get('/apis/metrics.k8s.io/v1beta1/nodes', { signal }).catch(() => ({ items: [] }));
-      view.usage = new Map((list.items ?? []).map((one) => [one.metadata.name, one.usage]));
-      const total = (list.items ?? []).reduce((sum, one) => sum + quantity(one.usage.cpu), 0);
-      if (list.items?.length) view.history = [...view.history, total].slice(-HISTORY);
-      for (const one of list.items ?? []) {
-        const name = one.metadata.name;
-        view.courses.set(name, [...(view.courses.get(name) ?? []), quantity(one.usage.cpu)].slice(-HISTORY));
-      }
-      draw();
-    }
-    await pause(METRICS_INTERVAL, signal);
+function health(checks) {
+  if (!checks?.length) return undefined;
+  const failing = checks.filter((check) => !check.good);
+  return failing.length === 0 ? h('p', { class: 'good' }, `All ${checks.length} health checks of the server pass.`)
+    : h('div', { class: 'bad' }, 'Health checks that fail:', h('ul', {}, failing.map((check) => h('li', {}, check.name))));
+}
+
+function courses(course, name) {
+  if (!course || course.cpu.length < 2) return undefined;
+  const one = (label, values, format) => h('div', {}, h('span', { class: 'dim' }, `${label} in use: ${format(values.at(-1))}`), spark(values, `${label} of ${name}, last minutes`));
+  return h('div', { class: 'charts' }, one('CPU', course.cpu, cores), one('Memory', course.memory, bytes));
+}
+
+// Each API server renews a Lease of its own; those by which components elect a leader name its holder.
+function servers(leases) {
+  const identity = (lease) => lease.metadata.labels?.['apiserver.kubernetes.io/identity'];
+  const all = leases.filter(identity).map((lease) => ({ host: lease.metadata.labels['kubernetes.io/hostname'] ?? lease.metadata.name, seen: lease.spec.renewTime, leads: [] }));
+  for (const lease of leases.filter((one) => !identity(one) && one.spec?.holderIdentity)) {
+    all.find((server) => lease.spec.holderIdentity.split('_')[0] === server.host)?.leads.push(lease.metadata.name);
   }
+  return all.length > 0 && card('Servers', table(['Server', 'Seen', 'Leads'], all.map((server) => [
+    server.host, [Date.now() - Date.parse(server.seen) > 60000 ? 'bad' : 'good', `${age(server.seen)} ago`], server.leads.join(', ') || (all.length === 1 ? 'all components run here' : ''),
+  ]), 'Servers'));
 }
 
-async function showHealth(summary, signal) {
-  const version = await get('/version', { signal });
-  summary.dataset.version = version.gitVersion;
+const isReady = (node) => node.status.conditions?.some((one) => one.type === 'Ready' && one.status === 'True');
+
+function nodeCard(node, view, pods, dots) {
+  const { name } = node.metadata;
+  const { allocatable = {} } = node.status;
+  const used = view.usage.get(name);
+  const sums = view.sums[name];
+  const amounts = (resource) => ({
+    used: used?.[resource],
+    requested: sums && quantity(sums.requests[resource] ?? '0'),
+    limited: sums?.limits[resource] ? quantity(sums.limits[resource]) : undefined,
+    available: quantity(allocatable[resource]),
+  });
+  const roles = Object.keys(node.metadata.labels ?? {}).filter((label) => label.startsWith('node-role.kubernetes.io/')).map((label) => label.split('/')[1]);
+  const pressures = (node.status.conditions ?? []).filter((one) => one.type !== 'Ready' && one.status === 'True').map((one) => one.type);
+  return h('section', { class: 'card', 'aria-label': `Node ${name}` },
+    h('div', { class: 'row' }, h('a', { href: objectLink(find('nodes'), '', name) }, name),
+      h('span', { class: `badge ${isReady(node) ? 'good' : 'bad'}` }, isReady(node) ? 'Ready' : 'NotReady'),
+      node.spec.unschedulable && h('span', { class: 'badge warn' }, 'cordoned'),
+      pressures.map((one) => h('span', { class: 'badge bad' }, one)),
+      h('span', { class: 'dim' }, roles.join(' '))),
+    meter('CPU', amounts('cpu'), cores), meter('Memory', amounts('memory'), bytes),
+    courses(view.courses.get(name), name),
+    h('div', { class: 'dim' }, counts(pods)), podDots(pods, `Pods of ${name}`, dots));
 }
 
-function drawAll(view, summary, cards) {
-  const byNode = Map.groupBy(view.pods, (pod) => pod.node || '');
-  const ready = view.nodes.filter((node) => String(node.status).startsWith('Ready')).length;
-  const running = view.pods.filter((pod) => tone(pod) === '').length;
-  replace(summary,
-    h('p', {}, `Kubernetes ${summary.dataset.version ?? ''}: ${ready} of ${view.nodes.length} nodes ready, ${running} of ${view.pods.length} pods running and ready.`),
-    view.history.length > 1 && [h('p', { class: 'dim' }, `CPU in use: ${cores(view.history.at(-1))} cores`), spark(view.history)]);
-  replace(cards, view.nodes.map((node) => nodeCard(node, view, byNode.get(node.name) ?? [])), waiting(byNode));
+function waiting(pods, dots) {
+  return pods?.length > 0 && h('section', { class: 'card' }, h('b', { class: 'warn' }, `${pods.length} pods without a node`), podDots(pods, 'Pods without a node', dots));
 }
 
-function nodeCard(node, view, pods) {
-  const allocatable = view.allocatable?.get(node.name) ?? {};
-  const usage = view.usage.get(node.name);
-  return h('section', { class: 'card' },
-    h('div', { class: 'row' }, h('a', { href: objectLink(find('nodes'), '', node.name) }, node.name),
-      h('span', { class: `badge ${String(node.status).startsWith('Ready') ? 'good' : 'bad'}` }, node.status),
-      h('span', { class: 'dim' }, node.roles === '<none>' ? '' : node.roles)),
-    usage && [
-      meter('CPU', quantity(usage.cpu), quantity(allocatable.cpu), cores),
-      meter('Memory', quantity(usage.memory), quantity(allocatable.memory), bytes),
-    ],
-    (view.courses.get(node.name)?.length ?? 0) > 1 && spark(view.courses.get(node.name), `CPU of ${node.name}`),
-    h('div', { class: 'dim' }, `${pods.length} pods`),
-    podDots(pods));
+function counts(pods) {
+  const by = Map.groupBy(pods, tone);
+  const part = (shade, word) => by.has(shade) && `${by.get(shade).length} ${word}`;
+  return [`${pods.length} pods`, part('fail', 'failing'), part('wait', 'waiting'), part('done', 'finished')].filter(Boolean).join(', ');
 }
 
-function waiting(byNode) {
-  const pods = (byNode.get('') ?? []).concat(byNode.get('<none>') ?? []);
-  return pods.length > 0 && h('section', { class: 'card' }, h('b', { class: 'warn' }, `${pods.length} pods without a node`), podDots(pods));
-}
+const ORDER = { fail: 0, wait: 1, '': 2, done: 3 };
 
-const MAX_DOTS = 600;
-
-function podDots(pods) {
-  const order = { fail: 0, wait: 1, '': 2, done: 3 };
-  const sorted = pods.map((pod) => [tone(pod), pod]).sort(([a], [b]) => order[a] - order[b]).slice(0, MAX_DOTS);
+// One stop for the Tab key; arrow keys walk through the pods.
+function podDots(pods, label, max) {
+  const sorted = pods.map((pod) => [tone(pod), pod]).sort(([a], [b]) => ORDER[a] - ORDER[b]).slice(0, max);
   const kind = find('pods');
-  return h('div', { class: 'pods' }, sorted.map(([shade, pod]) => {
-    const label = `${pod.namespace}/${pod.name}: ${pod.status}`;
-    return h('a', { class: shade, href: objectLink(kind, pod.namespace, pod.name), title: label, 'aria-label': label });
-  }), pods.length > MAX_DOTS && h('span', { class: 'dim' }, `and ${pods.length - MAX_DOTS} more`));
+  return sorted.length > 0 && [h('div', { class: 'pods', role: 'group', 'aria-label': label, onkeydown: walk }, sorted.map(([shade, pod], index) => {
+    const text = `${pod.namespace}/${pod.name}: ${plain(pod.status)}`;
+    return h('a', { class: shade, href: objectLink(kind, pod.namespace, pod.name), title: text, 'aria-label': text, tabindex: index === 0 ? 0 : -1 });
+  })), pods.length > max && h('div', { class: 'dim' }, `and ${pods.length - max} more`)];
+}
+
+function walk(event) {
+  const next = { ArrowRight: 'nextElementSibling', ArrowDown: 'nextElementSibling', ArrowLeft: 'previousElementSibling', ArrowUp: 'previousElementSibling' }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  event.target[next]?.focus();
+}
+
+function namespacesTable(pods) {
+  const by = [...Map.groupBy(pods, (pod) => pod.namespace)].sort(([a], [b]) => (a < b ? -1 : 1));
+  const number = (all, shade) => all.filter((pod) => tone(pod) === shade).length;
+  return by.length > 0 && card('Pods by namespace', table(['Namespace', 'Pods', 'Running and ready', 'Waiting', 'Failing', 'Finished'], by.map(([name, all]) => {
+    const [up, wait, fail, done] = ['', 'wait', 'fail', 'done'].map((shade) => number(all, shade));
+    return [h('a', { href: `${listLink(find('pods'))}/${encodeURIComponent(name)}` }, name), all.length, up, [wait ? 'warn' : 'dim', wait], [fail ? 'bad' : 'dim', fail], ['dim', done]];
+  }), 'Pods by namespace'));
 }
 
 function tone(pod) {
@@ -124,18 +180,4 @@ function tone(pod) {
   if (/(Error|BackOff|Failed|OOM|Evicted|Unknown|Err)/.test(pod.status)) return 'fail';
   const [up, all] = pod.ready.split('/');
   return pod.status === 'Running' && up === all ? '' : 'wait';
-}
-
-function meter(label, used, available, format) {
-  const share = available ? Math.min(1, used / available) : 0;
-  return h('div', {}, h('span', {}, `${label} ${format(used)} of ${format(available)}`),
-    h('div', { class: 'bar', role: 'meter', 'aria-label': label, 'aria-valuenow': Math.round(share * 100), 'aria-valuemin': 0, 'aria-valuemax': 100 },
-      svg('svg', { viewBox: '0 0 100 1', preserveAspectRatio: 'none' }, svg('rect', { class: 'fill-used', width: share * 100, height: 1 }))));
-}
-
-// The course of a value: its newest one is at the right.
-export function spark(values, label = 'Usage of the last minutes') {
-  const top = Math.max(...values) * 1.1 || 1;
-  const points = values.map((value, index) => `${(index / Math.max(1, values.length - 1)) * 100},${30 - (value / top) * 30}`);
-  return svg('svg', { class: 'spark', viewBox: '0 0 100 30', preserveAspectRatio: 'none', role: 'img', 'aria-label': label }, svg('path', { d: `M${points.join(' L')}` }));
 }

@@ -1,26 +1,26 @@
 // All objects of a kind, with the columns that the API server gives for it.
 
 import { follow } from './api.js';
-import { h, replace } from './dom.js';
+import { h, replace, tabs } from './dom.js';
 import { plain } from './format.js';
 import { Grid } from './grid.js';
 import { find, keyOf, listLink, listPath, objectLink } from './kinds.js';
 
-// Kinds that people look at together.
+// Kinds that people look at together, some with a page that shows them at a glance.
 const FAMILIES = [
-  ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps', 'replicasets.apps', 'jobs.batch', 'cronjobs.batch', 'horizontalpodautoscalers.autoscaling'],
-  ['services', 'endpointslices.discovery.k8s.io', 'ingresses.networking.k8s.io', 'networkpolicies.networking.k8s.io'],
-  ['persistentvolumeclaims', 'persistentvolumes', 'storageclasses.storage.k8s.io', 'volumeattachments.storage.k8s.io', 'volumesnapshots.snapshot.storage.k8s.io', 'csidrivers.storage.k8s.io'],
+  ['', ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps', 'replicasets.apps', 'jobs.batch', 'cronjobs.batch', 'horizontalpodautoscalers.autoscaling']],
+  ['network', ['services', 'endpointslices.discovery.k8s.io', 'ingresses.networking.k8s.io', 'networkpolicies.networking.k8s.io']],
+  ['storage', ['persistentvolumeclaims', 'persistentvolumes', 'storageclasses.storage.k8s.io', 'volumeattachments.storage.k8s.io', 'volumesnapshots.snapshot.storage.k8s.io', 'csidrivers.storage.k8s.io']],
 ];
 
 export async function show({ main, parts, namespace, signal }) {
   const kind = find(parts[0] ?? 'pods');
-  if (!kind) return replace(main, h('p', { class: 'empty' }, `The server has no kind ${parts[0]}.`));
+  if (!kind) return replace(main, h('h1', {}, parts[0]), h('p', { class: 'empty' }, `The server has no kind ${parts[0]}.`));
   const grid = new Grid(kind.kind);
   const count = h('span', { class: 'dim', role: 'status' });
   const search = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter rows', oninput: () => { grid.search(search.value); counted(); } });
   const counted = () => replace(count, `${grid.shown.length} of ${grid.rows.length}`);
-  replace(main, h('h1', {}, kind.kind), family(kind), h('p', { class: 'row' }, search, count), grid.element);
+  replace(main, h('h1', {}, kind.kind), family(keyOf(kind)), h('p', { class: 'row' }, search, count), grid.element);
   const within = kind.namespaced && !namespace;
   let scheduled = false;
   // Rows that did not change since they were drawn last: most of them.
@@ -34,7 +34,7 @@ export async function show({ main, parts, namespace, signal }) {
     scheduled = false;
     if (signal.aborted) return;
     const shown = state.columns.map((column, index) => ({ column, index })).filter(({ column }) => column.priority === 0);
-    const columns = shown.map(({ column }) => ({ name: column.name, description: column.description, width: column.name === 'Name' ? 'minmax(240px, 3fr)' : undefined }));
+    const columns = shown.map(({ column }) => ({ name: column.name, description: column.description, wide: column.name === 'Name' }));
     grid.setColumns(within ? [{ name: 'Namespace' }, ...columns] : columns);
     const names = JSON.stringify(columns);
     if (names !== knownFor) { known = new WeakMap(); knownFor = names; }
@@ -62,9 +62,9 @@ function toRow(kind, row, shown, within) {
   };
 }
 
-function family(kind) {
-  const members = FAMILIES.find((one) => one.includes(keyOf(kind)));
-  return members && h('div', { class: 'tabs' }, members.map(find).filter(Boolean).map((one) => h('a', {
-    href: listLink(one), 'aria-current': one === kind ? 'page' : undefined,
-  }, one.kind)));
+// Tabs of the kinds that belong together; `current` is the key of a kind or the name of a page.
+export function family(current) {
+  const [page, members] = FAMILIES.find(([name, keys]) => name === current || keys.includes(current)) ?? [];
+  const glance = page ? [[`#/${page}`, 'At a glance', page === current]] : [];
+  return members && tabs('Kinds', [...glance, ...members.map(find).filter(Boolean).map((one) => [listLink(one), one.kind, keyOf(one) === current])]);
 }

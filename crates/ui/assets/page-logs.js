@@ -1,80 +1,150 @@
-// The logs of a pod, or of all pods of a workload, in one place.
+// The logs of a pod, or of all pods of a workload, in one place: those that start later too.
 
-import { get, lines } from './api.js';
+import { follow, get, lines, pause } from './api.js';
 import { failed, h, replace } from './dom.js';
 import { plain } from './format.js';
 import { keyOf } from './kinds.js';
-import { dependents } from './page-object.js';
+import { selectorOf } from './workload.js';
 
 const MAX_LINES = 5000;
+const MAX_SHOWN = 1000;
 const TAIL = 200;
 const MAX_SOURCES = 40;
+const DRAW_DELAY = 120;
 
 export async function show({ body, subject, signal }) {
-  const view = { entries: [], filter: '', follow: true, scheduled: false, sources: 0 };
-  const box = h('div', { class: 'log', role: 'log', tabindex: 0, 'aria-label': 'Log' });
-  const search = h('input', { type: 'search', placeholder: 'Search', 'aria-label': 'Search the log', oninput: () => { view.filter = search.value.toLowerCase(); draw(view, box); } });
-  const following = h('input', { type: 'checkbox', checked: true, onchange: () => { view.follow = following.checked; draw(view, box); } });
-  const previous = h('input', { type: 'checkbox', onchange: () => restart() });
-  const note = h('span', { class: 'dim', role: 'status' });
-  replace(body, h('p', { class: 'row' }, search, h('label', {}, following, ' follow'), h('label', {}, previous, ' previous containers'), note), box);
+  const view = { entries: [], filter: '', follow: true, times: false, container: '', sources: new Map(), skipped: 0, scheduled: false };
+  view.box = h('div', { class: 'log', role: 'log', tabindex: 0, 'aria-label': 'Log', onscroll: () => scrolled(view) });
+  view.note = h('span', { class: 'dim', role: 'status' });
+  const search = h('input', { type: 'search', placeholder: 'Search', 'aria-label': 'Search the log', oninput: () => { view.filter = search.value.toLowerCase(); draw(view); } });
+  view.following = h('input', { type: 'checkbox', checked: true, onchange: () => { view.follow = view.following.checked; draw(view); } });
+  const times = h('input', { type: 'checkbox', onchange: () => { view.times = times.checked; draw(view); } });
+  const previous = h('input', { type: 'checkbox', onchange: () => start() });
+  view.choice = h('select', { 'aria-label': 'Container', onchange: () => { view.container = view.choice.value; draw(view); } }, h('option', { value: '' }, 'all containers'));
+  replace(body, h('p', { class: 'row' }, search, view.choice, h('label', {}, view.following, ' follow'), h('label', {}, previous, ' previous containers'), h('label', {}, times, ' times'), view.note), view.box);
   let reading = new AbortController();
   signal.addEventListener('abort', () => reading.abort(), { once: true });
-  const restart = async () => {
+  const start = () => {
     reading.abort();
     reading = new AbortController();
-    view.entries = [];
-    draw(view, box);
-    const sources = await find(subject, signal);
-    view.sources = sources.length;
-    replace(note, sources.length > MAX_SOURCES ? `the first ${MAX_SOURCES} of ${sources.length} containers` : `${sources.length} containers`);
-    await Promise.all(sources.slice(0, MAX_SOURCES).map((source) => read(source, previous.checked, reading.signal, view, box)));
+    Object.assign(view, { entries: [], sources: new Map(), skipped: 0 });
+    draw(view);
+    return watch(view, subject, previous.checked, reading.signal).catch(failed);
   };
-  await restart().catch(failed);
+  await start();
 }
 
-// The containers whose logs belong to an object.
-async function find(subject, signal) {
+// Who scrolls up wants to read; at the end, new lines are followed again.
+function scrolled({ box, following }) {
+  const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
+  if (following.checked !== atEnd) { following.checked = atEnd; following.dispatchEvent(new Event('change')); }
+}
+
+// Reads the containers of all pods that belong to the object, also of those that come later.
+async function watch(view, subject, previous, signal) {
   const root = `/api/v1/namespaces/${encodeURIComponent(subject.namespace)}/pods`;
-  const names = keyOf(subject.kind) === 'pods' ? [subject.name]
-    : (await dependents(subject, signal)).filter((one) => one.kind.plural === 'pods').map((one) => one.name);
-  const pods = await Promise.all(names.map((name) => get(`${root}/${encodeURIComponent(name)}`, { signal }).catch(() => undefined)));
-  return pods.filter(Boolean).flatMap((pod) => [...(pod.spec.initContainers ?? []), ...pod.spec.containers].map((container) => ({
-    path: `${root}/${encodeURIComponent(pod.metadata.name)}/log`, pod: pod.metadata.name, container: container.name,
-  })));
+  const selector = keyOf(subject.kind) === 'pods' ? { fieldSelector: `metadata.name=${subject.name}` } : { labelSelector: selectorOf(subject.kind, subject.object) };
+  const known = new Map();
+  await follow(root, selector, signal, async ({ rows }) => {
+    for (const [uid, controller] of known) {
+      if (!rows.has(uid)) { controller.abort(); known.delete(uid); }
+    }
+    for (const [uid, row] of rows) {
+      if (known.has(uid)) continue;
+      const gone = new AbortController();
+      known.set(uid, gone);
+      signal.addEventListener('abort', () => gone.abort(), { once: true });
+      readPod(view, `${root}/${encodeURIComponent(row.object.metadata.name)}`, previous, gone.signal).catch(failed);
+    }
+  });
 }
 
-async function read({ path, pod, container }, previous, signal, view, box) {
-  const label = view.sources > 1 ? `${pod} ${container}` : '';
-  const query = new URLSearchParams({ container, timestamps: 'true', tailLines: TAIL });
-  if (previous) query.set('previous', 'true');
-  else query.set('follow', 'true');
-  try {
-    for await (const line of lines(`${path}?${query}`, { accept: '*/*', signal })) {
-      const space = line.indexOf(' ');
-      add(view, box, { time: line.slice(0, space), label, text: plain(line.slice(space + 1)) });
-    }
-  } catch (error) {
-    if (error.name !== 'AbortError') add(view, box, { time: '', label, text: error.message });
+async function readPod(view, path, previous, signal) {
+  const pod = await get(path, { signal });
+  const containers = [...(pod.spec.initContainers ?? []), ...pod.spec.containers, ...(pod.spec.ephemeralContainers ?? [])];
+  await Promise.all(containers.map(({ name }) => {
+    if (view.sources.size >= MAX_SOURCES) { view.skipped += 1; return undefined; }
+    const source = { path, container: name, label: `${pod.metadata.name} ${name}`, last: '' };
+    view.sources.set(source.label, source);
+    signal.addEventListener('abort', () => { view.sources.delete(source.label); schedule(view); }, { once: true });
+    offer(view, name);
+    return previous ? readOnce(view, source, { previous: 'true' }, signal) : readOn(view, source, signal);
+  }));
+}
+
+function offer({ choice }, name) {
+  if (![...choice.options].some((option) => option.value === name)) choice.append(h('option', { value: name }, name));
+}
+
+// Follows a container over its restarts: its log ends with it, and goes on where the last line was.
+async function readOn(view, source, signal) {
+  let wait = 500;
+  while (!signal.aborted) {
+    const before = source.last;
+    await readOnce(view, source, { follow: 'true', ...(before ? { sinceTime: before.slice(0, 19) + 'Z' } : {}) }, signal);
+    wait = source.last === before ? Math.min(wait * 2, 10000) : 500;
+    await pause(wait, signal);
   }
 }
 
-function add(view, box, entry) {
+async function readOnce(view, source, options, signal) {
+  const query = new URLSearchParams({ container: source.container, timestamps: 'true', ...(options.sinceTime ? {} : { tailLines: TAIL }), ...options });
+  const seen = source.last;
+  try {
+    for await (const line of lines(`${source.path}/log?${query}`, { accept: '*/*', signal })) {
+      const space = line.indexOf(' ');
+      const time = line.slice(0, space);
+      // Lines of the second in which the last one was are sent again.
+      if (time <= seen) continue;
+      source.last = time;
+      source.waiting = '';
+      add(view, { time, label: source.label, container: source.container, text: plain(line.slice(space + 1)) });
+    }
+  } catch (error) {
+    if (error.name === 'AbortError') return;
+    source.waiting = error.message;
+    schedule(view);
+  }
+}
+
+function add(view, entry) {
   view.entries.push(entry);
+  view.unsorted = true;
   if (view.entries.length > MAX_LINES + 500) view.entries.splice(0, view.entries.length - MAX_LINES);
+  schedule(view);
+}
+
+function schedule(view) {
   if (view.scheduled) return;
   view.scheduled = true;
-  requestAnimationFrame(() => { view.scheduled = false; draw(view, box); });
+  setTimeout(() => { view.scheduled = false; if (view.box.isConnected) draw(view); }, DRAW_DELAY);
 }
 
-function draw(view, box) {
-  view.entries.sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : 0));
-  const shown = view.entries.filter((entry) => !view.filter || entry.text.toLowerCase().includes(view.filter)).slice(-1000);
-  replace(box, shown.map((entry) => h('div', { title: entry.time }, entry.label && h('span', { class: 'source' }, `${entry.label}  `), marked(entry.text, view.filter))));
-  if (view.follow) box.scrollTop = box.scrollHeight;
+function draw(view) {
+  if (view.unsorted) view.entries.sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : 0));
+  view.unsorted = false;
+  const fits = (entry) => (!view.container || entry.container === view.container) && (!view.filter || entry.text.toLowerCase().includes(view.filter));
+  const found = view.entries.filter(fits);
+  const labelled = view.sources.size > 1;
+  replace(view.box, found.slice(-MAX_SHOWN).map((entry) => h('div', { title: entry.time },
+    view.times && h('span', { class: 'time' }, `${entry.time.slice(0, 23)}  `), labelled && h('span', { class: 'source' }, `${entry.label}  `), marked(entry.text, view.filter))));
+  const waiting = [...view.sources.values()].filter((source) => source.waiting);
+  replace(view.note, [
+    `${view.sources.size} containers`, view.filter && `${found.length} lines match`, found.length > MAX_SHOWN && `the last ${MAX_SHOWN} are shown`,
+    view.skipped > 0 && `${view.skipped} more are not read`, view.entries.length === 0 && waiting[0] && plain(waiting[0].waiting),
+  ].filter(Boolean).join(', '));
+  if (view.follow) view.box.scrollTop = view.box.scrollHeight;
 }
 
+// The text with each occurrence of the search text marked.
 function marked(text, filter) {
-  const at = filter ? text.toLowerCase().indexOf(filter) : -1;
-  return at < 0 ? text : [text.slice(0, at), h('mark', {}, text.slice(at, at + filter.length)), text.slice(at + filter.length)];
+  if (!filter) return text;
+  const parts = [];
+  const lower = text.toLowerCase();
+  let from = 0;
+  for (let at = lower.indexOf(filter); at >= 0; at = lower.indexOf(filter, from)) {
+    parts.push(text.slice(from, at), h('mark', {}, text.slice(at, at + filter.length)));
+    from = at + filter.length;
+  }
+  return [...parts, text.slice(from)];
 }

@@ -1,10 +1,13 @@
-//! The files of the page, compiled into the program.
+//! The files of the page, compiled into the program. A debug build reads them from the source directory where it exists, so
+//! that a change shows when the page is loaded again.
+
+use std::borrow::Cow;
 
 /// A file of the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
     pub content_type: &'static str,
-    pub content: &'static [u8],
+    pub content: Cow<'static, [u8]>,
 }
 
 /// Only files of this server run, no text of the cluster can become a script, and no other page can embed this one.
@@ -19,7 +22,7 @@ macro_rules! assets {
             match path {
                 $($path => Some(Asset {
                     content_type: $content_type,
-                    content: include_bytes!(concat!("../assets/", $path)),
+                    content: current($path, include_bytes!(concat!("../assets/", $path))),
                 }),)*
                 _ => None,
             }
@@ -28,6 +31,16 @@ macro_rules! assets {
         #[cfg(test)]
         const PATHS: &[&str] = &[$($path),*];
     };
+}
+
+/// The content of a file: as compiled, or as the source directory has it now.
+fn current(path: &str, compiled: &'static [u8]) -> Cow<'static, [u8]> {
+    if cfg!(debug_assertions)
+        && let Ok(content) = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/").to_owned() + path)
+    {
+        return Cow::Owned(content);
+    }
+    Cow::Borrowed(compiled)
 }
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -48,10 +61,18 @@ assets! {
     "format.js": JAVASCRIPT,
     "terminal.js": JAVASCRIPT,
     "actions.js": JAVASCRIPT,
+    "change.js": JAVASCRIPT,
+    "chart.js": JAVASCRIPT,
+    "relations.js": JAVASCRIPT,
+    "usage.js": JAVASCRIPT,
+    "workload.js": JAVASCRIPT,
     "page-problems.js": JAVASCRIPT,
     "page-cluster.js": JAVASCRIPT,
     "page-list.js": JAVASCRIPT,
     "page-object.js": JAVASCRIPT,
+    "page-form.js": JAVASCRIPT,
+    "page-network.js": JAVASCRIPT,
+    "page-storage.js": JAVASCRIPT,
     "page-journey.js": JAVASCRIPT,
     "page-logs.js": JAVASCRIPT,
     "page-shell.js": JAVASCRIPT,

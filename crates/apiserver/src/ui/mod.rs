@@ -4,7 +4,10 @@
 //! `/ui/session` for a token, which stands for the credentials that the link was created with: a bearer token is verified
 //! again for each request, so that a session never outlives it.
 
+pub mod forward;
+mod own_client;
 mod problems;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,12 +87,12 @@ pub fn serve_public(
 }
 
 fn file(asset: Asset, parts: &Parts) -> Response<Body> {
-    let tag = format!("\"{}-{}\"", env!("CARGO_PKG_VERSION"), crc32fast::hash(asset.content));
+    let tag = format!("\"{}-{}\"", env!("CARGO_PKG_VERSION"), crc32fast::hash(&asset.content));
     let is_current = parts.headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = if is_current {
         response::with_type(304, asset.content_type, Body::Empty)
     } else {
-        response::with_type(200, asset.content_type, Body::full(asset.content))
+        response::with_type(200, asset.content_type, Body::full(asset.content.into_owned()))
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -134,15 +137,7 @@ pub fn resolve_session(sessions: &Sessions, parts: &mut Parts) -> Option<Sender>
     let token = bearer(&parts.headers).ok().flatten()?;
     let credential = sessions.credential(&token, Instant::now())?;
     parts.extensions.insert(SessionToken(token));
-    match credential {
-        Credential::User(user) => Some(Sender::Remote(Some(user))),
-        Credential::Token(token) => {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-            value.set_sensitive(true);
-            parts.headers.insert(AUTHORIZATION, value);
-            Some(Sender::Remote(None))
-        }
-    }
+    forward::sender(credential, &mut parts.headers)
 }
 
 fn memmem(text: &[u8], part: &[u8]) -> bool {
@@ -170,6 +165,11 @@ pub async fn serve(server: &Arc<ApiServer>, request: &AuthorizedRequest<'_>) -> 
             let found = problems::find(server, request.user, request.query).await?;
             Ok(response::value(&found, 200, &Format::JSON))
         }
+        (&Method::GET, "requests") => {
+            let found = requests::find(server, request.user, request.query).await?;
+            Ok(response::value(&found, 200, &Format::JSON))
+        }
+        (&Method::POST, "forward") => forward::create(server, request).await,
         _ => Ok(response::page_not_found()),
     }
 }
@@ -180,7 +180,8 @@ pub struct SessionToken(pub String);
 
 /// Whether a path belongs to signed-in users, whoever they are: it gives them nothing that they cannot do otherwise.
 pub fn is_open_to(user: &User, path: &str) -> bool {
-    matches!(path, "/ui/link" | "/ui/session" | "/ui/problems") && user.name != ANONYMOUS
+    matches!(path, "/ui/link" | "/ui/session" | "/ui/problems" | "/ui/requests" | "/ui/forward")
+        && user.name != ANONYMOUS
 }
 
 fn create_link(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Response<Body> {
@@ -191,6 +192,6 @@ fn create_link(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Response<
         Ok(Some(token)) if !is_impersonated => Credential::Token(token.into()),
         _ => by_certificate,
     };
-    let code = server.security.sessions.create_code(credential, Instant::now());
+    let code = server.security.sessions.create_code(&request.user.name, credential, Instant::now());
     response::value(&json!({"code": code, "expiresInSeconds": CODE_LIFETIME.as_secs()}), 200, &Format::JSON)
 }

@@ -3,9 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt as _, Empty};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
@@ -13,7 +10,8 @@ use knarr_why::{Evidence, explain, logs_needed, survey};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::request::{Sender, User};
+use super::own_client::Client;
+use crate::request::User;
 use crate::route::query::Query;
 use crate::state::ApiServer;
 
@@ -31,7 +29,7 @@ const LOG_LINES: usize = 3;
 /// The diagnosis of one object when the query names it, else of all that need one.
 pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result<Value, Status> {
     let _running = RUNNING.acquire().await.map_err(Status::internal)?;
-    let client = Client { server, sender: Sender::Trusted(Arc::new(user.clone())) };
+    let client = Client::new(server, user);
     let Lists { items: lists, incomplete, unreadable } = client.lists().await?;
     let namespace = query.text("namespace");
     let (candidates, examined) = match query.get("name") {
@@ -100,22 +98,7 @@ struct Lists {
     unreadable: Vec<&'static str>,
 }
 
-/// Requests as the user, through the same checks as all others.
-struct Client<'a> {
-    server: &'a Arc<ApiServer>,
-    sender: Sender,
-}
-
 impl Client<'_> {
-    async fn get(&self, path: &str) -> Result<Bytes, Status> {
-        let request = Request::get(path).body(Empty::<Bytes>::new()).map_err(Status::internal)?;
-        // The request passes the whole pipeline again, so its future is boxed.
-        let response = Box::pin(self.server.handle(request, &self.sender)).await;
-        let code = response.status();
-        let body = response.into_body().collect().await.map_err(Status::internal)?.to_bytes();
-        if code.is_success() { Ok(body) } else { Err(Status::new(code.as_u16(), "", String::from_utf8_lossy(&body))) }
-    }
-
     /// The objects that may be evidence.
     async fn lists(&self) -> Result<Lists, Status> {
         let mut lists = Lists::default();

@@ -19,6 +19,7 @@ use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarded_headers, lookup};
 use crate::response::Body;
 use crate::route::target::tail;
+use crate::ui::forward::ProxyPath;
 use crate::watch::websocket::is_token_protocol;
 
 /// How much of an error response is passed on, as in Kubernetes.
@@ -65,6 +66,7 @@ pub async fn proxy(
     let target = &request.routed.target;
     let path = target.path.clone();
     let proxy_path = path.strip_suffix(tail(&path, target)).unwrap_or(&path);
+    let seen_path = request.parts.extensions.get::<ProxyPath>().cloned();
     let is_read = matches!(request.parts.method, Method::GET | Method::HEAD);
     if proxy_path == path && is_read && !request.parts.headers.contains_key(UPGRADE) {
         return redirect_to_slash(request);
@@ -75,6 +77,7 @@ pub async fn proxy(
         request.parts.headers.insert("x-forwarded-uri", uri);
     }
     let response = forward(kubelets, request, location, false).await?;
+    let proxy_path = seen_path.as_ref().map_or(proxy_path, |seen| &seen.0);
     let page = ProxiedPage { proxy_path, page_host: &host_and_port(location), own_host: &own_host };
     Ok(page.rewrite(response).await)
 }
