@@ -31,6 +31,8 @@ pub use tunnel::TunnelSettings;
 const PORT: u16 = 6444;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const LIST_INTERVAL: Duration = Duration::from_secs(15);
+/// Further connections wait: a process on this host must not use up the descriptors of the agent.
+const MAX_CONNECTIONS: usize = 2048;
 /// After a failure to accept, such as too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -121,7 +123,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => drop(connections.spawn(pass_on(stream, Arc::clone(&shared)))),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection to the servers");

@@ -2,17 +2,18 @@
 //!
 //! `release` plans the command, `program` runs it, and this module decides when. A chart is installed again when its
 //! specification, its configuration or its Secrets change; the hash of what was installed last is an annotation of the object.
-//! Whoever may create these objects can install anything, as with k3s.
+//! Whoever may create these objects can install anything, as with k3s: no built-in role but `cluster-admin` may.
 
 mod program;
 mod release;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use knarr_client::k8s_openapi::api::core::v1::Secret;
 use knarr_client::kube::api::{ListParams, Patch, PatchParams};
 use knarr_client::kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -68,7 +69,7 @@ async fn watch(client: &Client, kubeconfig: &Path, directory: &Path) -> anyhow::
             change = changes.next() => {
                 change.context("the watch ended")?.context("the watch failed")?;
             }
-            Some(done) = queue.running.join_next() => queue.finish(done.context("a chart's task failed")?),
+            Some(done) = queue.running.join_next() => queue.finish(done.context("a chart's task was cancelled")?),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -87,8 +88,10 @@ impl Queue {
     async fn start_due(&mut self, client: &Client, helm: Option<&Helm>) -> anyhow::Result<()> {
         let charts =
             api(client, "HelmChart", None).list(&ListParams::default()).await.context("cannot list HelmCharts")?;
+        let known: BTreeSet<Key> = charts.iter().filter(|chart| !is_unmanaged(chart)).map(key_of).collect();
+        self.retain(|key| known.contains(key));
         for chart in charts {
-            let key = (chart.namespace().unwrap_or_default(), chart.name_any());
+            let key = key_of(&chart);
             let is_due = self.waiting.get(&key).is_none_or(|(at, _)| *at <= Instant::now());
             if !is_due || self.busy.contains(&key) || self.running.len() >= MAX_RUNNING || is_unmanaged(&chart) {
                 continue;
@@ -96,11 +99,17 @@ impl Queue {
             self.busy.push(key.clone());
             let (client, helm) = (client.clone(), helm.cloned());
             self.running.spawn(async move {
-                let done = reconcile(&client, helm.as_ref(), &chart).await;
-                (key, done)
+                // What goes wrong with one chart concerns no other.
+                let reconciled = AssertUnwindSafe(reconcile(&client, helm.as_ref(), &chart)).catch_unwind().await;
+                (key, reconciled.unwrap_or_else(|_| Err(anyhow::anyhow!("the controller panicked"))))
             });
         }
         Ok(())
+    }
+
+    /// Forgets charts that no longer exist: waiting for them would end no pause.
+    fn retain(&mut self, exists: impl Fn(&Key) -> bool) {
+        self.waiting.retain(|key, _| exists(key));
     }
 
     fn finish(&mut self, (key, done): (Key, anyhow::Result<()>)) {
@@ -123,6 +132,10 @@ impl Queue {
         let next = self.waiting.values().map(|(at, _)| at.saturating_duration_since(Instant::now())).min();
         next.unwrap_or(RESYNC).clamp(Duration::from_millis(100), RESYNC)
     }
+}
+
+fn key_of(chart: &DynamicObject) -> Key {
+    (chart.namespace().unwrap_or_default(), chart.name_any())
 }
 
 fn is_unmanaged(chart: &DynamicObject) -> bool {
@@ -310,6 +323,29 @@ mod tests {
         assert!(fields(1).get("valuesContent").is_some());
     }
 
+    /// Helm runs with the rights of the server: creating a chart is the right to everything.
+    #[test]
+    fn only_administrators_create_charts() {
+        let objects = knarr_apiserver::bootstrap::desired_objects(&[]);
+        let roles = objects.iter().map(|desired| &desired.object).filter(|object| object["kind"] == "ClusterRole");
+        let has = |list: &Value, wanted: &[&str]| {
+            list.as_array().into_iter().flatten().any(|word| word.as_str().is_some_and(|word| wanted.contains(&word)))
+        };
+        let grants = |rule: &Value| {
+            has(&rule["apiGroups"], &["*", "helm.cattle.io"])
+                && has(&rule["resources"], &["*", "helmcharts", "helmchartconfigs"])
+                && has(&rule["verbs"], &["*", "create", "update", "patch"])
+        };
+        let names: Vec<&str> = roles
+            .filter(|role| role["rules"].as_array().into_iter().flatten().any(grants))
+            .filter_map(|role| role["metadata"]["name"].as_str())
+            .collect();
+        // The garbage collector removes owners' references of any object.
+        assert_eq!(names, ["cluster-admin", "system:controller:generic-garbage-collector"]);
+        // And no role of an aggregate comes with the definitions.
+        assert!(kinds().unwrap().iter().all(|kind| kind["kind"] == "CustomResourceDefinition"));
+    }
+
     #[test]
     fn a_failed_chart_waits_longer_each_time() {
         let mut queue = Queue::default();
@@ -322,5 +358,16 @@ mod tests {
         }
         queue.finish((key.clone(), Ok(())));
         assert!(queue.waiting.is_empty());
+    }
+
+    /// A chart that failed and was deleted would otherwise be due for ever: ten lists a second.
+    #[test]
+    fn a_deleted_chart_is_not_waited_for() {
+        let mut queue = Queue::default();
+        let key: Key = ("default".into(), "gone".into());
+        queue.waiting.insert(key, (Instant::now(), INITIAL_BACKOFF));
+        assert!(queue.pause() < Duration::from_secs(1));
+        queue.retain(|_| false);
+        assert_eq!(queue.pause(), RESYNC);
     }
 }

@@ -57,12 +57,13 @@ impl Helm {
 
     /// The state of a release, if it exists.
     async fn state(&self, release: &Release) -> anyhow::Result<Option<String>> {
+        // A dot in the name matches any character: the list may hold other releases.
         let filter = format!("--filter=^{}$", release.name);
         let namespace = format!("--namespace={}", release.namespace);
         let arguments = ["list", "--all", "--output=json", &filter, &namespace].map(str::to_owned);
         let text = self.run(&arguments, &self.directory, GRACE).await?;
         let list: Value = serde_json::from_str(&text).context("cannot parse Helm's list of releases")?;
-        Ok(list.get(0).and_then(|release| release.get("status")?.as_str().map(str::to_owned)))
+        Ok(state_of(&list, &release.name))
     }
 
     /// Runs Helm to its end, within a time. It is killed when this future is dropped.
@@ -90,8 +91,27 @@ impl Helm {
     }
 }
 
+/// The state of one release in a list of them.
+fn state_of(list: &Value, name: &str) -> Option<String> {
+    let all = list.as_array()?;
+    let own = all.iter().find(|release| release.get("name").and_then(Value::as_str) == Some(name))?;
+    own.get("status")?.as_str().map(str::to_owned)
+}
+
 fn last_part(text: &str) -> String {
     let text = text.trim();
     let start = text.char_indices().rev().nth(MAX_MESSAGE - 1).map_or(0, |(index, _)| index);
     text[start..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_of_a_similar_name_is_another_one() {
+        let list = serde_json::json!([{"name": "axb", "status": "failed"}, {"name": "a.b", "status": "deployed"}]);
+        assert_eq!(state_of(&list, "a.b").as_deref(), Some("deployed"));
+        assert_eq!(state_of(&list, "a"), None);
+    }
 }

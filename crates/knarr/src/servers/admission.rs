@@ -27,7 +27,7 @@ use crate::commands::ServerArguments;
 use crate::join::SERVER_GROUP;
 
 /// The path of the request.
-pub const PATH: &str = "/server-join";
+pub const PATH: &str = knarr_apiserver::admit::SERVER_JOIN_PATH;
 const PAGE: &str = "server-join";
 
 static ADMISSION: LazyLock<Arc<Admission>> = LazyLock::new(Arc::default);

@@ -12,6 +12,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use knarr_supervisor::{Registry, Supervisor};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use super::store_host::{self, Announcement};
 use crate::commands::common;
@@ -31,6 +33,9 @@ const VERSION: &str = "3.6.8";
 const FLAGS: &str = include_str!("etcd_flags.txt");
 /// The exit code of a wrong command line.
 const USAGE: u8 = 2;
+/// Clients that ask for health are few.
+const MAX_CONNECTIONS: usize = 256;
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// The flags that are given, by name.
 type Given = BTreeMap<String, String>;
@@ -154,10 +159,21 @@ async fn serve(given: &Given) -> anyhow::Result<()> {
 }
 
 async fn accept(listener: TcpListener, announcement: Arc<Announcement>) -> std::io::Result<()> {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let (stream, _) = listener.accept().await?;
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, for example: a client must not end this process by opening connections.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+                continue;
+            }
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
         let announcement = announcement.clone();
         knarr_supervisor::spawn(async move {
+            let _permit = permit;
             let service = hyper::service::service_fn(|request: Request<_>| {
                 let response = respond(&request, &announcement);
                 async move { Ok::<_, Infallible>(response) }
@@ -202,6 +218,37 @@ fn is_present(announcement: &Announcement) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A client that opens connections and says nothing keeps others out for the header timeout at most, and ends nothing.
+    #[tokio::test]
+    async fn silent_connections_are_bounded() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let directory = tempfile::tempdir().unwrap();
+        let identity = store_host::identity(directory.path()).unwrap();
+        let announcement =
+            Arc::new(Announcement { directory: directory.path().to_owned(), identity, is_durable: true });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(accept(listener, announcement));
+        let mut held = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            held.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+        let mut refused = tokio::net::TcpStream::connect(address).await.unwrap();
+        assert!(matches!(refused.read(&mut [0; 1]).await, Ok(0) | Err(_)), "one too many");
+        drop(held);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let _ = stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").await;
+            let mut response = String::new();
+            if stream.read_to_string(&mut response).await.is_ok() && response.contains("\"health\":\"true\"") {
+                break;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{response}");
+        }
+        assert!(!serving.is_finished());
+    }
 
     fn read(line: &str) -> Result<Option<Given>, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
