@@ -42,6 +42,15 @@ fn write_build_info(version: &str, out: &mut String) {
     );
 }
 
+/// Appends which feature gates are on: name, stage and state of each.
+pub fn write_features<'a>(gates: impl IntoIterator<Item = (&'a str, &'a str, bool)>, out: &mut String) {
+    let name = "kubernetes_feature_enabled";
+    let _ = writeln!(out, "# HELP {name} [BETA] Whether each feature gate is on, by its stage.\n# TYPE {name} gauge");
+    for (gate, stage, is_on) in gates {
+        let _ = writeln!(out, "{name}{{name={gate:?},stage={stage:?}}} {}", u8::from(is_on));
+    }
+}
+
 /// Appends how many families a page has, by their stability: the help text of each starts with it.
 pub fn write_totals(out: &mut String) {
     let levels = ["ALPHA", "BETA", "STABLE"];

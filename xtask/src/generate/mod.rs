@@ -6,6 +6,7 @@
 mod facts;
 mod flags;
 mod kinds;
+mod metrics;
 mod policy;
 mod types;
 
@@ -22,11 +23,13 @@ struct Table {
 
 const TABLES: &[Table] = &[
     Table { path: "crates/api/src/catalogue/kinds.txt", generate: kinds::generate },
+    Table { path: "crates/api/src/catalogue/optional_kinds.txt", generate: kinds::optional },
     Table { path: "crates/api/src/schema/types.txt", generate: types::generate },
     Table { path: "crates/apiserver/src/bootstrap/policy.txt", generate: policy::generate },
     Table { path: "crates/component-flags/src/flags.txt", generate: flags::generate },
     Table { path: "crates/component-flags/src/gates.txt", generate: flags::gates },
     Table { path: "crates/component-flags/src/fields.txt", generate: flags::fields },
+    Table { path: "crates/metrics/src/kubernetes.txt", generate: metrics::generate },
     // Of the tables that were compiled in: a second run shows what the first one wrote.
     Table { path: "docs/flags.md", generate: |_| Ok(knarr_component_flags::document()) },
 ];
@@ -41,6 +44,13 @@ impl Facts {
     /// A published JSON document.
     fn json(&self, name: &str) -> anyhow::Result<serde_json::Value> {
         let path = self.published.join(name);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", path.display()))
+    }
+
+    /// A published JSON document about versions that are not served by default, kept without its prose in `facts/optional`.
+    fn condensed(&self, name: &str) -> anyhow::Result<serde_json::Value> {
+        let path = self.by_hand.join("optional").join(name);
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", path.display()))
     }
@@ -60,7 +70,8 @@ pub fn run(root: &Path, published: PathBuf, check: bool) -> anyhow::Result<()> {
     for table in TABLES {
         let path = root.join(table.path);
         let text = (table.generate)(&facts).with_context(|| format!("cannot generate {}", table.path))?;
-        let current = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        // A new table is not there yet.
+        let current = fs::read_to_string(&path).unwrap_or_default();
         if text == current {
             continue;
         }
