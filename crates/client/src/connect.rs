@@ -4,7 +4,7 @@
 //! connection: it is long-lived, and a server limits the streams per connection.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::reachability::ServerReachability;
+use crate::request_metrics::{self, Measured};
 
 /// How long a connection may be idle before a keep-alive ping.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -103,6 +104,7 @@ fn install_crypto_provider() {
 /// Connections to the configured server, as whoever its client certificate names.
 pub(crate) fn connections(config: &Config) -> Result<Connections, ConnectError> {
     install_crypto_provider();
+    knarr_metrics::register(request_metrics::FAMILIES);
     Ok(Connections {
         requests: legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -135,23 +137,6 @@ fn connector(config: &Config, shared: bool) -> Result<HttpsConnector<HttpConnect
     })
 }
 
-/// The host and port that a request was sent to. Put a clone into the request's extensions to have it filled in.
-#[derive(Clone, Debug, Default)]
-pub struct ServerAddress(Arc<OnceLock<String>>);
-
-impl ServerAddress {
-    /// Empty before the first request, and for an in-process server.
-    pub fn name(&self) -> &str {
-        self.0.get().map_or("", String::as_str)
-    }
-
-    fn fill_in(request: &Request<Body>) {
-        if let Some((server, authority)) = request.extensions().get::<Self>().zip(request.uri().authority()) {
-            server.0.get_or_init(|| authority.to_string());
-        }
-    }
-}
-
 type Connection = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 #[derive(Clone)]
@@ -171,12 +156,13 @@ impl Service<Request<Body>> for Connections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        ServerAddress::fill_in(&request);
+        let measured = Measured::start(&request);
         let connection = if is_watch(request.uri().query()) { &self.watches } else { &self.requests };
         let (epoch, response) = (self.reachability.start_request(), connection.request(request));
         let reachability = self.reachability.clone();
         Box::pin(async move {
             let response = response.await;
+            measured.finish(&response);
             reachability.finish_request(epoch, response.as_ref().err().map(|error| error as &dyn std::error::Error));
             response
         })

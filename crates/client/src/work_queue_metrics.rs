@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
+use knarr_metrics::{Described, Kind};
 use parking_lot::Mutex;
 
 /// Upper bounds of the histograms' buckets, in seconds, and as labels.
@@ -70,6 +71,20 @@ impl knarr_metrics::Family for AllQueues {
 
     fn write(&self, out: &mut String) {
         write_metrics(out);
+    }
+
+    fn described(&self) -> Vec<Described> {
+        const BOUNDS: &[f64] = &[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0];
+        let one = |name, kind, bounds| Described { name, kind, labels: &["name"], bounds };
+        vec![
+            one("workqueue_adds_total", Kind::Counter, &[]),
+            one("workqueue_depth", Kind::Gauge, &[]),
+            one("workqueue_longest_running_processor_seconds", Kind::Gauge, &[]),
+            one("workqueue_queue_duration_seconds", Kind::Histogram, BOUNDS),
+            one("workqueue_retries_total", Kind::Counter, &[]),
+            one("workqueue_unfinished_work_seconds", Kind::Gauge, &[]),
+            one("workqueue_work_duration_seconds", Kind::Histogram, BOUNDS),
+        ]
     }
 }
 
