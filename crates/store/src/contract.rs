@@ -183,6 +183,9 @@ pub enum Error {
     Open(String),
 }
 
+/// What is called with the keys of changes.
+pub type ChangeObserver = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Whether a store works, and how full it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatus {
@@ -251,6 +254,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Indexes the entries of a group by topic from now on. Without it, topics select nothing. There is one index per group.
     fn index_topics(&self, _index: TopicIndex) {}
+
+    /// Calls the observer with the key of every change that reaches this process's index from now on. It must be quick.
+    fn observe_changes(&self, _observer: ChangeObserver) {}
 
     /// Drops the history before `revision`; the newest version of each key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;

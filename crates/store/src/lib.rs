@@ -17,7 +17,9 @@ mod index;
 mod retention;
 
 pub use clock::{Clock, SystemClock};
-pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch};
+pub use contract::{
+    ChangeObserver, Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch,
+};
 #[doc(hidden)]
 pub use embedded::fuzzing;
 pub use embedded::{CheckReport, Embedded, Options, UnsyncedDisk, check, compact, export, repair, restore};

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::disk::{Disk, DiskFile, describe, is_full};
 use super::frame::Framer;
+use super::metrics;
 use super::record::{Opening, encode_change};
 use crate::contract::Revision;
 use crate::index::Change;
@@ -91,7 +93,10 @@ impl LogWriter {
             let message = describe("appending to", &self.path, &error);
             return Err(WriteFailure { message, undone: self.undo(), full: is_full(&error) });
         }
-        if let Err(error) = self.file.sync() {
+        let started = Instant::now();
+        let synced = self.file.sync();
+        metrics::SYNC.observe(&[], started.elapsed().as_secs_f64());
+        if let Err(error) = synced {
             // The kernel may have dropped the failed pages and marked them clean: only reopening the store shows what is
             // on the disk.
             let message = describe("syncing", &self.path, &error);

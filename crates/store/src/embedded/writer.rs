@@ -7,6 +7,7 @@ use parking_lot::MutexGuard;
 
 use super::Shared;
 use super::log::{LogWriter, Segment, WriteFailure};
+use super::metrics;
 use super::pending::{Pending, Queued};
 use super::space::FullDisk;
 use crate::index::Change;
@@ -82,6 +83,7 @@ impl Writer {
             return;
         };
         knarr_supervisor::fault::point_of("store", "write");
+        let (started, writes) = (Instant::now(), batch.len());
         let mut written = self.write(&batch);
         if let Err(failure) = &written
             && failure.undone
@@ -109,6 +111,9 @@ impl Writer {
         }
         replies.into_iter().for_each(acknowledge);
         wake.wake();
+        metrics::COMMIT.observe(&[], started.elapsed().as_secs_f64());
+        metrics::COMMITTED.add(&[], writes as f64);
+        metrics::APPLIED.add(&[], writes as f64);
         if let Some(active) = self.shared.segments.lock().last_mut() {
             active.bytes = self.log.length;
         }
@@ -121,12 +126,14 @@ impl Writer {
 
     fn fail(&mut self, batch: Vec<Queued>, failure: WriteFailure) {
         let WriteFailure { mut message, undone, full } = failure;
+        metrics::FAILED.add(&[], batch.len() as u64);
         let mut pending = self.shared.pending.lock();
         // When even the reserve is used up, deletions cannot make space either.
         let exhausted = full && pending.space.full_disk.is_some();
         if !undone || exhausted {
             message.push_str("; the store accepts no more writes until it is reopened");
             pending.refusal = Some(message.clone());
+            metrics::HAS_LEADER.set(&[], 0.0);
             self.shared.failure.send_replace(Some(message.clone()));
         }
         tracing::error!(message, "a write to the store failed");

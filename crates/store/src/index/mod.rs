@@ -23,7 +23,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::sync::{Notify, watch as watch_channel};
 
-use crate::contract::{Entry, Error, Page, Range, Revision, Scope, TopicIndex, Watch};
+use crate::contract::{ChangeObserver, Entry, Error, Page, Range, Revision, Scope, TopicIndex, Watch};
 use group::Group;
 use state::State;
 use watch::IndexWatch;
@@ -170,6 +170,10 @@ impl Index {
 
     pub(crate) fn index_topics(&self, index: TopicIndex) {
         self.state.write().index_topics(index);
+    }
+
+    pub(crate) fn observe_changes(&self, observer: ChangeObserver) {
+        self.state.write().observer = Some(observer);
     }
 
     /// Closes all watches once they have delivered what is pending.

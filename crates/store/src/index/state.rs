@@ -9,7 +9,7 @@ use super::group::Group;
 use super::prefix::{Bounds, group_of};
 use super::scopes::Scopes;
 use super::topics::Topics;
-use crate::contract::{Entry, Error, Event, Page, Range, Revision, Scope, TopicIndex};
+use crate::contract::{ChangeObserver, Entry, Error, Event, Page, Range, Revision, Scope, TopicIndex};
 
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
@@ -23,6 +23,7 @@ pub(super) struct State {
     scopes: Scopes,
     /// By the prefix of their group.
     topics: BTreeMap<&'static str, Topics>,
+    pub observer: Option<ChangeObserver>,
 }
 
 impl State {
@@ -36,6 +37,7 @@ impl State {
             groups: BTreeMap::new(),
             scopes: Scopes::default(),
             topics: BTreeMap::new(),
+            observer: None,
         };
         state.fill(entries);
         state
@@ -68,6 +70,9 @@ impl State {
                 self.current_bytes -= previous.bytes();
             } else if current.is_none() {
                 continue;
+            }
+            if let Some(observer) = &self.observer {
+                observer(&key);
             }
             let event = Event { revision, current, previous };
             self.history_bytes += cost(&event);
