@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::message::{HEADER, kind, read_name, read_number, read_record};
+use crate::metrics;
 use crate::name::Name;
 
 const CAPACITY: usize = 10_000;
@@ -51,17 +52,19 @@ impl Cache {
         let Some(life) = lifetime(response).filter(|life| !life.is_zero()) else { return };
         let mut entries = self.entries.lock();
         if entries.len() >= CAPACITY {
-            entries.retain(|_, entry| entry.until > now);
+            entries.retain(|_, entry| entry.until > now || metrics::evicted(&entry.response));
         }
         if entries.len() >= CAPACITY {
             // Nothing has expired: evicting any tenth makes room and costs those names one more query.
             let mut index = 0usize;
-            entries.retain(|_, _| {
+            entries.retain(|_, entry| {
                 index += 1;
-                !index.is_multiple_of(10)
+                !index.is_multiple_of(10) || metrics::evicted(&entry.response)
             });
         }
-        entries.insert(key, CacheEntry { response: response.into(), since: now, until: now + life });
+        let entry = CacheEntry { response: response.into(), since: now, until: now + life };
+        let replaced = entries.insert(key, entry);
+        metrics::cached(response, replaced.as_ref().map(|entry| &*entry.response));
     }
 }
 

@@ -14,6 +14,7 @@ mod directory;
 mod forward;
 mod in_flight;
 mod message;
+mod metrics;
 mod name;
 mod resolver;
 mod server;
@@ -57,6 +58,7 @@ pub enum DnsError {
 
 /// Serves DNS until dropped. Returns an error if it cannot listen on an address.
 pub async fn run(informers: Informers, settings: Settings) -> Result<(), DnsError> {
+    knarr_metrics::register(metrics::FAMILIES);
     let directory = Arc::new(directory::Directory::default());
     let synced = watcher::start(&informers, Arc::clone(&directory));
     let sockets = server::bind(&settings.listen)?;

@@ -13,7 +13,7 @@ use crate::message::{
 };
 use crate::name::Name;
 use crate::zone::{Outcome, Zone};
-use crate::{DnsError, StubDomain, forward};
+use crate::{DnsError, StubDomain, forward, metrics};
 
 /// Maximum length of a chain of aliases.
 const MAX_ALIAS_CHAIN: usize = 8;
@@ -107,7 +107,9 @@ impl Resolver {
             Outcome::Alias(target) if matches!(query.kind, kind::CNAME) => (Code::NoError, alias(&[target])),
             Outcome::Alias(target) => return Handled::Later(Box::new(Pending { query, alias: Some(target) })),
             Outcome::Elsewhere => {
-                if let Some(response) = self.cache.find(&cache_key(&query), Instant::now()) {
+                let cached = self.cache.find(&cache_key(&query), Instant::now());
+                metrics::looked_up(cached.as_deref());
+                if let Some(response) = cached {
                     write_upstream_response(out, &response, request, &query, limit);
                     return Handled::Answered;
                 }

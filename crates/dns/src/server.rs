@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::DnsError;
 use crate::clients::{self, Clients};
+use crate::metrics;
 use crate::resolver::{Handled, Resolver};
 
 /// Maximum number of upstream queries in flight; further queries are dropped.
@@ -86,9 +87,11 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
         for _ in 0..BURST {
             let Ok((length, client)) = socket.try_recv_from(&mut request) else { break };
             knarr_supervisor::fault::point("request");
+            let measured = metrics::Request::start(&request[..length], "udp", client);
             match resolver.handle(&request[..length], None, &mut response) {
                 Handled::Nothing => {}
                 Handled::Answered => {
+                    measured.finish(&response, false);
                     // A full send buffer drops a response, as any network may; the client retries.
                     let _ = socket.try_send_to(&response, client);
                 }
@@ -98,6 +101,7 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
                     let request = request[..length].to_vec();
                     knarr_supervisor::spawn(async move {
                         let response = resolver.resolve_upstream(&request, &pending, None).await;
+                        measured.finish(&response, true);
                         let _ = socket.send_to(&response, client).await;
                         drop(permit);
                     });
@@ -134,6 +138,7 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
 
 async fn serve_stream(mut stream: TcpStream, resolver: &Resolver, room: &Semaphore) -> std::io::Result<()> {
     const MAX_MESSAGE: usize = 65_535;
+    let client = stream.peer_addr()?;
     let mut response = Vec::new();
     loop {
         let whole = async {
@@ -147,13 +152,16 @@ async fn serve_stream(mut stream: TcpStream, resolver: &Resolver, room: &Semapho
         let idle = clients::idle_timeout(room.available_permits());
         let Ok(request) = tokio::time::timeout(idle, whole).await else { return Ok(()) };
         let request = request?;
-        match resolver.handle(&request, Some(MAX_MESSAGE), &mut response) {
+        let measured = metrics::Request::start(&request, "tcp", client);
+        let is_forwarded = match resolver.handle(&request, Some(MAX_MESSAGE), &mut response) {
             Handled::Nothing => return Ok(()),
-            Handled::Answered => {}
+            Handled::Answered => false,
             Handled::Later(pending) => {
-                response = resolver.resolve_upstream(&request, &pending, Some(MAX_MESSAGE)).await
+                response = resolver.resolve_upstream(&request, &pending, Some(MAX_MESSAGE)).await;
+                true
             }
-        }
+        };
+        measured.finish(&response, is_forwarded);
         let length = u16::try_from(response.len()).unwrap_or(u16::MAX);
         let mut framed = Vec::with_capacity(response.len() + 2);
         framed.extend_from_slice(&length.to_be_bytes());
