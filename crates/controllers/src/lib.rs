@@ -29,6 +29,7 @@ pub mod endpoints;
 pub mod ephemeral_volume;
 pub mod garbage_collector;
 pub mod job;
+mod metrics;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;

@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use knarr_supervisor::{Supervisor, current_run};
 
-use crate::Context;
+use crate::{Context, metrics};
 
 /// One controller of the registry.
 pub struct Controller {
@@ -87,10 +87,18 @@ const MAY_RETURN: &[&str] = &[
 pub async fn run(context: Context) {
     let components = current_run().map(|run| run.registry().clone()).unwrap_or_default();
     let supervisor = Supervisor::new(&components);
+    knarr_metrics::register(metrics::FAMILIES);
+    knarr_metrics::register(crate::endpoint_slice::METRICS);
     for controller in CONTROLLERS {
         if context.settings.enables(controller.name, controller.by_default) {
             let context = controller.account.map_or_else(|| context.clone(), |account| context.acting_as(account));
-            let run = move || (controller.start)(context.clone());
+            let run = move || {
+                let (running, run) = (metrics::Running::start(controller.name), (controller.start)(context.clone()));
+                async move {
+                    let _running = running;
+                    run.await;
+                }
+            };
             match MAY_RETURN.contains(&controller.name) {
                 true => supervisor.complete(controller.name, run),
                 false => supervisor.restart(controller.name, run),

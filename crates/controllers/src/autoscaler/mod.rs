@@ -10,6 +10,7 @@ mod replicas;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
@@ -28,6 +29,7 @@ use crate::common::discovery::discover;
 use crate::common::requests::{replace_status, unless_zero};
 use crate::common::{Key, journey};
 use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
+use crate::metrics::{autoscaler_synced, metric_computed, scaling};
 
 use limits::{Bounds, History};
 use reading::{MetricError, Reader};
@@ -102,11 +104,17 @@ impl Controller {
         };
         let mut status = autoscaler.status.clone().unwrap_or_default();
         status.observed_generation = autoscaler.metadata.generation;
-        let outcome = self.decide(key, &autoscaler, &mut status).await;
+        let (started, mut action) = (Instant::now(), "none");
+        let outcome = self.decide(key, &autoscaler, &mut status, &mut action).await;
         if autoscaler.status.as_ref() != Some(&status) {
             let changed = Autoscaler { status: Some(status), ..(*autoscaler).clone() };
-            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+            let written = ignore_not_found(replace_status(&self.context.client, &changed).await);
+            if let Err(error) = written {
+                autoscaler_synced(action, true, started.elapsed());
+                return Err(error.into());
+            }
         }
+        autoscaler_synced(action, outcome.is_err(), started.elapsed());
         outcome
     }
 
@@ -115,6 +123,7 @@ impl Controller {
         key: &Key,
         autoscaler: &Autoscaler,
         status: &mut HorizontalPodAutoscalerStatus,
+        action: &mut &'static str,
     ) -> Result<()> {
         let spec = &autoscaler.spec;
         let now = self.context.clock.now();
@@ -167,6 +176,7 @@ impl Controller {
         };
         if desired != current {
             self.rescale(autoscaler, &api, scale, desired, &reason, status, now).await?;
+            *action = scaling(current, desired);
             self.histories.lock().entry(key.clone()).or_default().note_change(current, desired, now);
             status.last_scale_time = Some(time::truncated(now));
         }
@@ -272,8 +282,13 @@ impl Controller {
         let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
         let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
         let mut unreadable: Vec<MetricError> = Vec::new();
+        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
         for spec in &specs {
-            match reader.read(spec).await {
+            let started = Instant::now();
+            let read = reader.read(spec).await;
+            let action = read.as_ref().map_or("none", |reading| scaling(current, reading.replicas));
+            metric_computed(action, read.is_err(), &spec.type_, started.elapsed());
+            match read {
                 Ok(reading) => {
                     statuses.push(reading.status);
                     if best.as_ref().is_none_or(|(replicas, _)| reading.replicas > *replicas) {
@@ -289,7 +304,6 @@ impl Controller {
             }
         }
         status.current_metrics = (!statuses.is_empty()).then_some(statuses);
-        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
         if let Some(first) = unreadable.first() {
             let (count, all) = (unreadable.len(), specs.len());
             *failure =

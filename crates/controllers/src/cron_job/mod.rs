@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
+use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use knarr_client::events::reference;
 use knarr_client::{EventRecorder, Informer, WorkQueue, owner, run_workers, time};
@@ -23,6 +24,7 @@ use crate::common::written_versions::WrittenVersions;
 use crate::common::{Key, journey};
 use crate::error::{Result, ignore_not_found, is_already_there, message, namespace_terminating};
 use crate::job::{COMPLETE, is_finished, true_condition};
+use crate::metrics::CRON_JOB_SKEW;
 
 use schedule::Schedule;
 
@@ -221,16 +223,19 @@ impl Controller {
             }
             _ => {}
         }
-        self.create(cron, plan::new_job(cron, spec, &zone, at), status).await?;
+        self.create(cron, plan::new_job(cron, spec, &zone, at), at, status).await?;
         status.last_schedule_time = Some(time::truncated(at));
         Ok(due.recheck)
     }
 
-    async fn create(&self, cron: &CronJob, job: Job, status: &mut CronJobStatus) -> Result<()> {
+    async fn create(&self, cron: &CronJob, job: Job, due: Timestamp, status: &mut CronJobStatus) -> Result<()> {
         let api: Api<Job> = Api::namespaced(self.context.client.clone(), namespace(cron));
         let created = match api.create(&PostParams::default(), &job).await {
             Ok(created) => {
                 self.recorder.normal(cron, "SuccessfulCreate", format!("Created job {}", name(&created)));
+                if let Some(at) = &created.metadata.creation_timestamp {
+                    CRON_JOB_SKEW.observe(&[], at.0.duration_since(due).as_secs_f64());
+                }
                 created
             }
             Err(error) if is_already_there(&error) => match api.get_opt(name(&job)).await? {

@@ -4,6 +4,7 @@
 //! mirroring of manual Endpoints in [`mirroring`].
 
 mod desired;
+mod metrics;
 pub mod mirroring;
 mod plan;
 mod topology;
@@ -28,6 +29,8 @@ use crate::common::written_versions::WrittenVersions;
 use crate::common::{Expectations, Key, journey, messages};
 use crate::error::{Error, Result, namespace_terminating};
 
+pub(crate) use metrics::METRICS;
+use metrics::Totals;
 use plan::Changes;
 use topology::{Shares, Zones};
 
@@ -52,6 +55,7 @@ pub async fn run(context: Context) {
         trigger_times: TriggerTimes::default(),
         waits_for_nodes: Mutex::default(),
         shares: Mutex::default(),
+        totals: Totals::default(),
         context,
         services,
         pods,
@@ -85,6 +89,7 @@ struct Controller {
     /// How many endpoints are hinted for each zone, by service with topology hints and by family.
     shares: Mutex<HashMap<Key, BTreeMap<&'static str, Shares>>>,
     recorder: EventRecorder,
+    totals: Totals,
 }
 
 impl Controller {
@@ -142,6 +147,7 @@ impl Controller {
             self.trigger_times.forget(&key);
             self.waits_for_nodes.lock().remove(&key);
             self.shares.lock().remove(&key);
+            self.totals.forget(&key);
             return Ok(());
         };
         let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
@@ -160,6 +166,7 @@ impl Controller {
         let parent = desired::parent_of(&service, spec, trigger_time);
         let max = self.context.settings.endpoints.max_per_slice;
         let mut changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
+        self.totals.synced(&key, &existing, &changes, max, spec.traffic_distribution.as_deref());
         let events = self.distribute(&key, by_zone, &desired.families, &mut changes, &existing);
         let outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
         for (kind, reason, message) in events {

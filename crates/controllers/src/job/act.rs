@@ -25,7 +25,14 @@ struct Running {
 
 impl Controller {
     /// Decides, acts and updates the status.
-    pub(super) async fn advance(&self, key: &Key, view: &View<'_>, may_act: bool) -> Result<()> {
+    /// `action` becomes what was done, as metrics name it.
+    pub(super) async fn advance(
+        &self,
+        key: &Key,
+        view: &View<'_>,
+        may_act: bool,
+        action: &mut &'static str,
+    ) -> Result<()> {
         let now = self.context.clock.now();
         let mut status = view.job.status.clone().unwrap_or_default();
         if status.start_time.is_none() && !view.is_suspended() {
@@ -35,6 +42,14 @@ impl Controller {
         let decision = decide(view, status.start_time.as_ref().map(|at| at.0), failures, now);
         if let Some(after) = decision.recheck {
             self.queue.add_after(key.clone(), after);
+        }
+        if may_act && view.job.metadata.deletion_timestamp.is_none() {
+            *action = match &decision.step {
+                Step::Finish(_) => *action,
+                Step::Remove(_) => "pods_deleted",
+                Step::Create(_) => "pods_created",
+                Step::Nothing => "tracking",
+            };
         }
         let was_over = matches!(decision.step, Step::Finish(_));
         let leaving = view.job.metadata.deletion_timestamp.is_some();

@@ -11,12 +11,26 @@ use serde_json::json;
 use super::back_off::Failures;
 use super::plan::{COMPLETE, is_finished};
 use super::view::{TRACKING, View, has_finalizer};
-use super::{CONTROLLER_NAME, Controller, tracking};
+use super::{CONTROLLER_NAME, Controller, policy, tracking};
 use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::each;
 use crate::common::requests::replace_status;
 use crate::error::{Result, has_code, is_not_found};
+use crate::metrics;
+
+/// Counts the pods by which a job's status has grown.
+fn record_counts(view: &View<'_>, job: &Job) {
+    let count = |job: &Job, read: fn(&JobStatus) -> Option<i32>| job.status.as_ref().and_then(read).unwrap_or(0);
+    let results: [(&str, fn(&JobStatus) -> Option<i32>); 2] =
+        [("succeeded", |status| status.succeeded), ("failed", |status| status.failed)];
+    for (result, read) in results {
+        let more = u64::try_from(count(job, read) - count(view.job, read)).unwrap_or(0);
+        if more > 0 {
+            metrics::JOB_PODS_FINISHED.add(&[view.completion_mode(), result], more);
+        }
+    }
+}
 
 impl Controller {
     /// Writes the status before and after removing finalizers, so that each finished pod is counted once.
@@ -45,6 +59,9 @@ impl Controller {
                 self.released.add(key, uid(&*pod));
                 match self.strip(&pod).await {
                     Ok(()) => {
+                        if let Some(action) = policy::matched_action(view.spec, &pod) {
+                            metrics::JOB_FAILURE_POLICY.add(&[action], 1);
+                        }
                         stripped.lock().push(uid(&*pod).to_owned());
                         Ok(())
                     }
@@ -69,8 +86,12 @@ impl Controller {
             let written = replace_status(client, &job).await?;
             self.written.note(key, &written.metadata);
         }
+        record_counts(view, &job);
         if let (true, Some(ending)) = (finished_now, ending) {
             self.finished.lock().insert(uid(&job).to_owned());
+            let result = if ending.type_ == COMPLETE { "succeeded" } else { "failed" };
+            let reason = ending.reason.as_deref().unwrap_or_default();
+            metrics::JOBS_FINISHED.add(&[view.completion_mode(), reason, result], 1);
             self.record_finish(&job, &ending);
         }
         Ok(outcome?)

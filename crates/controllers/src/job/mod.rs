@@ -16,7 +16,7 @@ mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,6 +31,7 @@ use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, index_by_controlle
 use crate::common::written_versions::WrittenVersions;
 use crate::common::{Expectations, Key, journey};
 use crate::error::Result;
+use crate::metrics;
 
 use back_off::Records;
 use view::{TRACKING, View};
@@ -166,7 +167,10 @@ impl Controller {
         let selector = selector_of(&job);
         let pods = claim_all(client, &*job, &selector, candidates, &[TRACKING], || is_alive(client, &*job)).await?;
         let view = View::new(&job, spec, pods, self.released.of(&key));
-        self.advance(&key, &view, may_act).await
+        let (mut action, started) = ("reconciling", Instant::now());
+        let outcome = self.advance(&key, &view, may_act, &mut action).await;
+        metrics::job_synced(action, view.completion_mode(), outcome.is_ok(), started.elapsed());
+        outcome
     }
 }
 

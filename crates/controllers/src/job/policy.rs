@@ -16,8 +16,24 @@ pub(super) enum Failure {
     FailJob(String),
 }
 
+/// The action of the rule that matches a failed pod, if any does.
+pub(super) fn matched_action(spec: &JobSpec, pod: &Pod) -> Option<&'static str> {
+    let rule = is_failed(spec, pod).then(|| matching_rule(spec.pod_failure_policy.as_ref(), pod)).flatten();
+    rule.map(|(action, _)| action)
+}
+
 /// The first rule that matches decides; a failure no rule matches is counted.
 pub(super) fn of_failed(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Failure {
+    match matching_rule(policy, pod) {
+        Some(("Ignore", _)) => Failure::Ignore,
+        Some(("FailIndex", _)) => Failure::FailIndex,
+        Some(("FailJob", message)) => Failure::FailJob(message),
+        _ => Failure::Count,
+    }
+}
+
+/// The action of the first rule that matches, and why it does.
+fn matching_rule(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Option<(&'static str, String)> {
     for (at, rule) in policy.iter().flat_map(|policy| policy.rules.iter()).enumerate() {
         let message = if let Some(requirement) = &rule.on_exit_codes {
             let Some((container, code)) = container_matching(pod, requirement) else { continue };
@@ -44,15 +60,12 @@ pub(super) fn of_failed(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Failure
                 rule.action
             )
         };
-        match rule.action.as_str() {
-            "Ignore" => return Failure::Ignore,
-            "FailIndex" => return Failure::FailIndex,
-            "FailJob" => return Failure::FailJob(message),
-            "Count" => return Failure::Count,
-            _ => {}
+        let known = ["Ignore", "FailIndex", "FailJob", "Count"].into_iter().find(|known| *known == rule.action);
+        if let Some(action) = known {
+            return Some((action, message));
         }
     }
-    Failure::Count
+    None
 }
 
 fn container_matching(pod: &Pod, requirement: &PodFailurePolicyOnExitCodesRequirement) -> Option<(String, i32)> {

@@ -78,6 +78,11 @@ impl<'a> View<'a> {
         self.spec.completion_mode.as_deref() == Some("Indexed")
     }
 
+    /// The completion mode as metrics name it.
+    pub fn completion_mode(&self) -> &'static str {
+        if self.is_indexed() { "Indexed" } else { "NonIndexed" }
+    }
+
     pub fn is_suspended(&self) -> bool {
         self.spec.suspend == Some(true)
     }

@@ -12,6 +12,22 @@ use super::{BATCH_DELAY, Controller, selector_of};
 use crate::common::Key;
 use crate::common::key::{namespace, uid};
 use crate::common::pods::BY_CONTROLLER;
+use crate::metrics;
+
+/// Counts terminated pods that get the finalizer, or that lose it.
+fn record_finalizer(change: &Change<Pod>) {
+    let is_kept = |pod: &Pod| matches!(pod::phase(pod), "Succeeded" | "Failed") && has_finalizer(pod);
+    let was = change.previous().is_some_and(|old| is_kept(old));
+    let (was, is) = match change {
+        Change::Deleted(pod) => (is_kept(pod), false),
+        _ => (was, is_kept(change.latest())),
+    };
+    match (was, is) {
+        (false, true) => metrics::JOB_FINALIZERS.add(&["add"], 1),
+        (true, false) => metrics::JOB_FINALIZERS.add(&["delete"], 1),
+        _ => {}
+    }
+}
 
 impl Controller {
     pub(super) fn watch(self: &Arc<Self>) {
@@ -45,6 +61,7 @@ impl Controller {
 
     fn pod_changed(&self, change: &Change<Pod>) {
         let pod = change.latest();
+        record_finalizer(change);
         if let Some(former) = change.previous().and_then(|old| self.job_of(old)) {
             self.note_release(&Key::of(&*former), change);
             self.queue.add_after(Key::of(&*former), BATCH_DELAY);

@@ -25,6 +25,7 @@ use crate::Context;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_NODE, each, index_by_node};
 use crate::error::{Error, Result, ignore_not_found};
+use crate::metrics::NODE_EVICTIONS;
 
 use health::{Health, Now, Verdict};
 use zones::Zones;
@@ -249,8 +250,9 @@ impl Controller {
             if !self.zones.lock().may_taint(&node, now.monotonic) {
                 continue;
             }
-            if let Err(error) = self.write_taints(&node, desired).await {
-                tracing::debug!(node = name(&*node), %error, "cannot taint a node; retrying");
+            match self.write_taints(&node, desired).await {
+                Ok(()) => NODE_EVICTIONS.add(&[&zones::label(&node)], 1),
+                Err(error) => tracing::debug!(node = name(&*node), %error, "cannot taint a node; retrying"),
             }
         }
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use crate::common::key::name;
+use crate::metrics::NODE_EVICTIONS;
 use crate::settings::Settings;
 
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
@@ -55,6 +56,8 @@ impl Zones {
         self.ready.retain(|known, _| names.contains(known.as_str()));
         let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
         for node in nodes.iter().filter(|node| !is_excluded(node)) {
+            // A zone has its series before anything is evicted.
+            NODE_EVICTIONS.add(&[&label(node)], 0);
             let (ready, away) = counts.entry(zone(node)).or_default();
             match self.ready.get(name(&**node)) {
                 Some(true) => *ready += 1,
@@ -107,6 +110,15 @@ impl Zones {
 
 fn is_excluded(node: &Node) -> bool {
     node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED))
+}
+
+/// The zone of a node as metrics name it: region and zone, or nothing without both.
+pub(super) fn label(node: &Node) -> String {
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str);
+    match (label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone")) {
+        ("", "") => String::new(),
+        (region, zone) => format!("{region}:\0:{zone}"),
+    }
 }
 
 fn zone(node: &Node) -> String {
