@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use jiff::Timestamp;
 
+use crate::endpoint::request_metrics::InFlightRequest;
 use crate::fairness::Permit;
 use crate::request::{StageTimes, User};
 use crate::route::query::Query;
@@ -18,6 +19,8 @@ pub struct AuthorizedRequest<'a> {
     pub query: &'a Query,
     pub now: Timestamp,
     pub stage_times: StageTimes,
+    /// Its metrics.
+    pub running: &'a InFlightRequest,
     /// The seats that the request occupies until its response is sent. A watch takes them, and releases them earlier.
     pub permit: &'a mut Option<Permit>,
 }

@@ -18,13 +18,15 @@ use knarr_api::status::Status;
 use crate::audit::Record;
 use crate::authorize::{Decision, refusal};
 use crate::authorized_request::AuthorizedRequest;
+use crate::endpoint::request_metrics::InFlightRequest;
+use crate::endpoint::request_trace;
 use crate::fairness::{Class, Permit, Refused};
 use crate::request::{ANONYMOUS, Sender, StageTimes, Target, User};
 use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
 use crate::route::target::{self, Routed};
 use crate::state::ApiServer;
-use crate::{aggregate, deadline, endpoint, panics, resource_handler, ui, warnings};
+use crate::{aggregate, deadline, endpoint, panics, resource_handler, shared_headers, ui, warnings};
 
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -47,6 +49,7 @@ struct Arrival<'a> {
     sender: &'a Sender,
     received: Instant,
     timeout: Option<Duration>,
+    running: &'a InFlightRequest,
 }
 
 impl ApiServer {
@@ -73,28 +76,38 @@ impl ApiServer {
     {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
+        if let Some(refusal) = self.drain.refuse(&parts, sender) {
+            return refusal;
+        }
+        if let Some(preflight) = shared_headers::preflight(&self.behaviour.responses, &parts) {
+            return preflight;
+        }
+        let _active = self.drain.start_request();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let routed = target::route(&parts.method, parts.uri.path(), &query);
         let running = {
-            let kinds = self.kinds.load();
-            let Target { group, version, resource, .. } = &routed.target;
-            let resource = kinds.resource(group, version, resource);
-            self.telemetry.metrics.start_request(&routed.target, resource.map(|resource| &*resource.kind))
+            let (kinds, target) = (self.kinds.load(), &routed.target);
+            let resource = kinds.resource(&target.group, &target.version, &target.resource);
+            InFlightRequest::start(&self.telemetry.metrics, &parts, target, &query, resource, started)
         };
         let mut record = Record::start(self.telemetry.audit.get(), &parts, &routed.target, Timestamp::now());
-        let timeout = deadline::timeout(&routed.target, &query);
+        let timeout = deadline::timeout(&routed.target, &query, self.behaviour.requests.timeout);
         let deadline = timeout.as_ref().ok().copied().flatten().map(|limit| started + limit);
         let mut permit = None;
         let handled = match timeout {
             Err(status) => Err(status),
             Ok(timeout) => {
-                let arrival = Arrival { query: &query, routed: &routed, sender, received: started, timeout };
+                let arrival =
+                    Arrival { query: &query, routed: &routed, sender, received: started, timeout, running: &running };
                 // On the heap: it is large, and would be moved around on the stack.
                 let dispatched = Box::pin(self.dispatch(&mut parts, body, &arrival, &mut record, &mut permit));
-                let dispatched = panics::caught(dispatched);
+                let dispatched = panics::caught(dispatched, &running);
                 match timeout {
                     Some(limit) => {
-                        tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+                        tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| {
+                            running.terminated(504);
+                            Err(deadline::exceeded())
+                        })
                     }
                     None => dispatched.await,
                 }
@@ -106,15 +119,16 @@ impl ApiServer {
         };
         handled.warnings.extend(parts.extensions.get::<TokenWarning>().map(|warning| warning.0.to_owned()));
         add_headers(&mut handled, record.id());
+        shared_headers::add(&self.behaviour.responses, &parts, &mut handled.response);
         if let Some(class) = parts.extensions.get::<Arc<Class>>() {
             add_class(handled.response.headers_mut(), class);
         }
         record.responded(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
         // The response is there: only the arrival of a request can fail it.
         let _ = record.write().await;
-        running.finish(handled.response.status().as_u16(), started.elapsed());
         let response = response::compress(handled.response, &parts.headers);
-        response::hold(response, permit, deadline.map(tokio::time::Instant::from_std))
+        let response = response::hold(response, permit, deadline.map(tokio::time::Instant::from_std));
+        response::measure(response, running)
     }
 
     /// Authenticates and authorizes a request, and calls its handler.
@@ -130,7 +144,7 @@ impl ApiServer {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Arrival { query, routed, sender, received, timeout } = *arrival;
+        let Arrival { query, routed, sender, received, timeout, running } = *arrival;
         let now = Timestamp::now();
         let mut stage_times = StageTimes::start();
         if let Some(public) = ui::public_request(&parts.method, parts.uri.path()) {
@@ -156,14 +170,19 @@ impl ApiServer {
             Err(status) => Err(status),
             Ok(user) => {
                 stage_times.authenticated = Instant::now();
+                if let Some(tracer) = self.telemetry.tracer.get() {
+                    running.trace(request_trace::start(tracer, parts, &routed.target, &user, record.id()));
+                }
                 let class = self.fairness.classify(&user, &routed.target);
                 let seats = self.wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout).await;
+                running.waited(stage_times.authenticated.elapsed());
                 if let Some(class) = class {
                     parts.extensions.insert(class);
                 }
                 match seats {
                     Ok(seats) => *permit = seats,
                     Err(refused) => {
+                        running.terminated(429);
                         drain(body).await;
                         return Ok(too_many_requests(&refused).into());
                     }
@@ -194,7 +213,7 @@ impl ApiServer {
         };
         let body = read(body).await?;
         record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
-        let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit };
+        let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
         if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());
         }

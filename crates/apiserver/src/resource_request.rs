@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::audit::{Annotation, AuditAnnotations};
 use crate::authorized_request::AuthorizedRequest;
+use crate::endpoint::request_metrics::InFlightRequest;
 use crate::kinds::Resource;
 use crate::request::Operation;
 use crate::request::{StageTimes, Target, User};
@@ -28,6 +29,8 @@ pub struct ResourceRequest<'a> {
     pub headers: &'a HeaderMap,
     pub now: Timestamp,
     pub stage_times: StageTimes,
+    /// Its metrics.
+    pub running: &'a InFlightRequest,
     /// Texts for Warning headers.
     pub warnings: Mutex<Vec<String>>,
     /// Audit annotations that admission adds to the request.
@@ -53,6 +56,7 @@ impl<'a> ResourceRequest<'a> {
             headers: &request.parts.headers,
             now: request.now,
             stage_times: request.stage_times,
+            running: request.running,
             warnings: Mutex::new(Vec::new()),
             annotations: Mutex::new(Vec::new()),
             delete_options: Default::default(),

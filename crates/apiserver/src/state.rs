@@ -5,15 +5,18 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use knarr_store::Store;
 use knarr_supervisor::Registry;
+use knarr_traces::Tracer;
 
 use crate::admit::Chain;
 use crate::aggregate::Aggregation;
 use crate::audit::Audit;
 use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens};
 use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
+use crate::behaviour::Behaviour;
+use crate::drain::Drain;
 use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
-use crate::endpoint::metrics::Metrics;
+use crate::endpoint::request_metrics::Metrics;
 use crate::endpoint::page::Pages;
 use crate::endpoint::slis::Indicators;
 use crate::fairness::Fairness;
@@ -41,6 +44,10 @@ pub struct ApiServer {
     pub fairness: Fairness,
     pub security: Security,
     pub discovery: Discovery,
+    /// Refuses requests while the server stops.
+    pub drain: Drain,
+    /// What flags change.
+    pub behaviour: Behaviour,
     pub telemetry: Telemetry,
     /// Turns true when the server starts to stop: watches end, and it is no longer ready.
     pub stopping: tokio::sync::watch::Receiver<bool>,
@@ -89,11 +96,13 @@ pub struct Discovery {
 /// What the server records about itself and its requests.
 #[derive(Default)]
 pub struct Telemetry {
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// The results of health checks, as metrics.
     pub health: Indicators,
     /// Where requests are recorded; unset without an audit policy.
     pub audit: OnceLock<Audit>,
     /// The components of this process.
     pub components: Registry,
+    /// Where spans of requests go; unset without a configuration for traces.
+    pub tracer: OnceLock<Tracer>,
 }

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::OpenApiParts;
 use super::discovery::read_resources;
 use super::remote::Remote;
+use crate::metrics;
 use crate::object_reader::ObjectReader;
 use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
@@ -94,6 +95,9 @@ async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option
         async move {
             let availability = check(server, &remote).await;
             remote.available = availability.status == "True";
+            if !remote.available && before.as_ref().is_none_or(|before| before.available) {
+                metrics::BECAME_UNAVAILABLE.add(&[&remote.name, availability.reason], 1);
+            }
             remote.resources = before.and_then(|before| before.resources.clone());
             if remote.available
                 && let Some(resources) = fetch_resources(server, &remote).await
@@ -105,6 +109,8 @@ async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option
         }
     });
     let all: Vec<Arc<Remote>> = join_all(checks).await;
+    let unavailable = |remote: &Arc<Remote>| if remote.available { 0.0 } else { 1.0 };
+    metrics::UNAVAILABLE.replace(all.iter().map(|remote| (vec![remote.name.as_str()], unavailable(remote))));
     let interval = match (all.is_empty(), all.iter().all(|remote| remote.available)) {
         (true, _) => None,
         (false, true) => Some(CHECK_INTERVAL),

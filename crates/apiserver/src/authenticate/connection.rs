@@ -69,7 +69,11 @@ pub struct ClientConnection {
 impl ClientConnection {
     pub fn new(clients: Arc<ClientAuthorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
         let sender = clients.sender(chain, now);
-        ClientConnection { clients, chain: chain.to_vec(), sender, valid_until_time: valid_until(chain) }
+        let valid_until_time = valid_until(chain);
+        if let (Sender::Remote(Some(_)), Some(until)) = (&sender, valid_until_time) {
+            crate::metrics::certificate_presented(until.as_secs() as i64 - now.as_secs() as i64);
+        }
+        ClientConnection { clients, chain: chain.to_vec(), sender, valid_until_time }
     }
 
     /// The sender of a request that arrives now.

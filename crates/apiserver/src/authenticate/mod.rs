@@ -183,7 +183,9 @@ pub async fn follow_configuration(
     let replacing = async {
         while changes.changed().await.is_ok() {
             let Some(text) = changes.borrow_and_update().clone() else { continue };
-            match reloaded(&text, &reserved).await {
+            let result = reloaded(&text, &reserved).await;
+            crate::metrics::AUTHENTICATION_RELOADS.record(result.is_ok(), Timestamp::now());
+            match result {
                 Ok(providers) => {
                     authenticator.set_providers(providers);
                     tracing::info!(path = %file.display(), "reloaded authentication config");

@@ -214,6 +214,7 @@ pub async fn follow_configuration(
     configuration_file::follow(path.clone(), known, stopping, move |text| {
         let reloaded =
             Configuration::parse(text, policy_file.as_deref()).and_then(|configuration| chain.reload(&configuration));
+        crate::metrics::AUTHORIZATION_RELOADS.record(reloaded.is_ok(), jiff::Timestamp::now());
         match reloaded {
             Ok(()) => tracing::info!(path = %path.display(), "reloaded authorization config"),
             Err(error) => tracing::warn!(path = %path.display(), %error, "error reloading authorization config"),

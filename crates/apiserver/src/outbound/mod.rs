@@ -34,6 +34,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
+use knarr_traces::TraceContext;
 
 use crate::object_reader::ObjectReader;
 use pool::Pool;
@@ -73,11 +74,12 @@ impl WebhookClient {
         to: &Destination,
         body: Bytes,
         timeout: Duration,
+        trace: Option<TraceContext>,
     ) -> Result<Bytes, CallError> {
         let path = with_timeout(&to.path, timeout);
         let unreachable =
             |why: String| CallError::Unreachable { url: format!("https://{}{path}", to.authority()), why };
-        let exchanged = tokio::time::timeout(timeout, self.exchange(objects, to, &path, body)).await;
+        let exchanged = tokio::time::timeout(timeout, self.exchange(objects, to, &path, body, trace)).await;
         let (code, body) = match exchanged {
             Ok(Ok(response)) => response,
             Ok(Err(why)) => return Err(unreachable(why)),
@@ -95,13 +97,17 @@ impl WebhookClient {
         to: &Destination,
         path: &str,
         body: Bytes,
+        trace: Option<TraceContext>,
     ) -> Result<(StatusCode, Bytes), String> {
         loop {
             let (mut connection, fresh) = match self.pool.take(to) {
                 Some(connection) => (connection, false),
                 None => (pool::connect(objects, &self.tunnels, to).await?, true),
             };
-            let request = request(to, path, body.clone())?;
+            let mut request = request(to, path, body.clone())?;
+            if let Some(trace) = trace {
+                request.headers_mut().insert("traceparent", trace.header());
+            }
             let response = match connection.send_request(request).await {
                 Ok(response) => response,
                 // The webhook may have closed an idle connection.
@@ -185,7 +191,7 @@ mod tests {
             let to = Destination::of_webhook(&webhook.client_config("//admit")).unwrap();
             let objects = crate::object_reader::tests::Fixed::new(Vec::new());
             let client = WebhookClient::default();
-            let error = client.post(&objects, &to, Bytes::new(), Duration::from_secs(10)).await.unwrap_err();
+            let error = client.post(&objects, &to, Bytes::new(), Duration::from_secs(10), None).await.unwrap_err();
             let text = format!("the server responded with the status code {code} but did not return more information");
             assert_eq!(error, CallError::Refused { code, text });
             let paths: Vec<String> = webhook.received().into_iter().map(|request| request.path).collect();

@@ -105,7 +105,9 @@ fn relay_upgrade(request: &mut AuthorizedRequest<'_>, upstream: Response<Incomin
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = upstream.headers().clone();
+    let open = request.running.stream();
     knarr_supervisor::spawn(async move {
+        let _open = open;
         let relayed = async {
             let theirs = hyper::upgrade::on(upstream).await?;
             let ours = ours.await?;

@@ -56,7 +56,7 @@ impl Converter {
         let body = Bytes::from(review.to_string());
         let response = server
             .webhook_client
-            .post(&*server.objects, destination, body, WEBHOOK_TIMEOUT)
+            .post(&*server.objects, destination, body, WEBHOOK_TIMEOUT, None)
             .await
             .map_err(|why| failed(&why))?;
         let review: Value = serde_json::from_slice(&response).map_err(|why| failed(&why))?;

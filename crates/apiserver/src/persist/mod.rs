@@ -19,6 +19,7 @@ pub mod store_reader;
 pub mod stored;
 pub mod strategy;
 pub mod time_slice;
+pub mod storage_events;
 pub mod topic;
 pub mod trim;
 pub mod update;

@@ -10,6 +10,7 @@ use http_body::{Frame, SizeHint};
 use knarr_api::status::Status;
 
 use super::held::Held;
+use super::measured::Measured;
 use super::produced::{Chunks, Produced};
 
 /// Why a body ended early. The client notices: its stream is reset, or its connection closed.
@@ -32,6 +33,8 @@ pub enum Body {
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
     /// A body with what its request holds until it is sent.
     Held(Held),
+    /// A body with the metrics of its request.
+    Measured(Measured),
 }
 
 /// Chunks of a known total length.
@@ -69,6 +72,7 @@ impl Body {
             Body::Produced(produced) => produced.remaining(),
             Body::Stream(_) => None,
             Body::Held(held) => held.length(),
+            Body::Measured(measured) => measured.length(),
         }
     }
 
@@ -133,6 +137,7 @@ impl http_body::Body for Body {
             Body::Produced(produced) => produced.poll(context).map(|next| next.map(|next| next.map(Frame::data))),
             Body::Stream(stream) => stream.as_mut().poll_next(context).map(data),
             Body::Held(held) => held.poll(context),
+            Body::Measured(measured) => measured.poll(context),
         }
     }
 
@@ -142,7 +147,7 @@ impl http_body::Body for Body {
             Body::Chunks(chunks) => chunks.is_empty(),
             Body::Lazy(lazy) => lazy.remaining == 0,
             Body::Produced(produced) => produced.remaining() == Some(0),
-            Body::Stream(_) | Body::Held(_) => false,
+            Body::Stream(_) | Body::Held(_) | Body::Measured(_) => false,
         }
     }
 

@@ -6,6 +6,7 @@ pub mod encoder_pool;
 mod gzip;
 mod held;
 mod list;
+mod measured;
 mod produced;
 mod protobuf_list;
 pub mod table;
@@ -17,6 +18,7 @@ pub use encode::{object, served_bytes, value, written};
 pub use gzip::compress;
 pub use held::hold;
 pub use list::list;
+pub use measured::measure;
 pub use table::{IncludeObject, Tables, partial, serves_stored_metadata};
 
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};

@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
 use http::Method;
 use jiff::Timestamp;
-use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Error, Store};
@@ -23,6 +22,7 @@ use crate::authenticate::{
     Authenticator, External, RequestHeaders, ServiceAccountTokens, TokenFile, publish_tracking_start,
 };
 use crate::authorize::{Authorizer, BuiltIn, NodeAuthorizer, NodeGraph, PreparedChain, Rbac, ReloadableChain, Rule};
+use crate::behaviour::Behaviour;
 use crate::bootstrap::{self, DesiredObject};
 use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
@@ -32,7 +32,7 @@ use crate::loopback;
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
 use crate::persist::store_reader::StoreReader;
-use crate::persist::{managed_fields, store_error, stored, topic};
+use crate::persist::{managed_fields, storage_events, store_error, stored, topic};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
@@ -67,6 +67,7 @@ pub struct Settings {
     /// Admission plugins beyond those that always run.
     pub admission_plugins: EnabledPlugins,
     pub access: AccessSettings,
+    pub behaviour: Behaviour,
 }
 
 /// Who may use the API beyond the cluster's own users, and who decides what users may do.
@@ -91,11 +92,14 @@ pub struct ServerHandle {
 /// Builds a server, which can handle requests at once. `prepare` then creates the objects that every cluster has.
 pub fn start(settings: Settings) -> ServerHandle {
     knarr_metrics::register(crate::watch::FAMILIES);
+    knarr_metrics::register(crate::endpoint::request_metrics::FAMILIES);
+    knarr_metrics::register(crate::metrics::FAMILIES);
     settings.store.index_topics(topic::PODS_BY_NODE);
     settings.store.index_topics(topic::NODES_BY_STATE);
     let provided = Provided::new(settings.provided);
-    let catalogue = Catalogue::with_custom(provided.kinds().map(|(kind, _)| kind));
+    let catalogue = settings.behaviour.built_in.with_custom(provided.kinds().map(|(kind, _)| kind));
     let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(catalogue, &provided.by_path(), settings.descriptions)));
+    settings.store.observe_changes(storage_events::observer(kinds.clone()));
     let objects: Arc<dyn ObjectReader> = Arc::new(StoreReader::new(settings.store.clone(), kinds.clone()));
     let rbac = Arc::new(Rbac::new(objects.clone()));
     let node_graph = Arc::new(NodeGraph::default());
@@ -115,7 +119,7 @@ pub fn start(settings: Settings) -> ServerHandle {
         kinds,
         objects,
         admission,
-        services: ServiceAllocator::new(store, &settings.service_ranges),
+        services: ServiceAllocator::new(store, &settings.service_ranges, settings.behaviour.node_ports),
         kubelets,
         webhook_client,
         fairness: Default::default(),
@@ -144,6 +148,8 @@ pub fn start(settings: Settings) -> ServerHandle {
             documents: Documents::new(settings.address),
             pages: settings.pages,
         },
+        drain: Default::default(),
+        behaviour: settings.behaviour,
         telemetry: Telemetry { components: settings.components, ..Telemetry::default() },
         stopping,
         ready: is_ready,
@@ -154,10 +160,18 @@ pub fn start(settings: Settings) -> ServerHandle {
     ServerHandle { server, stop, ready }
 }
 
+/// Whether a resource is served: any of them can be disabled.
+fn serves(server: &ApiServer, group: &str, version: &str, plural: &str) -> bool {
+    server.kinds.load().resource(group, version, plural).is_some()
+}
+
 /// Publishes the authority of client certificates, so that aggregated servers can authenticate their clients.
 async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
     const NAME: &str = "extension-apiserver-authentication";
     const NAMESPACE: &str = "kube-system";
+    if !serves(server, "", "v1", "configmaps") {
+        return Ok(());
+    }
     let mut object = match server.objects.get("", "configmaps", NAMESPACE, NAME) {
         Some(existing) => (*existing).clone(),
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
@@ -191,6 +205,9 @@ async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError
 
 /// Creates a missing object, or restores what an existing one lacks.
 async fn ensure(server: &Arc<ApiServer>, desired: DesiredObject) -> Result<(), PrepareError> {
+    if !serves(server, desired.group, desired.version, desired.resource) {
+        return Ok(());
+    }
     let path = loopback::ObjectPath {
         group: desired.group,
         version: desired.version,

@@ -3,16 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use knarr_metrics::{Family, Gauge, Histogram};
+use knarr_metrics::{Family, Histogram};
 
+use crate::endpoint::request_metrics::{self, LongRunning};
 use crate::kinds::Resource;
 use crate::request::Target;
 
-static OPEN: Gauge = Gauge::new(
-    "apiserver_longrunning_requests",
-    "[STABLE] Open watches, by resource.",
-    &["component", "group", "resource", "scope", "subresource", "verb", "version"],
-);
 static INITIAL: Histogram = Histogram::new(
     "apiserver_watch_list_duration_seconds",
     "[BETA] Time from the start of a watch until its initial objects were sent, for clients that requested them.",
@@ -20,30 +16,20 @@ static INITIAL: Histogram = Histogram::new(
     &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0],
 );
 
-pub const FAMILIES: &[&dyn Family] = &[&OPEN, &INITIAL];
+pub const FAMILIES: &[&dyn Family] = &[&INITIAL];
 
 /// A watch that is counted until this is dropped.
 pub struct MeasuredWatch {
     resource: Arc<Resource>,
     scope: &'static str,
     started: Instant,
+    _open: LongRunning,
 }
 
 impl MeasuredWatch {
     pub fn start(resource: &Arc<Resource>, target: &Target) -> MeasuredWatch {
-        let scope = match (target.name.is_empty(), target.namespace.is_empty()) {
-            (false, _) => "resource",
-            (true, false) => "namespace",
-            (true, true) => "cluster",
-        };
-        let watch = MeasuredWatch { resource: resource.clone(), scope, started: Instant::now() };
-        watch.add(1.0);
-        watch
-    }
-
-    fn add(&self, amount: f64) {
-        let kind = &self.resource.kind;
-        OPEN.add(&["apiserver", &kind.group, &kind.plural, self.scope, "", "WATCH", &kind.version], amount);
+        let (open, scope) = (LongRunning::watch(resource, target), request_metrics::scope(target));
+        MeasuredWatch { resource: resource.clone(), scope, started: Instant::now(), _open: open }
     }
 
     /// Records that the initial objects are sent.
@@ -51,11 +37,5 @@ impl MeasuredWatch {
         let kind = &self.resource.kind;
         let labels = [kind.group.as_str(), &kind.plural, self.scope, &kind.version];
         INITIAL.observe(&labels, self.started.elapsed().as_secs_f64());
-    }
-}
-
-impl Drop for MeasuredWatch {
-    fn drop(&mut self) {
-        self.add(-1.0);
     }
 }

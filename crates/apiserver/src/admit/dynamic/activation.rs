@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::authorize::{Authorizer, Decision};
 use crate::request::{Target, User};
+use crate::metrics;
 use crate::resource_request::ResourceRequest;
 
 /// The cost limit of all expressions of one policy on one write.
@@ -118,7 +119,7 @@ impl<'a> Evaluation<'a> {
         variables.push(("authorizer", self.authorizer.clone()));
         let defined = self.known.iter().map(|(name, value)| (Cel::text(*name), value.clone())).collect();
         variables.push(("variables", Cel::Map(Arc::new(defined))));
-        let (outcome, cost) = program.evaluate(variables, EXPRESSION_LIMIT);
+        let (outcome, cost) = metrics::evaluating(|| program.evaluate(variables, EXPRESSION_LIMIT));
         self.budget = self.budget.checked_sub(cost).ok_or_else(|| Failure::OutOfBudget(OUT_OF_BUDGET.to_owned()))?;
         Ok(outcome)
     }

@@ -1,6 +1,7 @@
 //! ValidatingAdmissionPolicy: refuses writes that do not satisfy CEL expressions.
 
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use knarr_api::cel::Value as Cel;
@@ -17,10 +18,15 @@ use crate::admit::dynamic::cached::Cached;
 use crate::admit::dynamic::versioned::Versioned;
 use crate::admit::dynamic::{is_exempt, request};
 use crate::admit::{Plugin, Write};
+use crate::metrics::policy_checked;
 use crate::object_reader::ObjectReader;
 use crate::resource_request::ResourceRequest;
 
 const RESOURCES: (&str, &str) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
+/// Why a validation could not be evaluated, as metrics name it.
+const NO_ERROR: &str = "no_error";
+const INVALID: &str = "invalid_error";
+const OUT_OF_BUDGET: &str = "out_of_budget";
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
@@ -68,6 +74,9 @@ struct Denial {
     index: usize,
     message: String,
     reason: String,
+    /// Why it could not be evaluated, as metrics name it.
+    error: &'static str,
+    took: Duration,
 }
 
 /// The result of evaluating a policy.
@@ -75,6 +84,8 @@ struct Denial {
 struct Verdict {
     denials: Vec<Denial>,
     annotations: Vec<(String, String)>,
+    /// Validations that could not be evaluated, where the policy ignores that.
+    ignored: Vec<(&'static str, Duration)>,
     /// A failed annotation, which refuses the write whatever the binding's actions are.
     broken: Option<String>,
 }
@@ -224,26 +235,31 @@ fn evaluate(
     match policy.conditions.hold(&input) {
         Ok(true) => {}
         Ok(false) => return Verdict::default(),
-        Err(why) => return failed(policy, why),
+        Err(why) => return failed(policy, why, INVALID),
     }
     let mut evaluation = Evaluation::new(&input, &policy.variables, POLICY_BUDGET);
     let mut verdict = Verdict::default();
     for (index, validation) in policy.body.validations.iter().enumerate() {
+        let started = Instant::now();
         match evaluation.evaluate(&validation.demand) {
             Ok(Cel::Bool(true)) => {}
             Ok(_) => {
                 let message = match denial_message(&mut evaluation, validation) {
                     Ok(message) => message,
-                    Err(why) => return failed(policy, format!("failed messageExpression: {why}")),
+                    Err(why) => return failed(policy, format!("failed messageExpression: {why}"), OUT_OF_BUDGET),
                 };
                 let reason =
                     if validation.reason.is_empty() { "Invalid".to_owned() } else { validation.reason.clone() };
-                verdict.denials.push(Denial { index, message, reason });
+                let took = started.elapsed();
+                verdict.denials.push(Denial { index, message, reason, error: NO_ERROR, took });
             }
-            Err(Failure::OutOfBudget(why)) => return failed(policy, why),
-            Err(Failure::Failed(_)) if policy.ignores_failure => {}
+            Err(Failure::OutOfBudget(why)) => return failed(policy, why, OUT_OF_BUDGET),
             Err(Failure::Failed(message)) => {
-                verdict.denials.push(Denial { index, message, reason: String::new() });
+                let (error, took) = (error_type(&message), started.elapsed());
+                match policy.ignores_failure {
+                    true => verdict.ignored.push((error, took)),
+                    false => verdict.denials.push(Denial { index, message, reason: String::new(), error, took }),
+                }
             }
         }
     }
@@ -260,12 +276,18 @@ fn evaluate(
 }
 
 /// The result of a policy that could not be evaluated.
-fn failed(policy: &Policy<Body>, message: String) -> Verdict {
-    let mut verdict = Verdict::default();
-    if !policy.ignores_failure {
-        verdict.denials.push(Denial { index: 0, message, reason: String::new() });
+fn failed(policy: &Policy<Body>, message: String, error: &'static str) -> Verdict {
+    let (mut verdict, took) = (Verdict::default(), Duration::ZERO);
+    match policy.ignores_failure {
+        true => verdict.ignored.push((error, took)),
+        false => verdict.denials.push(Denial { index: 0, message, reason: String::new(), error, took }),
     }
     verdict
+}
+
+/// The kind of an error, as metrics name it.
+fn error_type(message: &str) -> &'static str {
+    if message.starts_with("compilation") { "compile_error" } else { INVALID }
 }
 
 /// The message to the client: of the message expression, else of the policy, else the failed expression.
@@ -320,8 +342,17 @@ fn enforce(
     verdict: &Verdict,
     refusals: &mut Refusals,
 ) {
+    let record = |action: &str, error: &str, took| policy_checked(action, error, &policy.name, &binding.name, took);
+    verdict.ignored.iter().for_each(|(error, took)| record("allow", error, *took));
     for denial in &verdict.denials {
         for action in &binding.actions {
+            let lower = match action.as_str() {
+                "Deny" => "deny",
+                "Warn" => "warn",
+                "Audit" => "audit",
+                _ => continue,
+            };
+            record(lower, denial.error, denial.took);
             match action.as_str() {
                 "Deny" => {
                     refusals.push((refusal_message(policy, Some(binding), &denial.message), denial.reason.clone()))
@@ -345,6 +376,7 @@ fn enforce(
         }
     }
     if let Some(why) = &verdict.broken {
+        record("deny", INVALID, Duration::ZERO);
         refusals.push((refusal_message(policy, Some(binding), why), String::new()));
     }
 }

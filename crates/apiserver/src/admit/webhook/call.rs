@@ -41,7 +41,20 @@ pub async fn call(
         webhook.destination.as_ref().map_err(|why| Failure::CallFailed(format!("could not get REST client: {why}")))?;
     let server = call.server;
     let body = Bytes::from(review.to_string());
-    let response = server.webhook_client.post(&*server.objects, destination, body, webhook.limit).await;
+    let mut span = call.running.span(if mutating { "Call mutating webhook" } else { "Call validating webhook" });
+    if let Some(span) = &mut span {
+        span.text("configuration", &webhook.configuration);
+        span.text("webhook", &webhook.name);
+        span.text("resource", &call.resource.named().to_string());
+        span.text("operation", write.operation.name());
+        span.text("UID", &uid);
+    }
+    let context = span.as_ref().map(knarr_traces::Span::context);
+    let response = server.webhook_client.post(&*server.objects, destination, body, webhook.limit, context).await;
+    if let (Some(span), Err(error)) = (&mut span, &response) {
+        span.failed(&error.to_string());
+    }
+    drop(span);
     let bytes = response.map_err(|why| Failure::CallFailed(format!("failed to call webhook: {why}")))?;
     let response = review::read(&bytes, version, &uid, mutating, &webhook.name);
     response.map_err(|why| match why {

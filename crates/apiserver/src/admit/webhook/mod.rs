@@ -4,6 +4,8 @@ mod call;
 mod configuration;
 mod review;
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
 use futures::future::join_all;
 use knarr_api::status::{GroupResource, Status};
@@ -14,11 +16,13 @@ use super::dynamic::cached::Cached;
 use super::dynamic::criteria::Matched;
 use super::dynamic::versioned::Versioned;
 use super::dynamic::{is_exempt, request};
-use super::{Plugin, Write};
+use super::{Operation, Plugin, Write};
+use crate::metrics::WEBHOOK_DURATION;
 use crate::object_reader::ObjectReader;
 use crate::resource_request::ResourceRequest;
 use call::Failure;
 use configuration::Webhook;
+use review::ReviewResponse;
 
 /// Webhooks that may change objects. They are called one after the other.
 pub struct MutatingWebhooks(Cached<Vec<Webhook>>);
@@ -59,7 +63,10 @@ impl Plugin for MutatingWebhooks {
                 continue;
             }
             let round = u8::from(is_second_round);
+            let started = Instant::now();
             let outcome = mutate(webhook, write, call, &mut versioned, (round, index)).await;
+            record(webhook, write.operation, "admit", outcome.is_err(), started.elapsed());
+            call.running.waited(started.elapsed());
             let changed = matches!(outcome, Ok(true));
             if changed {
                 versioned.write_back(write, call).await?;
@@ -142,12 +149,16 @@ impl Plugin for ValidatingWebhooks {
                 matching.push((webhook, versioned));
             }
         }
-        let shared = &*write;
+        let (shared, all_started) = (&*write, Instant::now());
         let outcomes = join_all(matching.iter().map(|(webhook, versioned)| async move {
+            let started = Instant::now();
             let outcome = call::call(webhook, shared, call, versioned, false).await;
+            let is_allowed = outcome.as_ref().is_ok_and(ReviewResponse::is_allowed);
+            record(webhook, shared.operation, "validating", !is_allowed, started.elapsed());
             (*webhook, outcome)
         }))
         .await;
+        call.running.waited(all_started.elapsed());
         let mut refusal = None;
         for (index, (webhook, outcome)) in outcomes.into_iter().enumerate() {
             let outcome = outcome.and_then(|response| {
@@ -166,6 +177,12 @@ impl Plugin for ValidatingWebhooks {
         }
         refusal.map_or(Ok(()), Err)
     }
+}
+
+/// Records a call. Configurations of administrators name webhooks, so that the names are few.
+fn record(webhook: &Webhook, operation: Operation, kind: &str, rejected: bool, took: Duration) {
+    let rejected = if rejected { "true" } else { "false" };
+    WEBHOOK_DURATION.observe(&[&webhook.name, operation.name(), rejected, kind], took.as_secs_f64());
 }
 
 fn has_any(cached: &Cached<Vec<Webhook>>, resource: &'static str, write: &Write<'_>) -> bool {

@@ -40,6 +40,10 @@ pub struct Patch {
 }
 
 impl ReviewResponse {
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
     /// The response, unless it is a refusal.
     pub fn allowed(self) -> Result<ReviewResponse, Failure> {
         if self.allowed { Ok(self) } else { Err(Failure::Refused(self.refusal)) }
