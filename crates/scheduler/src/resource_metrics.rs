@@ -63,7 +63,8 @@ fn series(each: &Pod, read: Read) -> Vec<([String; 7], f64)> {
     let amounts = total(spec, read).into_iter().filter(|(_, amount)| *amount != 0.0);
     let labelled = amounts.map(|(resource, amount)| {
         let unit = unit(&resource).to_owned();
-        let labels = [namespace.clone(), node.clone(), name.clone(), priority.clone(), resource, scheduler.clone(), unit];
+        let labels =
+            [namespace.clone(), node.clone(), name.clone(), priority.clone(), resource, scheduler.clone(), unit];
         (labels, amount)
     });
     labelled.collect()
@@ -135,14 +136,20 @@ mod tests {
         let pod = |phase: &str| {
             let spec = json!({"nodeName": "n1", "schedulerName": "default-scheduler", "priority": 7,
                 "containers": [container("500m"), container("250m")], "initContainers": [container("2")]});
-            let value = json!({"metadata": {"name": "p", "namespace": "web"}, "spec": spec, "status": {"phase": phase}});
+            let value =
+                json!({"metadata": {"name": "p", "namespace": "web"}, "spec": spec, "status": {"phase": phase}});
             Arc::new(serde_json::from_value::<Pod>(value).expect("a pod"))
         };
         let page = render(&[pod("Running")]);
         let labels = "namespace=\"web\",node=\"n1\",pod=\"p\",priority=\"7\"";
-        let cpu = format!("kube_pod_resource_request{{{labels},resource=\"cpu\",scheduler=\"default-scheduler\",unit=\"cores\"}} 2\n");
+        let cpu = format!(
+            "kube_pod_resource_request{{{labels},resource=\"cpu\",scheduler=\"default-scheduler\",unit=\"cores\"}} 2\n"
+        );
         assert!(page.contains(&cpu), "{page}");
-        assert!(page.contains("resource=\"memory\",scheduler=\"default-scheduler\",unit=\"bytes\"} 2.147483648e+09\n"), "{page}");
+        assert!(
+            page.contains("resource=\"memory\",scheduler=\"default-scheduler\",unit=\"bytes\"} 2.147483648e+09\n"),
+            "{page}"
+        );
         let differences = knarr_metrics::reference::differences("kube-scheduler", "/metrics/resources", &page, &[]);
         assert_eq!(differences, Vec::<String>::new());
         assert!(!render(&[pod("Succeeded")]).contains("pod="), "a finished pod needs nothing");
