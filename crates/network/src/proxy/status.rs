@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff::Timestamp;
+use knarr_metrics::Indicators;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
@@ -17,8 +18,14 @@ const MAX_PENDING: Duration = Duration::from_secs(60);
 /// Upper bounds of a sync's duration, in seconds: each twice the one before.
 const SYNC_BUCKETS: u32 = 15;
 const FIRST_SYNC_BUCKET: f64 = 0.001;
-const PROGRAMMING_BOUNDS: [f64; 18] =
-    [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0];
+
+/// Upper bounds of the time until a change is in the kernel: seconds up to a minute, then coarser up to five.
+fn programming_bounds() -> Vec<f64> {
+    let seconds = (1..=60).map(f64::from);
+    let fives = (65..=120).step_by(5).map(f64::from);
+    let halves = (150..=300).step_by(30).map(f64::from);
+    [0.25, 0.5].into_iter().chain(seconds).chain(fives).chain(halves).collect()
+}
 
 /// The response of `/proxyMode`.
 const PROXY_MODE: &str = "nftables";
@@ -42,6 +49,7 @@ impl Default for StatusSettings {
 /// State of the proxy's syncs.
 pub struct Status {
     state: Mutex<State>,
+    indicators: Indicators,
 }
 
 struct State {
@@ -67,11 +75,12 @@ impl Status {
                 last_queued: None,
                 is_node_eligible: true,
                 syncs: Histogram::new(sync_bounds),
-                programming: Histogram::new(PROGRAMMING_BOUNDS.to_vec()),
+                programming: Histogram::new(programming_bounds()),
                 failures: 0,
                 service_changes: 0,
                 endpoint_changes: 0,
             }),
+            indicators: Indicators::default(),
         })
     }
 
@@ -134,16 +143,31 @@ impl Status {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
                 headers: String::new(),
-                body: self.state.lock().render(),
+                body: self.metrics(),
+            },
+            "/metrics/slis" => HttpResponse {
+                status: "200 OK",
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                headers: String::new(),
+                body: self.indicators.page(),
             },
             _ => HttpResponse::not_found(),
         }
+    }
+
+    fn metrics(&self) -> String {
+        let mut page = self.state.lock().render();
+        knarr_metrics::write_registered(&mut page);
+        knarr_metrics::write_process(knarr_version::KUBERNETES, &mut page);
+        knarr_metrics::write_totals(&mut page);
+        page
     }
 
     fn health(&self, counts_node: bool) -> HttpResponse {
         let state = self.state.lock();
         let is_stuck = state.waiting_since.is_some_and(|since| since.elapsed() > MAX_PENDING);
         let is_well = !is_stuck && (state.is_node_eligible || !counts_node);
+        self.indicators.record("proxy", if counts_node { "healthz" } else { "livez" }, is_well);
         let now = SystemTime::now();
         // While nothing is pending, the kernel is up to date as of now.
         let updated = if state.waiting_since.is_none() { now } else { state.last_sync.unwrap_or(UNIX_EPOCH) };
@@ -213,10 +237,12 @@ impl Histogram {
         let mut below = 0;
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
             below += count;
-            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {below}");
+            let _ = writeln!(text, "{name}_bucket{{ip_family=\"IPv4\",le=\"{bound}\"}} {below}");
         }
         let (total, sum) = (self.total, self.sum);
-        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {total}\n{name}_sum {sum}\n{name}_count {total}");
+        let family = "ip_family=\"IPv4\"";
+        let _ = writeln!(text, "{name}_bucket{{{family},le=\"+Inf\"}} {total}");
+        let _ = writeln!(text, "{name}_sum{{{family}}} {sum}\n{name}_count{{{family}}} {total}");
     }
 }
 
@@ -265,12 +291,18 @@ mod tests {
         status.synced(Duration::from_millis(3), &[]);
         let text = status.local_response("/metrics").body;
         for line in [
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"} 0",
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"} 1",
-            "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.002\"} 0",
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1",
+            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
             "kubeproxy_sync_proxy_rules_service_changes_total 1",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} in {text}");
         }
+        let differences = knarr_metrics::reference::differences("kube-proxy", "/metrics", &text, &[]);
+        let own: Vec<&String> = differences.iter().filter(|text| text.contains("kubeproxy_")).collect();
+        assert_eq!(own, Vec::<&String>::new());
+        status.local_response("/healthz");
+        let indicators = status.local_response("/metrics/slis").body;
+        assert!(indicators.contains("kubernetes_healthcheck{name=\"proxy\",type=\"healthz\"} 1\n"), "{indicators}");
     }
 }
