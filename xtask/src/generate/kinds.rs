@@ -21,6 +21,13 @@ const HEADER: &str = "\
 ";
 const ALL_VERBS: &str = "create,delete,deletecollection,get,list,patch,update,watch";
 
+const OPTIONAL_HEADER: &str = "\
+# The built-in kinds of versions that are served only when asked for. Written by `cargo xtask generate`.
+#
+# As in kinds.txt, with two more words: \"gate=NAME\", the feature gate without which the kind is not served, and \"absent\" for
+# a kind that Kubernetes serves and this program does not.
+";
+
 /// Facts about the catalogue that no API publishes.
 struct ByHand {
     /// By `GROUP` and `GROUP/VERSION`.
@@ -57,6 +64,20 @@ pub fn generate(facts: &Facts) -> anyhow::Result<String> {
         }
     }
     Ok(HEADER.to_owned() + &lines.join("\n") + "\n")
+}
+
+/// The kinds of the versions that are not served by default.
+pub fn optional(facts: &Facts) -> anyhow::Result<String> {
+    let by_hand = ByHand::read(facts)?;
+    let mut lines = Vec::new();
+    for group in items(&facts.condensed("discovery.json")?)? {
+        let name = text(&group["metadata"], "name")?;
+        lines.push(format!("\ngroup {name} {}", by_hand.priority(name)?));
+        for version in array(group, "versions")? {
+            add_version(name, version, &by_hand, &mut lines)?;
+        }
+    }
+    Ok(OPTIONAL_HEADER.to_owned() + &lines.join("\n") + "\n")
 }
 
 fn add_version(group: &str, version: &Value, by_hand: &ByHand, lines: &mut Vec<String>) -> anyhow::Result<()> {

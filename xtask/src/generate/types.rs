@@ -36,6 +36,9 @@ const WORDS: [(&str, &str); 10] = [
     ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray", "schema-or-strings"),
 ];
 
+/// From which version a type inherits what is kept by hand.
+const STABLE_FIRST: [&str; 4] = ["v1", "v1beta2", "v1beta1", "v1alpha3"];
+
 /// Structs that objects hold as values, not as pointers.
 const PRINTED: [&str; 3] = ["metadata", "spec", "status"];
 
@@ -47,21 +50,21 @@ const ORDER: [&str; 15] = [
 
 pub fn generate(facts: &Facts) -> anyhow::Result<String> {
     let published = Published::read(facts)?;
-    let mut by_hand = read_by_hand(facts.by_hand("types.txt")?);
+    let by_hand = read_by_hand(facts.by_hand("types.txt")?);
     let mut lines = Vec::new();
     let names: BTreeSet<&str> = published.definitions.keys().map(|name| short_name(name)).collect();
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).chain(by_hand.keys().cloned()).collect();
     let mut names: Vec<String> = names.into_iter().collect();
     names.sort_by_key(|name| full_name(name));
     for name in names {
-        let extra = by_hand.remove(&name).unwrap_or_default();
+        let extra = by_hand.get(&name).cloned().or_else(|| published.inherited(&name, &by_hand)).unwrap_or_default();
         lines.extend(published.type_lines(&name, extra).with_context(|| format!("cannot describe {name}"))?);
     }
     Ok(lines.join("\n") + "\n")
 }
 
 /// What is kept by hand about one type.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct ByHand {
     /// The marks in its first line.
     marks: Vec<String>,
@@ -94,9 +97,15 @@ struct Published {
 
 impl Published {
     fn read(facts: &Facts) -> anyhow::Result<Self> {
-        let definitions = serde_json::from_value(facts.json("openapi-v2.json")?["definitions"].take())?;
-        let messages = serde_json::from_value(facts.json("protobuf-fields.json")?)?;
+        let mut definitions: BTreeMap<String, Value> =
+            serde_json::from_value(facts.json("openapi-v2.json")?["definitions"].take())?;
+        let mut messages: HashMap<String, Vec<Value>> = serde_json::from_value(facts.json("protobuf-fields.json")?)?;
         let mut defaults = HashMap::new();
+        let optional: HashMap<String, Value> = serde_json::from_value(facts.condensed("schemas.json")?)?;
+        defaults.extend(optional.clone());
+        definitions.extend(optional);
+        let optional: HashMap<String, Vec<Value>> = serde_json::from_value(facts.condensed("protobuf-fields.json")?)?;
+        messages.extend(optional);
         for entry in fs::read_dir(&facts.published)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.starts_with("openapi-v3-") && name != "openapi-v3-index.json" {
@@ -106,6 +115,29 @@ impl Published {
             }
         }
         Ok(Self { definitions, defaults, messages })
+    }
+
+    /// What is kept by hand about the same type in a more stable version, for a type that has nothing of its own.
+    fn inherited(&self, name: &str, by_hand: &HashMap<String, ByHand>) -> Option<ByHand> {
+        let mut parts = name.splitn(3, '.');
+        let (group, version, kind) = (parts.next()?, parts.next()?, parts.next()?);
+        let stable = STABLE_FIRST.iter().filter(|candidate| **candidate != version);
+        let (from, found) = stable
+            .filter_map(|from| by_hand.get(&format!("{group}.{from}.{kind}")).map(|found| (*from, found)))
+            .next()
+            .filter(|_| version.contains("alpha") || version.contains("beta"))?;
+        let known = |word: &str| self.definitions.contains_key(&full_name(word)) || by_hand.contains_key(word);
+        let renamed = |word: &String| {
+            let own = word.replace(&format!("{group}.{from}."), &format!("{group}.{version}."));
+            let is_type = own.contains('&') && !known(own.trim_start_matches(['[', ']', '{', '}', '&']));
+            match own.strip_prefix("go=") {
+                Some(go) => format!("go={}", go_name(go, from, version)),
+                None if is_type => word.clone(),
+                None => own,
+            }
+        };
+        let fields = found.fields.iter().map(|(field, words)| (field.clone(), words.iter().map(renamed).collect()));
+        Some(ByHand { marks: found.marks.clone(), fields: fields.collect() })
     }
 
     fn type_lines(&self, name: &str, by_hand: ByHand) -> anyhow::Result<Vec<String>> {
@@ -157,6 +189,20 @@ impl Published {
         }
         Ok(lines)
     }
+}
+
+/// The name of a Go type in another version of its package; some types are of the core package.
+fn go_name(name: &str, from: &str, to: &str) -> String {
+    const OF_CORE: [&str; 2] = ["ResourceName", "ConditionStatus"];
+    let mut out = String::new();
+    for (index, part) in name.split(&format!("{from}.")).enumerate() {
+        if index > 0 {
+            let is_core = OF_CORE.iter().any(|core| part.starts_with(core));
+            out += &format!("{}.", if is_core { from } else { to });
+        }
+        out += part;
+    }
+    out
 }
 
 /// `kind=GROUP/VERSION/KIND` for each kind of the type.

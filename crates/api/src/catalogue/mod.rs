@@ -1,9 +1,11 @@
 //! The served kinds, with their discovery data, storage keys and types.
 //!
 //! A [`Catalogue`] is an immutable value behind one pointer. Built-in kinds come from `kinds.txt`; when custom resource
-//! definitions change, a new catalogue is built with [`Catalogue::with_custom`] and swapped in.
+//! definitions change, a new catalogue is built with [`Catalogue::with_custom`] and swapped in. [`RuntimeConfig`] selects the
+//! built-in versions, of which `optional_kinds.txt` has those that are not served by default.
 
 mod kind;
+mod runtime_config;
 mod table;
 mod verbs;
 mod version;
@@ -13,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 pub use kind::{GroupVersionKind, Kind, Storage, Subresource};
+pub use runtime_config::{RuntimeConfig, RuntimeConfigError, Selection};
 pub use table::CatalogueError;
 pub use verbs::{Verb, Verbs};
 pub use version::compare_versions;
@@ -58,21 +61,21 @@ pub struct Version {
 }
 
 impl Catalogue {
-    /// The built-in kinds of Kubernetes.
+    /// The built-in kinds that Kubernetes serves by default.
     pub fn built_in() -> Catalogue {
         static BUILT_IN: OnceLock<Catalogue> = OnceLock::new();
         BUILT_IN
             .get_or_init(|| {
-                let groups = table::parse(include_str!("kinds.txt")).expect("kinds.txt is part of the program");
-                Catalogue::from_groups(groups)
+                let table = table::parse(include_str!("kinds.txt")).expect("kinds.txt is part of the program");
+                Catalogue::from_groups(table.groups)
             })
             .clone()
     }
 
-    /// The built-in kinds and the given custom ones. A custom kind never replaces a built-in one of the same name.
-    pub fn with_custom(kinds: impl IntoIterator<Item = Arc<Kind>>) -> Catalogue {
+    /// These kinds and the given custom ones. A custom kind never replaces another of the same name.
+    pub fn with_custom(&self, kinds: impl IntoIterator<Item = Arc<Kind>>) -> Catalogue {
         let mut groups: BTreeMap<String, Group> =
-            Catalogue::built_in().groups().iter().map(|group| (group.name.clone(), group.clone())).collect();
+            self.groups().iter().map(|group| (group.name.clone(), group.clone())).collect();
         for kind in kinds {
             let group = groups.entry(kind.group.clone()).or_insert_with(|| Group {
                 name: kind.group.clone(),
@@ -256,7 +259,7 @@ mod tests {
 
     #[test]
     fn custom_kinds_come_last_with_their_newest_version_first() {
-        let catalogue = Catalogue::with_custom([
+        let catalogue = Catalogue::built_in().with_custom([
             custom("shop.example.com", "v1beta1", "carts", "Cart"),
             custom("shop.example.com", "v2", "carts", "Cart"),
             custom("shop.example.com", "v10", "carts", "Cart"),

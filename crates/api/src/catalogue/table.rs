@@ -1,5 +1,6 @@
-//! The parser of `kinds.txt`, whose first lines describe its format.
+//! The parser of `kinds.txt` and `optional_kinds.txt`, whose first lines describe their format.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Group, GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs, Version};
@@ -12,18 +13,36 @@ pub struct CatalogueError {
     problem: &'static str,
 }
 
-pub(super) fn parse(text: &str) -> Result<Vec<Group>, CatalogueError> {
-    let mut groups: Vec<Group> = Vec::new();
+/// What a kind needs in order to be served, besides its version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// A feature gate.
+    pub gate: Option<String>,
+    /// Whether this program lacks the kind.
+    pub is_absent: bool,
+}
+
+/// What a table holds.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub groups: Vec<Group>,
+    /// By group, version and plural; kinds that are always served are left out.
+    pub needs: HashMap<[String; 3], Needs>,
+}
+
+pub(super) fn parse(text: &str) -> Result<Table, CatalogueError> {
+    let mut table = Table::default();
     for (index, line) in text.lines().enumerate() {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        add_line(&mut groups, line).ok_or(CatalogueError { line: index + 1, problem: "not understood" })?;
+        add_line(&mut table, line).ok_or(CatalogueError { line: index + 1, problem: "not understood" })?;
     }
-    Ok(groups)
+    Ok(table)
 }
 
-fn add_line(groups: &mut Vec<Group>, line: &str) -> Option<()> {
+fn add_line(table: &mut Table, line: &str) -> Option<()> {
+    let groups = &mut table.groups;
     let mut words = line.split_whitespace();
     let first = words.next()?;
     match first {
@@ -46,11 +65,29 @@ fn add_line(groups: &mut Vec<Group>, line: &str) -> Option<()> {
             let group = groups.last_mut()?;
             let name = group.name.clone();
             let version = group.versions.last_mut()?;
-            let kind = kind(&name, &version.name, plural, words)?;
+            let (words, needs) = needs(words);
+            if needs != Needs::default() {
+                table.needs.insert([name.clone(), version.name.clone(), plural.to_owned()], needs);
+            }
+            let kind = kind(&name, &version.name, plural, words.into_iter())?;
             version.kinds.push(Arc::new(kind));
         }
     }
     Some(())
+}
+
+/// Separates what a kind needs from the words that describe it.
+fn needs<'a>(words: impl Iterator<Item = &'a str>) -> (Vec<&'a str>, Needs) {
+    let mut needs = Needs::default();
+    let mut others = Vec::new();
+    for word in words {
+        match (word, word.strip_prefix("gate=")) {
+            ("absent", _) => needs.is_absent = true,
+            (_, Some(gate)) => needs.gate = Some(gate.to_owned()),
+            _ => others.push(word),
+        }
+    }
+    (others, needs)
 }
 
 fn kind<'a>(group: &str, version: &str, plural: &str, mut words: impl Iterator<Item = &'a str>) -> Option<Kind> {

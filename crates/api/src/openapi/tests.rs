@@ -183,7 +183,7 @@ fn custom_kinds_are_described_from_their_definitions() {
         "maybe": {"type": "string", "nullable": true},
         "either": {"type": "object", "oneOf": [{"required": ["a"]}], "additionalProperties": {"type": "integer"}},
     }}}});
-    let catalogue = Catalogue::with_custom([Arc::new(kind.clone())]);
+    let catalogue = Catalogue::built_in().with_custom([Arc::new(kind.clone())]);
     let custom = [CustomSchema::new(&kind, &schema)];
     let source = Source { custom: &custom, ..built_in(&catalogue) };
 

@@ -1,6 +1,6 @@
 //! OpenAPI v2: one document with everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE;
@@ -104,12 +104,26 @@ fn all_parameters(items: &[PathItem], additions: &Additions) -> Value {
 /// The names of all definitions, sorted.
 fn definition_names<'a>(source: &Source<'a>, additions: &'a Additions) -> Vec<&'a str> {
     let built_in = schema::builtin().types().filter(|info| !info.hidden).map(|info| &*info.name);
+    let packages: HashSet<&str> = source.catalogue.kinds().map(|kind| package(&kind.type_name)).collect();
+    // Versions that are not served by default have types, too.
+    let built_in = built_in.filter(|name| !is_unstable(name) || packages.contains(package(name)));
     let own = source.custom.iter().flat_map(|custom| [custom.type_name.as_str(), custom.list_type_name.as_str()]);
     let added = additions.definitions.keys().map(String::as_str);
     let mut names: Vec<&'a str> = built_in.chain(own).chain(added).collect();
     names.sort_unstable();
     names.dedup();
     names
+}
+
+/// The name of a type without its last part.
+fn package(type_name: &str) -> &str {
+    type_name.rsplit_once('.').map_or(type_name, |(package, _)| package)
+}
+
+/// Whether a type is of an alpha or beta version.
+fn is_unstable(type_name: &str) -> bool {
+    let version = package(type_name).rsplit('.').next().unwrap_or_default();
+    version.contains("alpha") || version.contains("beta")
 }
 
 /// One of this server's definitions; null if there is none of that name.

@@ -44,6 +44,10 @@ const fn row(label: &'static str, source: Source) -> Row {
     Row { label, source }
 }
 
+/// In every version.
+const RESOURCE_SLICE: &[Row] =
+    &[NAME, row("spec.nodeName", Text(&["spec", "nodeName"])), row("spec.driver", Text(&["spec", "driver"]))];
+
 /// Kinds that are not here are selected by name and namespace only.
 const TABLES: &[(&str, &[Row])] = &[
     (
@@ -120,10 +124,9 @@ const TABLES: &[(&str, &[Row])] = &[
         "io.k8s.api.certificates.v1.CertificateSigningRequest",
         &[NAME, row("spec.signerName", Text(&["spec", "signerName"]))],
     ),
-    (
-        "io.k8s.api.resource.v1.ResourceSlice",
-        &[NAME, row("spec.nodeName", Text(&["spec", "nodeName"])), row("spec.driver", Text(&["spec", "driver"]))],
-    ),
+    ("io.k8s.api.resource.v1.ResourceSlice", RESOURCE_SLICE),
+    ("io.k8s.api.resource.v1beta2.ResourceSlice", RESOURCE_SLICE),
+    ("io.k8s.api.resource.v1beta1.ResourceSlice", RESOURCE_SLICE),
 ];
 
 impl<'a> SelectableFields<'a> {

@@ -7,7 +7,7 @@ use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
-use super::{configuration, naming, taints};
+use super::{configuration, naming, taints, v1beta1};
 use crate::common::checks;
 
 const MAX_REQUESTS: usize = 32;
@@ -18,8 +18,11 @@ const NOT_A_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// Sets the defaults of a spec.
-pub fn set_defaults(spec: &mut Value) {
+pub fn set_defaults(spec: &mut Value, version: &str) {
     for request in spec.items_mut(&["devices", "requests"]) {
+        if version == v1beta1::VERSION && !request.text(&["deviceClassName"]).is_empty() {
+            set_request_defaults(request);
+        }
         if request.has(&["exactly"])
             && let Some(exactly) = request.find(&["exactly"])
         {

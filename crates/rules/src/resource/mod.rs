@@ -11,6 +11,7 @@ pub mod resource_claim;
 pub mod resource_claim_template;
 pub mod resource_slice;
 mod taints;
+mod v1beta1;
 
 use crate::KindRules;
 

@@ -5,7 +5,7 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
-use super::{allocation, claim_spec};
+use super::{allocation, claim_spec, v1beta1};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
@@ -14,11 +14,21 @@ use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 pub struct ResourceClaim;
 
 impl KindRules for ResourceClaim {
-    fn set_defaults(&self, object: &mut Value, _version: &str) {
+    fn convert(&self, object: &mut Value, from: &str, to: &str) {
+        if let Some(spec) = object.find(&["spec"]) {
+            match (from, to) {
+                (v1beta1::VERSION, _) => v1beta1::claim_to_v1(spec),
+                (_, v1beta1::VERSION) => v1beta1::claim_from_v1(spec),
+                _ => {}
+            }
+        }
+    }
+
+    fn set_defaults(&self, object: &mut Value, version: &str) {
         if object.has(&["spec"])
             && let Some(spec) = object.find(&["spec"])
         {
-            claim_spec::set_defaults(spec);
+            claim_spec::set_defaults(spec, version);
         }
     }
 

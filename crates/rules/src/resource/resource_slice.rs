@@ -7,7 +7,7 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
-use super::{device, naming};
+use super::{device, naming, v1beta1};
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::{checks, internal_types};
 use crate::core::pod::validation::scheduling;
@@ -25,6 +25,16 @@ const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 pub struct ResourceSlice;
 
 impl KindRules for ResourceSlice {
+    fn convert(&self, object: &mut Value, from: &str, to: &str) {
+        if let Some(spec) = object.find(&["spec"]) {
+            match (from, to) {
+                (v1beta1::VERSION, _) => v1beta1::slice_to_v1(spec),
+                (_, v1beta1::VERSION) => v1beta1::slice_from_v1(spec),
+                _ => {}
+            }
+        }
+    }
+
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
         prepare(object, None, context.now);
     }
