@@ -11,21 +11,18 @@ use knarr_api::status::Status;
 use crate::request::Target;
 use crate::route::query::Query;
 
-/// The longest timeout, and the default.
-const MAX_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The timeout of a request; `None` for a long-running one.
-pub fn timeout(target: &Target, query: &Query) -> Result<Option<Duration>, Status> {
+/// The timeout of a request, at most and by default `max`; `None` for a long-running one.
+pub fn timeout(target: &Target, query: &Query, max: Duration) -> Result<Option<Duration>, Status> {
     if is_long_running(target) {
         return Ok(None);
     }
     match query.text("timeout") {
-        "" => Ok(Some(MAX_TIMEOUT)),
+        "" => Ok(Some(max)),
         text => match go_duration::parse(text) {
             // As in Kubernetes, a duration that is not positive means the default.
             Ok(nanoseconds) => match u64::try_from(nanoseconds) {
-                Ok(positive) if positive > 0 => Ok(Some(Duration::from_nanos(positive).min(MAX_TIMEOUT))),
-                _ => Ok(Some(MAX_TIMEOUT)),
+                Ok(positive) if positive > 0 => Ok(Some(Duration::from_nanos(positive).min(max))),
+                _ => Ok(Some(max)),
             },
             Err(why) => Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))),
         },
@@ -63,7 +60,9 @@ mod tests {
 
     #[test]
     fn the_timeout_parameter_is_parsed_and_limited() {
-        let timeout_of = |text: &str| timeout(&target("get", "pods", ""), &Query::parse(&format!("timeout={text}")));
+        let timeout_of = |text: &str| {
+            timeout(&target("get", "pods", ""), &Query::parse(&format!("timeout={text}")), Duration::from_secs(60))
+        };
         for (text, expected) in [
             ("", 60_000),
             ("0", 60_000),
@@ -104,7 +103,7 @@ mod tests {
             ("list", "pods", "", false),
             ("get", "pods", "status", false),
         ] {
-            let found = timeout(&target(verb, resource, subresource), &Query::parse("timeout=invalid"));
+            let found = timeout(&target(verb, resource, subresource), &Query::parse("timeout=invalid"), Duration::MAX);
             assert_eq!(matches!(found, Ok(None)), long, "{verb} {resource}/{subresource}");
         }
     }

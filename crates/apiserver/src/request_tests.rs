@@ -46,6 +46,7 @@ impl Cluster {
     async fn on_with(store: Arc<dyn Store>, admission_plugins: EnabledPlugins) -> Cluster {
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = startup::start(Settings {
+            behaviour: Default::default(),
             components: Default::default(),
             store,
             token_file: TokenFile::parse("").unwrap(),

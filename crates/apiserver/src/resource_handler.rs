@@ -21,15 +21,12 @@ use crate::route::options::{DeleteOptions, ListOptions, WriteKind, WriteOptions}
 use crate::state::ApiServer;
 use crate::{subresource, watch};
 
-/// How many objects of a collection are deleted concurrently.
-const CONCURRENT_DELETIONS: usize = 64;
-
 /// Handles a request for a resource.
 pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     let kinds = server.kinds.load_full();
     let Some(resource) = kinds.resource(&target.group, &target.version, &target.resource) else {
-        let built_in = knarr_api::catalogue::Catalogue::built_in().version(&target.group, &target.version).is_some();
+        let built_in = server.behaviour.built_in.version(&target.group, &target.version).is_some();
         return if built_in { Err(Status::no_such_resource()) } else { Ok(response::page_not_found().into()) };
     };
     let operation = check_path(resource, request)?;
@@ -223,6 +220,6 @@ async fn delete_collection(
     let names: Vec<String> =
         listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
     let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
-    deletions.buffer_unordered(CONCURRENT_DELETIONS).try_collect::<()>().await?;
+    deletions.buffer_unordered(call.server.behaviour.requests.concurrent_deletions).try_collect::<()>().await?;
     response::list(call.resource, listed, format, include).await
 }

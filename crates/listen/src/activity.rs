@@ -13,6 +13,8 @@ pub struct Activity {
     active: AtomicUsize,
     started: AtomicUsize,
     idle: Notify,
+    /// Whether the connection is to be closed when its requests are answered.
+    close: Notify,
     /// By when the response that is being sent must have been read.
     send_by: watch::Sender<Option<Instant>>,
 }
@@ -26,6 +28,16 @@ impl Activity {
         self.active.fetch_add(1, Ordering::SeqCst);
         self.started.fetch_add(1, Ordering::SeqCst);
         ActiveRequest(Arc::clone(self))
+    }
+
+    /// Ends the connection once its requests are answered.
+    pub fn close(&self) {
+        self.close.notify_one();
+    }
+
+    /// Returns when the connection is to be closed.
+    pub async fn closed(&self) {
+        self.close.notified().await;
     }
 
     /// Sets by when the response must have been read. HTTP/1.1 sends one response at a time.

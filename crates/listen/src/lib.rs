@@ -88,6 +88,10 @@ const MAX_ERROR_RESETS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct SendBy(pub tokio::time::Instant);
 
+/// An extension of a response: the connection is closed once its requests are answered, so that the client opens another.
+#[derive(Clone, Copy, Debug)]
+pub struct CloseConnection;
+
 /// The client of a connection.
 pub struct Peer<'a> {
     /// Its address and port.
@@ -187,6 +191,9 @@ where
             if let Some(SendBy(deadline)) = response.extensions().get().filter(|_| version < Version::HTTP_2) {
                 requests.send_by(*deadline);
             }
+            if response.extensions().get::<CloseConnection>().is_some() {
+                requests.close();
+            }
             Ok::<_, Infallible>(ResponseBody::wrap(&method, response, active))
         }
     });
@@ -197,6 +204,7 @@ where
         result = serving.as_mut() => return result,
         _ = stop.wait_for(|stop| *stop) => {}
         () = activity.idle_for(limits.idle) => {}
+        () = activity.closed() => {}
         () = activity.overdue() => return Err("a response was not read in time".into()),
     }
     serving.as_mut().graceful_shutdown();

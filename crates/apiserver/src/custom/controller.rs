@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_api::catalogue::Catalogue;
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Entry, Error, Notice, Range};
@@ -223,7 +222,7 @@ impl ServedDefinitions {
         if changed {
             let defined = self.definitions.values().flat_map(|served| served.kinds.iter().cloned());
             let all = defined.chain(server.discovery.provided.kinds());
-            let catalogue = Catalogue::with_custom(all.clone().map(|(kind, _)| kind));
+            let catalogue = server.behaviour.built_in.with_custom(all.clone().map(|(kind, _)| kind));
             let custom: HashMap<String, Arc<CustomType>> =
                 all.map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect();
             let descriptions = server.kinds.load().descriptions.clone();

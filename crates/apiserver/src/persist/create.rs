@@ -10,13 +10,9 @@ use serde_json::Value;
 use super::strategy::{self, Phase};
 use super::{Outcome, convert, generated_name, managed_fields, store_error, stored};
 use crate::journey_events::{self, WriteEvent};
-use crate::kinds::Resource;
 use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::WriteOptions;
-
-/// How long events are kept.
-const EVENT_TTL: Duration = Duration::from_secs(60 * 60);
 
 /// Creates an object that was decoded in the served version, with defaults set.
 pub async fn create(call: &ResourceRequest<'_>, mut object: Value, options: &WriteOptions) -> Result<Outcome, Status> {
@@ -83,7 +79,7 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
     }
     let value = stored::encode(resource, &object);
     let storing = Instant::now();
-    match call.server.store.create(&key, value, ttl(resource)).await {
+    match call.server.store.create(&key, value, ttl(call)).await {
         Ok(entry) => {
             reservation.commit();
             let revision = entry.revision;
@@ -99,9 +95,10 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
 }
 
 /// How long an object of this kind is kept; `None` for ever.
-pub fn ttl(resource: &Resource) -> Option<Duration> {
-    let events = resource.kind.plural == "events" && matches!(resource.kind.group.as_str(), "" | "events.k8s.io");
-    events.then_some(EVENT_TTL)
+pub fn ttl(call: &ResourceRequest<'_>) -> Option<Duration> {
+    let kind = &call.resource.kind;
+    let events = kind.plural == "events" && matches!(kind.group.as_str(), "" | "events.k8s.io");
+    events.then_some(call.server.behaviour.event_lifetime)
 }
 
 fn exists(call: &ResourceRequest<'_>, key: &str, name: &str) -> Status {

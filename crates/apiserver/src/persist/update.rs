@@ -155,7 +155,7 @@ async fn change_once(
         return Ok(Updated { outcome: Outcome::Stored(entry.clone()), created: false });
     }
     let storing = Instant::now();
-    match call.server.store.update(key, value, entry.revision, create::ttl(resource)).await {
+    match call.server.store.update(key, value, entry.revision, create::ttl(call)).await {
         Ok(entry) => {
             reservation.commit();
             let (verb, revision) = (call.target.verb.as_str(), entry.revision);

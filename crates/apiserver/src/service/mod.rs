@@ -24,6 +24,7 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::Store;
 use serde_json::{Value, json};
 
+use crate::behaviour::PortRange;
 use crate::resource_request::ResourceRequest;
 use crate::state::ApiServer;
 use families::Family;
@@ -70,11 +71,11 @@ impl Drop for Reservation {
 }
 
 impl ServiceAllocator {
-    pub fn new(store: Arc<dyn Store>, ranges: &[String]) -> ServiceAllocator {
+    pub fn new(store: Arc<dyn Store>, ranges: &[String], ports: PortRange) -> ServiceAllocator {
         let releases = PendingReleases::default();
         ServiceAllocator {
             addresses: Arc::new(IpAllocator::new(store.clone(), ranges, releases.clone())),
-            ports: Arc::new(PortAllocator::new(store, releases)),
+            ports: Arc::new(PortAllocator::new(store, releases, ports)),
             families: Family::of_ranges(ranges),
         }
     }

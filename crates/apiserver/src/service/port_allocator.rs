@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::pending_releases::PendingReleases;
 use super::port_set::PortSet;
+use crate::behaviour::PortRange;
 use crate::persist::store_error;
 
 const KEY: &str = "/registry/ranges/servicenodeports";
@@ -23,6 +24,7 @@ const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(2);
 pub struct PortAllocator {
     store: Arc<dyn Store>,
     releases: PendingReleases,
+    range: PortRange,
     /// Serializes the writers of this process: concurrent ones would only make each other retry.
     write_lock: tokio::sync::Mutex<()>,
     /// Allocated ports without a Service, and since when.
@@ -37,8 +39,8 @@ struct Record {
 }
 
 impl PortAllocator {
-    pub fn new(store: Arc<dyn Store>, releases: PendingReleases) -> PortAllocator {
-        PortAllocator { store, releases, write_lock: tokio::sync::Mutex::default(), unowned: Mutex::default() }
+    pub fn new(store: Arc<dyn Store>, releases: PendingReleases, range: PortRange) -> PortAllocator {
+        PortAllocator { store, releases, range, write_lock: tokio::sync::Mutex::default(), unowned: Mutex::default() }
     }
 
     /// Allocates the ports that a Service needs and lacks, and returns them. `held` are those it has.
@@ -98,9 +100,10 @@ impl PortAllocator {
         loop {
             self.store.sync().await?;
             let entry = self.store.peek(KEY);
-            let read = entry.as_deref().map_or_else(|| Some(PortSet::default()), decode);
+            let read =
+                entry.as_deref().map_or_else(|| Some(PortSet::new(self.range)), |entry| decode(entry, self.range));
             let owned = services();
-            let recorded = read.clone().unwrap_or_default();
+            let recorded = read.clone().unwrap_or_else(|| PortSet::new(self.range));
             let set = self.repaired(&recorded, &owned, now);
             let is_current = read.is_some_and(|read| read == set);
             if is_current || self.write(&set, entry.map_or(0, |entry| entry.revision)).await? {
@@ -111,7 +114,7 @@ impl PortAllocator {
 
     /// All owned ports, and those that are unowned for less than the grace period.
     fn repaired(&self, recorded: &PortSet, owned: &[u16], now: Timestamp) -> PortSet {
-        let mut set = PortSet::default();
+        let mut set = PortSet::new(self.range);
         for port in owned {
             set.insert(*port);
         }
@@ -131,8 +134,8 @@ impl PortAllocator {
 
     fn read(&self) -> Result<Record, Status> {
         match self.store.peek(KEY) {
-            None => Ok(Record { set: PortSet::default(), revision: 0 }),
-            Some(entry) => match decode(&entry) {
+            None => Ok(Record { set: PortSet::new(self.range), revision: 0 }),
+            Some(entry) => match decode(&entry, self.range) {
                 Some(set) => Ok(Record { set, revision: entry.revision }),
                 None => Err(Status::internal("the record of node ports cannot be read; it is about to be repaired")),
             },
@@ -142,7 +145,7 @@ impl PortAllocator {
     /// Replaces the record; false if it changed since it was read.
     async fn write(&self, set: &PortSet, revision: u64) -> Result<bool, Error> {
         let record = json!({
-            "kind": "RangeAllocation", "apiVersion": "v1", "metadata": {}, "range": PortSet::range(), "data": set.encode(),
+            "kind": "RangeAllocation", "apiVersion": "v1", "metadata": {}, "range": self.range.to_string(), "data": set.encode(),
         });
         let value = Bytes::from(record.to_string());
         let written = match revision {
@@ -157,10 +160,11 @@ impl PortAllocator {
     }
 }
 
-fn decode(entry: &Entry) -> Option<PortSet> {
+fn decode(entry: &Entry, range: PortRange) -> Option<PortSet> {
     let record: Value = serde_json::from_slice(&entry.value).ok()?;
     // The record of a server with another port range is of no use.
-    (record["range"] == PortSet::range()).then(|| PortSet::decode(record["data"].as_str().unwrap_or_default()))?
+    let is_same = record["range"] == range.to_string();
+    is_same.then(|| PortSet::decode(record["data"].as_str().unwrap_or_default(), range))?
 }
 
 #[cfg(test)]
@@ -183,7 +187,7 @@ mod tests {
     }
 
     fn ports(store: &Arc<dyn Store>) -> Arc<PortAllocator> {
-        Arc::new(PortAllocator::new(store.clone(), PendingReleases::default()))
+        Arc::new(PortAllocator::new(store.clone(), PendingReleases::default(), PortRange::default()))
     }
 
     #[tokio::test]

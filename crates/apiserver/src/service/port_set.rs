@@ -11,79 +11,88 @@ use rand::Rng;
 use serde_json::Value;
 
 use super::SERVICE;
+use crate::behaviour::PortRange;
 
-const FIRST: u16 = 30_000;
-const LAST: u16 = 32_767;
-/// The first ports are left for requests of a specific port while others are free.
-const RESERVED: u16 = 86;
-const BYTES: usize = (LAST - FIRST) as usize / 8 + 1;
-
-/// The allocated ports as a bitmap; the lowest bit is the first port.
+/// The allocated ports of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortSet([u8; BYTES]);
+pub struct PortSet {
+    range: PortRange,
+    /// The lowest bit is the first port.
+    bitmap: Box<[u8]>,
+}
 
-impl Default for PortSet {
-    fn default() -> PortSet {
-        PortSet([0; BYTES])
+/// How many of the first ports are left for requests of a specific port while others are free.
+fn reserved(range: PortRange) -> u16 {
+    const MIN: u16 = 16;
+    const MAX: u16 = 128;
+    // The first port counts, too.
+    match range.width().saturating_add(1) {
+        size if size <= MIN => 0,
+        size => (size / 32).clamp(MIN, MAX),
     }
 }
 
 impl PortSet {
+    pub fn new(range: PortRange) -> PortSet {
+        PortSet { range, bitmap: vec![0; usize::from(range.width()) / 8 + 1].into() }
+    }
+
     /// The encoding of Kubernetes: the bytes of the bitmap in base64, highest first and without leading zeros.
     pub fn encode(&self) -> String {
-        let used = self.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        let bytes: Vec<u8> = self.0[..used].iter().rev().copied().collect();
+        let used = self.bitmap.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let bytes: Vec<u8> = self.bitmap[..used].iter().rev().copied().collect();
         STANDARD.encode(bytes)
     }
 
-    pub fn decode(text: &str) -> Option<PortSet> {
-        let bytes = STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= BYTES)?;
-        let mut set = PortSet::default();
-        for (own, byte) in set.0.iter_mut().zip(bytes.iter().rev()) {
+    pub fn decode(text: &str, range: PortRange) -> Option<PortSet> {
+        let mut set = PortSet::new(range);
+        let bytes = STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= set.bitmap.len())?;
+        for (own, byte) in set.bitmap.iter_mut().zip(bytes.iter().rev()) {
             *own = *byte;
         }
         Some(set)
     }
 
-    /// The range of ports, as Kubernetes records it.
-    pub fn range() -> String {
-        format!("{FIRST}-{LAST}")
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = u16> {
-        (FIRST..=LAST).filter(|port| self.contains(*port))
+        (self.range.first..=self.range.last).filter(|port| self.contains(*port))
     }
 
     pub fn contains(&self, port: u16) -> bool {
-        bit_of(port).is_some_and(|(byte, bit)| self.0[byte] & bit != 0)
+        self.bit_of(port).is_some_and(|(byte, bit)| self.bitmap[byte] & bit != 0)
     }
 
     /// Allocates a port; false if it is allocated already or outside the range.
     pub fn insert(&mut self, port: u16) -> bool {
         let free = !self.contains(port);
-        bit_of(port).is_some_and(|(byte, bit)| {
-            self.0[byte] |= bit;
+        self.bit_of(port).is_some_and(|(byte, bit)| {
+            self.bitmap[byte] |= bit;
             free
         })
     }
 
     pub fn remove(&mut self, port: u16) {
-        if let Some((byte, bit)) = bit_of(port) {
-            self.0[byte] &= !bit;
+        if let Some((byte, bit)) = self.bit_of(port) {
+            self.bitmap[byte] &= !bit;
         }
     }
 
+    fn bit_of(&self, port: u16) -> Option<(usize, u8)> {
+        let offset = port.checked_sub(self.range.first).filter(|_| port <= self.range.last)?;
+        Some((usize::from(offset / 8), 1 << (offset % 8)))
+    }
+
     fn allocate(&mut self, port: i64) -> Result<u16, String> {
-        let port = u16::try_from(port).ok().filter(|port| (FIRST..=LAST).contains(port)).ok_or_else(|| {
-            format!("provided port is not in the valid range. The range of valid ports is {FIRST}-{LAST}")
+        let port = u16::try_from(port).ok().filter(|port| self.range.contains(*port)).ok_or_else(|| {
+            format!("provided port is not in the valid range. The range of valid ports is {}", self.range)
         })?;
         if self.insert(port) { Ok(port) } else { Err("provided port is already allocated".to_owned()) }
     }
 
     fn allocate_next(&mut self) -> Result<u16, String> {
-        let upper = FIRST + RESERVED..=LAST;
-        let start = rand::rng().random_range(upper.clone());
-        let around = (start..=LAST).chain(FIRST + RESERVED..start).chain(FIRST..FIRST + RESERVED);
+        let PortRange { first, last } = self.range;
+        let unreserved = first + reserved(self.range);
+        let start = rand::rng().random_range(unreserved..=last);
+        let around = (start..=last).chain(unreserved..start).chain(first..unreserved);
         let free = around.into_iter().find(|port| !self.contains(*port)).ok_or("range is full")?;
         self.insert(free);
         Ok(free)
@@ -168,11 +177,6 @@ impl PortSet {
     }
 }
 
-fn bit_of(port: u16) -> Option<(usize, u8)> {
-    let offset = port.checked_sub(FIRST).filter(|_| port <= LAST)?;
-    Some((usize::from(offset / 8), 1 << (offset % 8)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,7 +184,7 @@ mod tests {
 
     #[test]
     fn ports_are_allocated_once() {
-        let mut ports = PortSet::default();
+        let mut ports = PortSet::new(PortRange::default());
         let mut service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [
             {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80, "nodePort": 30_005}]}});
         let mut allocated = Vec::new();
@@ -201,17 +205,31 @@ mod tests {
 
     #[test]
     fn sets_round_trip_through_their_encoding() {
-        let mut set = PortSet::default();
+        let mut set = PortSet::new(PortRange::default());
         assert_eq!(set.encode(), "");
         for (port, text) in [(30_000, "AQ=="), (30_001, "Aw=="), (30_008, "AQM=")] {
             assert!(set.insert(port) && !set.insert(port));
             assert_eq!(set.encode(), text, "{port}");
         }
-        set.insert(LAST);
-        assert_eq!(PortSet::decode(&set.encode()), Some(set.clone()));
-        assert_eq!(set.iter().collect::<Vec<_>>(), [30_000, 30_001, 30_008, LAST]);
-        assert!(!set.insert(FIRST - 1) && !set.insert(LAST + 1));
-        assert_eq!(PortSet::decode("no base64!"), None);
-        assert_eq!(PortSet::decode(&STANDARD.encode([1; BYTES + 1])), None);
+        set.insert(32_767);
+        assert_eq!(PortSet::decode(&set.encode(), PortRange::default()), Some(set.clone()));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [30_000, 30_001, 30_008, 32_767]);
+        assert!(!set.insert(29_999) && !set.insert(32_768));
+        assert_eq!(PortSet::decode("no base64!", PortRange::default()), None);
+        assert_eq!(PortSet::decode(&STANDARD.encode([1; 347]), PortRange::default()), None);
+    }
+
+    #[test]
+    fn small_and_large_ranges_are_used_whole() {
+        for (range, left) in
+            [("8080", 0), ("30000-30015", 0), ("30000-30031", 16), ("30000-32767", 86), ("1-65535", 128)]
+        {
+            let range: PortRange = range.parse().unwrap();
+            assert_eq!(reserved(range), left, "{range}");
+        }
+        let mut set = PortSet::new("8000-8003".parse().unwrap());
+        let mut ports: Vec<u16> = (0..4).map(|_| set.allocate_next().unwrap()).collect();
+        ports.sort_unstable();
+        assert_eq!((ports, set.allocate_next()), (vec![8000, 8001, 8002, 8003], Err("range is full".to_owned())));
     }
 }

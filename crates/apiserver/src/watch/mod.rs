@@ -27,9 +27,6 @@ use events::Events;
 use metrics::MeasuredWatch;
 use stream::{Start, Stream};
 
-/// A watch without a timeout lasts for this many seconds, and up to twice as long.
-const MIN_LIFETIME_SECONDS: u64 = 30 * 60;
-
 /// Handles a watch.
 pub async fn serve(
     server: &Arc<ApiServer>,
@@ -60,7 +57,7 @@ pub async fn serve(
         revision: options.resource_version,
         initial: options.send_initial_events,
         bookmarks: options.bookmarks,
-        lifetime: lifetime(options.timeout),
+        lifetime: lifetime(options.timeout, server.behaviour.requests.min_watch),
         permit: request.permit.take(),
         counted: server.fairness.watches().count(target),
         measured: MeasuredWatch::start(resource, target),
@@ -78,10 +75,11 @@ pub async fn serve(
     Ok(response.into())
 }
 
-fn lifetime(timeout: Option<i64>) -> Duration {
+/// Watches end at different times, so that not all clients come back at once.
+fn lifetime(timeout: Option<i64>, min: Duration) -> Duration {
     match timeout {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
-        _ => Duration::from_secs(rand::rng().random_range(MIN_LIFETIME_SECONDS..2 * MIN_LIFETIME_SECONDS)),
+        _ => min.mul_f64(rand::rng().random_range(1.0..2.0)),
     }
 }
 

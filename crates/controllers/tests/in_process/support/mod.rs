@@ -67,6 +67,7 @@ impl Cluster {
         let registry = Registry::default();
         let ranges = vec![SERVICE_RANGE.to_owned()];
         let handle = startup::start(startup::Settings {
+            behaviour: Default::default(),
             components: registry.clone(),
             store,
             token_file: TokenFile::parse("").expect("an empty file"),
