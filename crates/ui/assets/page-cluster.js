@@ -8,6 +8,8 @@ import { find, listLink, objectLink } from './kinds.js';
 
 const INTERVAL = 10000;
 const HISTORY = 60;
+const MAX_NODES = 300;
+const MAX_DOTS = 3000;
 
 export async function show({ main, namespace, signal }) {
   const view = { namespace, nodes: new Map(), pods: { rows: new Map(), columns: [] }, usage: new Map(), sums: {}, courses: new Map(), leases: [] };
@@ -77,11 +79,13 @@ function drawAll(view, parts) {
   const running = pods.filter((pod) => tone(pod) === '').length;
   replace(parts.summary, card('', h('p', {}, `Kubernetes ${view.version ?? ''}: ${ready} of ${nodes.length} nodes ready, ${running} of ${pods.length} pods running and ready.`), health(view.checks), courses(view.courses.get(''), 'the cluster')));
   replace(parts.servers, servers(view.leases));
-  // Many nodes have fewer dots each, so that the page stays quick.
-  const dots = Math.max(40, Math.floor(3000 / Math.max(1, nodes.length)));
+  // Many nodes have fewer dots each, and of very many only some are drawn, so that the page stays quick.
+  const shown = nodes.sort((a, b) => isReady(a) - isReady(b) || (a.metadata.name < b.metadata.name ? -1 : 1)).slice(0, MAX_NODES);
+  const dots = Math.max(10, Math.floor(MAX_DOTS / Math.max(1, shown.length)));
   // A redraw must not take the focus away from who walks through the pods.
   const focused = document.activeElement?.closest('.pods') ? document.activeElement.getAttribute('href') : undefined;
-  replace(parts.nodes, waiting(byNode.get(''), dots), nodes.map((node) => nodeCard(node, view, byNode.get(node.metadata.name) ?? [], dots)));
+  replace(parts.nodes, waiting(byNode.get(''), dots), shown.map((node) => nodeCard(node, view, byNode.get(node.metadata.name) ?? [], dots)),
+    nodes.length > shown.length && h('p', { class: 'dim' }, `and ${nodes.length - shown.length} more nodes, in the `, h('a', { href: listLink(find('nodes')) }, 'list of nodes')));
   if (focused) [...parts.nodes.querySelectorAll('.pods a')].find((one) => one.getAttribute('href') === focused)?.focus({ preventScroll: true });
   replace(parts.namespaces, namespacesTable(pods));
 }
@@ -111,7 +115,7 @@ function servers(leases) {
   ]), 'Servers'));
 }
 
-const isReady = (node) => node.status.conditions?.some((one) => one.type === 'Ready' && one.status === 'True');
+const isReady = (node) => Boolean(node.status.conditions?.some((one) => one.type === 'Ready' && one.status === 'True'));
 
 function nodeCard(node, view, pods, dots) {
   const { name } = node.metadata;

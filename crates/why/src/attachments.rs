@@ -33,7 +33,7 @@ pub fn explain(evidence: &Evidence, pod: &Value, event: &Value) -> Option<Findin
         Finding::new(
             format!("the disk of its volume on {node} is full"),
             vec![quote(event)],
-            format!("delete data or volumes on {node} that are no longer needed, or make its disk larger"),
+            format!("make the disk of {node} larger, or delete claims on it whose data is no longer needed"),
         )
     })
 }
@@ -62,8 +62,8 @@ fn multi_attach(evidence: &Evidence, pod: &Value, event: &Value) -> Finding {
             "the volume moves 6 minutes after the pods on {lost} are deleted; if you are certain that {lost} is switched off, \
              `kubectl taint node {lost} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute` moves it at once"
         ),
-        None => "a ReadWriteOnce volume is for one node: delete the other pod, or run one replica with the strategy Recreate, \
-                 or use a class with ReadWriteMany"
+        None => "a ReadWriteOnce volume is for one node at a time: wait until the other pod stops, or run one replica with the strategy \
+                 Recreate, or use a class with ReadWriteMany"
             .to_owned(),
     };
     Finding::new("its volume is attached to another node", observed, fix)

@@ -79,7 +79,9 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
             return Some(Finding::new(
                 format!("the claim {name} requests the storage class {class}, which does not exist"),
                 vec![format!("no StorageClass {class}{near}")],
-                format!("create the claim again with a storage class that exists{near}, or create the class"),
+                format!(
+                    "create the class, or delete the claim, which has no volume and so no data yet, and create it with a class that exists{near}"
+                ),
             ));
         }
     }
@@ -114,13 +116,13 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
         return Some(Finding::new(
             format!("the claim {name} names no storage class, and none is the default"),
             vec![format!("there are {}; none has the annotation {DEFAULT_CLASS}", names(known))],
-            "create the claim again with one of them in storageClassName, or make one the default",
+            "make one of them the default; or delete the claim, which has no volume and so no data yet, and create it with storageClassName set to one of them",
         ));
     }
     Some(Finding::new(
         format!("no PersistentVolume fits the claim {name}"),
         if reasons.is_empty() { vec!["there is no free PersistentVolume".to_owned()] } else { reasons },
-        "create a PersistentVolume that fits, or create the claim again with a smaller request",
+        "create a PersistentVolume that fits; or delete the claim, which has no volume and so no data yet, and create it with a smaller request",
     ))
 }
 
@@ -166,7 +168,7 @@ fn no_room(evidence: &Evidence, claim: &Value, name: &str, class: &str, provisio
         Finding::new(
             format!("no disk has room for the claim {name}, which requests {asked}"),
             observed,
-            "delete volumes that are no longer needed, make a disk larger, or create the claim again with a smaller request",
+            "make a disk larger, or delete claims whose data is no longer needed; or delete this claim, which has no data yet, and create it with a smaller request",
         )
     })
 }

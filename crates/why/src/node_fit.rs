@@ -104,8 +104,10 @@ fn tainted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
             format!("see why the node is not ready: `kubectl describe node {}`", node.text(&["metadata", "name"]))
         }
         "node.kubernetes.io/disk-pressure" => "free disk space on the node".to_owned(),
-        "node.kubernetes.io/memory-pressure" => "free memory on the node".to_owned(),
-        "node.kubernetes.io/pid-pressure" => "stop the pods that start too many processes on the node".to_owned(),
+        "node.kubernetes.io/memory-pressure" => "lower the memory use of the node's pods, or add a node".to_owned(),
+        "node.kubernetes.io/pid-pressure" => {
+            "find the pods that start too many processes on the node, and limit or fix them".to_owned()
+        }
         _ if is_reserved(key) => format!(
             "the taint goes when the node's condition is fixed: `kubectl describe node {}`",
             node.text(&["metadata", "name"])
@@ -262,7 +264,7 @@ fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Opt
     let count = on_node(evidence, node).count();
     if limit.is_some_and(|limit| count >= limit) {
         let why = format!("it runs {count} pods, its maximum");
-        return Some(Misfit::new("resources", why, "add a node, or delete pods that are not needed"));
+        return Some(Misfit::new("resources", why, "add a node, or scale down workloads that are not needed"));
     }
     for (resource, requested) in requests(pod) {
         let Some(all) = allocatable.get(&resource).and_then(Value::as_str).and_then(|text| Quantity::parse(text).ok())
@@ -286,7 +288,7 @@ fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Opt
             let fix = if all < requested {
                 format!("no node is large enough: request less {resource}, or add a larger node")
             } else {
-                format!("request less {resource}, delete pods that are not needed, or add a node")
+                format!("request less {resource}, scale down workloads that are not needed, or add a node")
             };
             return Some(Misfit::new("resources", why, fix));
         }

@@ -53,10 +53,14 @@ fn under_pressure(node: &Value) -> Vec<Finding> {
         (
             "MemoryPressure",
             "memory",
-            "delete pods that are not needed, or set memory requests so that fewer pods are scheduled here",
+            "scale down workloads that are not needed, or set memory requests so that fewer pods are scheduled here",
         ),
-        ("DiskPressure", "disk space", "remove unused files or images; --eviction-hard sets the threshold"),
-        ("PIDPressure", "process IDs", "stop the pods that start so many processes"),
+        (
+            "DiskPressure",
+            "disk space",
+            "free disk space on the node, or make the disk larger; --eviction-hard sets the threshold",
+        ),
+        ("PIDPressure", "process IDs", "find the pods that start so many processes, and limit or fix them"),
     ];
     let is_true = |kind: &str| crate::condition(node, kind).filter(|condition| condition.text(&["status"]) == "True");
     let found = pressures.iter().filter_map(|(kind, resource, fix)| {

@@ -151,7 +151,7 @@ fn failed(object: &Value) -> Option<Finding> {
     let (cause, fix) = match bad.text(&["reason"]) {
         "BackoffLimitExceeded" => (
             "its pods failed more often than backoffLimit allows",
-            "see the logs of its pods, fix the cause, and create the job again",
+            "see the logs of its pods and fix the cause; then delete the job and create it with the fix",
         ),
         "DeadlineExceeded" => (
             "it ran longer than activeDeadlineSeconds allows",

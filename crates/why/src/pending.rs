@@ -55,7 +55,9 @@ fn not_scheduled(pod: &Value) -> Option<Finding> {
         None if scheduler != DEFAULT_SCHEDULER && !scheduler.is_empty() => Some(Finding::new(
             format!("it requires the scheduler {scheduler}, which has not responded"),
             vec![format!("spec.schedulerName is {scheduler}, and there is no PodScheduled condition")],
-            format!("start {scheduler}, or create the pod again without spec.schedulerName"),
+            format!(
+                "start {scheduler}; or remove schedulerName from the workload's template, and the default scheduler is used"
+            ),
         )),
         None => Some(Finding::new(
             "the scheduler has not processed it yet",

@@ -42,7 +42,7 @@ fn node_is_down(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         return Some(Finding::new(
             format!("its node {name} does not exist"),
             vec![format!("no Node {name}")],
-            "delete the pod; its controller creates a replacement on another node",
+            "if the node was removed for good, delete the pod: its controller, if it has one, creates a replacement on another node",
         ));
     }
     let node = evidence.find("nodes", "", name)?;
