@@ -70,7 +70,8 @@ impl Client {
         &self.socket
     }
 
-    pub(crate) async fn call<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
+    /// Sends a call of any service on this socket.
+    pub async fn call<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
     where
         Q: prost::Message + std::fmt::Debug + 'static,
         A: prost::Message + Default + 'static,
@@ -92,6 +93,25 @@ impl Client {
         response
     }
 
+    /// Starts a call whose responses are a stream. Only its start has a timeout.
+    pub async fn watch<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<Stream<A>>
+    where
+        Q: prost::Message + std::fmt::Debug + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let limit = self.timeout;
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let started = async {
+            grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
+            let codec = ProstCodec::<Q, A>::default();
+            let responses = grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec).await;
+            responses.map_err(|status| CallError::of(method, limit, status))
+        };
+        let responses =
+            tokio::time::timeout(limit, started).await.unwrap_or(Err(CallError::Timeout { method, limit }))?;
+        Ok(Stream { method, limit, responses: responses.into_inner() })
+    }
+
     async fn send<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
     where
         Q: prost::Message + std::fmt::Debug + 'static,
@@ -106,6 +126,20 @@ impl Client {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(CallError::of(method, self.timeout, status)),
         }
+    }
+}
+
+/// The responses of a call.
+pub struct Stream<A> {
+    method: &'static str,
+    limit: Duration,
+    responses: tonic::Streaming<A>,
+}
+
+impl<A> Stream<A> {
+    /// The next response; none at the end.
+    pub async fn next(&mut self) -> Result<Option<A>> {
+        self.responses.message().await.map_err(|status| CallError::of(self.method, self.limit, status))
     }
 }
 

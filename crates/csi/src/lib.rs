@@ -11,7 +11,7 @@ mod error;
 mod server;
 mod services;
 
-pub use client::{Client, Observer, socket_path};
+pub use client::{Client, Observer, Stream, socket_path};
 pub use error::CallError;
 pub use server::{Server, listen};
 pub use services::{Controller, Identity, Node, Registration};

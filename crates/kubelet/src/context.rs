@@ -39,6 +39,7 @@ pub struct Context {
     pub services: Arc<Informer<Service>>,
     pub node: Arc<Informer<Node>>,
     pub csi: Arc<crate::csi::Csi>,
+    pub dra: Arc<crate::dra::Dra>,
     pub images: Images,
     pub tokens: Tokens,
     /// None on hosts that don't let us create cgroups.

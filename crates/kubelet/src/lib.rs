@@ -15,6 +15,7 @@ mod container_logs;
 mod context;
 mod counters;
 mod csi;
+mod dra;
 mod eviction;
 mod filesystem;
 #[doc(hidden)]
@@ -74,6 +75,8 @@ pub enum NodeError {
     Runtime(#[from] knarr_cri::CallError),
     #[error("cannot create the directories of volumes")]
     Volumes(#[from] volumes::VolumeError),
+    #[error("cannot read which resource claims are prepared")]
+    PreparedClaims(#[source] std::io::Error),
     #[error("cannot serve the node's endpoints")]
     Serve(#[from] server::ServeError),
 }
@@ -149,6 +152,7 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     }
     serve_plugins(&context, &pods, &supervisor);
     start_csi(&context.csi, &supervisor);
+    restart("kubelet/dra-slices", |context, _| Box::pin(context.dra.clone().keep_slices()));
     if let Some(directory) = context.settings.manifests.clone() {
         let (context, pods) = (context.clone(), pods.clone());
         supervisor.restart("kubelet/manifests", move || {
@@ -198,6 +202,12 @@ fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, supervisor: &Supervis
         node.notify_one();
         notified.notify_device_change();
     });
+    let notified = Arc::downgrade(pods);
+    context.dra.on_health_change(Arc::new(move || {
+        if let Some(pods) = notified.upgrade() {
+            pods.notify_device_change();
+        }
+    }));
     let directory = context.settings.plugin_root.join("device-plugins");
     let registration = resources::devices::registration::Registration::new(&directory, &context.resources, changed);
     // A node whose sockets cannot be created works without them; the reason is logged.
@@ -280,6 +290,8 @@ async fn assemble(
         metrics: metrics.clone(),
     };
     let csi = csi::Csi::new(&settings, parts);
+    let dra = dra::Dra::open(client.clone(), &settings.node_name, &settings.root).map_err(NodeError::PreparedClaims)?;
+    csi.dra.get_or_init(|| dra.clone());
     let notified = Arc::downgrade(&csi);
     node.on_change(move |change| {
         if let Some(csi) = notified.upgrade() {
@@ -295,6 +307,7 @@ async fn assemble(
         services: informers.of::<Service>(),
         node,
         csi,
+        dra,
         images: images::Images::open(&settings.root),
         tokens,
         index: runtime::Index::default(),

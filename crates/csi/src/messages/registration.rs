@@ -5,6 +5,9 @@ pub const CSI_PLUGIN: &str = "CSIPlugin";
 /// The `kind` of a device plugin in [`PluginInfo`].
 pub const DEVICE_PLUGIN: &str = "DevicePlugin";
 
+/// The `kind` of a DRA driver in [`PluginInfo`].
+pub const DRA_PLUGIN: &str = "DRAPlugin";
+
 /// Request of `GetInfo`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct InfoRequest {}

@@ -25,11 +25,12 @@ pub struct ConfigInput<'a> {
     pub security: LinuxContainerSecurityContext,
     /// What the container needs to use its assigned devices.
     pub allocated: Vec<Allocated>,
+    /// The names of the devices of its claims.
+    pub cdi_devices: Vec<String>,
 }
 
 pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
-    let ConfigInput { pod, container, image, attempt, environment, mounts, devices, resources, security, allocated } =
-        parts;
+    let ConfigInput { pod, container, image, attempt, environment, mounts, devices, resources, security, .. } = parts;
     let known: BTreeMap<String, String> = environment.iter().cloned().collect();
     let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|text| expand(text, &known)).collect();
     let mut config = ContainerConfig {
@@ -55,7 +56,8 @@ pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
         stop_signal: stop_signal(container),
         ..Default::default()
     };
-    allocated.into_iter().for_each(|own| add_allocated(&mut config, own));
+    parts.allocated.into_iter().for_each(|own| add_allocated(&mut config, own));
+    config.cdi_devices.extend(parts.cdi_devices.into_iter().map(|name| CdiDevice { name }));
     config
 }
 

@@ -39,7 +39,7 @@ pub use sweep::backoff;
 pub use volume::CsiVolume;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -78,6 +78,8 @@ pub struct Csi {
     pub in_use_changed: Notify,
     /// How long a driver may take for a call.
     call_timeout: Duration,
+    /// Plugins of DRA drivers register in the same directory.
+    pub dra: OnceLock<Arc<crate::dra::Dra>>,
 }
 
 /// What [`Csi::new`] needs from the kubelet.
@@ -139,6 +141,7 @@ impl Csi {
             unused: Notify::new(),
             in_use_changed: Notify::new(),
             call_timeout,
+            dra: OnceLock::new(),
         });
         csi.reconstruct();
         csi

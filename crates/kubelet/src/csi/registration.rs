@@ -1,4 +1,4 @@
-//! Registers CSI drivers whose sockets appear in `plugins_registry`, and forgets those whose sockets vanish.
+//! Registers CSI and DRA drivers whose sockets appear in `plugins_registry`, and forgets those whose sockets vanish.
 //!
 //! The directory is compared with what is registered after each change. A socket that was replaced is a new plugin.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_csi::Client;
-use knarr_csi::messages::{CSI_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus};
+use knarr_csi::messages::{CSI_PLUGIN, DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -36,9 +36,7 @@ enum Phase {
     Registering {
         failures: u32,
     },
-    Registered {
-        driver: String,
-    },
+    Registered(Registered),
     /// Not a plugin for us, or refused; tried again later.
     Failed {
         failures: u32,
@@ -52,10 +50,18 @@ struct Plugin {
     phase: Phase,
 }
 
+/// A plugin that is in use.
+#[derive(Clone, Debug)]
+pub(super) struct Registered {
+    kind: String,
+    name: String,
+    endpoint: String,
+}
+
 struct Finished {
     socket: PathBuf,
     identity: Identity,
-    outcome: Result<String, String>,
+    outcome: Result<Registered, String>,
 }
 
 impl Csi {
@@ -102,8 +108,8 @@ impl Csi {
             .map(|(socket, _)| socket.clone())
             .collect();
         for socket in gone {
-            if let Some(Plugin { phase: Phase::Registered { driver }, .. }) = plugins.remove(&socket) {
-                self.unregister(&driver).await;
+            if let Some(Plugin { phase: Phase::Registered(plugin), .. }) = plugins.remove(&socket) {
+                self.unregister_plugin(&plugin).await;
             }
         }
         for (socket, identity) in found {
@@ -135,20 +141,20 @@ impl Csi {
         let Finished { socket, identity, outcome } = finished;
         let current = plugins.get_mut(&socket).filter(|plugin| plugin.identity == identity);
         match (current, outcome) {
-            (Some(plugin), Ok(driver)) => plugin.phase = Phase::Registered { driver },
+            (Some(plugin), Ok(registered)) => plugin.phase = Phase::Registered(registered),
             (Some(plugin), Err(_)) => {
                 let before = if let Phase::Registering { failures } = plugin.phase { failures } else { 0 };
                 let failures = before.saturating_add(1);
                 plugin.phase = Phase::Failed { failures, next: Instant::now() + backoff(failures) };
             }
             // The socket vanished meanwhile.
-            (None, Ok(driver)) => self.unregister(&driver).await,
+            (None, Ok(registered)) => self.unregister_plugin(&registered).await,
             (None, Err(_)) => {}
         }
     }
 
-    /// Registers the plugin at the socket and tells it the outcome. Returns its name.
-    pub(super) async fn register(&self, socket: &Path) -> Result<String, String> {
+    /// Registers the plugin at the socket and tells it the outcome.
+    pub(super) async fn register(&self, socket: &Path) -> Result<Registered, String> {
         let place = socket.display();
         let client = Client::connect(&socket.to_string_lossy()).map_err(|error| error.to_string())?;
         let info = client.clone().with_timeout(INFO_TIMEOUT).get_info(InfoRequest {}).await.map_err(|error| {
@@ -157,23 +163,44 @@ impl Csi {
             )
         })?;
         let client = client.with_timeout(NOTIFY_TIMEOUT);
-        let registered = self.register_driver(socket, &info).await;
+        let endpoint = match info.endpoint.as_str() {
+            "" => socket.to_string_lossy().into_owned(),
+            endpoint => endpoint.to_string(),
+        };
+        let registered = match (info.kind.as_str(), self.dra.get()) {
+            (DRA_PLUGIN, Some(dra)) => dra.register(&info, &endpoint),
+            _ => self.register_driver(socket, &endpoint, &info).await,
+        };
         let error = registered.as_ref().err().cloned().unwrap_or_default();
         let status = RegistrationStatus { plugin_registered: registered.is_ok(), error };
         let notified = client.notify_registration_status(status).await;
         registered?;
+        let registered = Registered { kind: info.kind, name: info.name, endpoint };
         if let Err(error) = notified {
-            self.unregister(&info.name).await;
+            self.unregister_plugin(&registered).await;
             return Err(format!(
                 "RegisterPlugin error -- failed to send registration status at socket {place}, err: {error}"
             ));
         }
-        tracing::info!(driver = info.name, socket = %place, "registered a CSI driver");
-        self.driver_registered(&info.name);
-        Ok(info.name)
+        let Registered { kind, name, .. } = &registered;
+        tracing::info!(kind, driver = name, socket = %place, "registered a plugin");
+        if kind == CSI_PLUGIN {
+            self.driver_registered(name);
+        }
+        Ok(registered)
     }
 
-    async fn register_driver(&self, socket: &Path, info: &PluginInfo) -> Result<(), String> {
+    async fn unregister_plugin(&self, plugin: &Registered) {
+        match self.dra.get() {
+            Some(dra) if plugin.kind == DRA_PLUGIN => {
+                tracing::info!(driver = plugin.name, endpoint = plugin.endpoint, "a DRA driver is gone");
+                dra.unregister(&plugin.name, &plugin.endpoint);
+            }
+            _ => self.unregister(&plugin.name).await,
+        }
+    }
+
+    async fn register_driver(&self, socket: &Path, endpoint: &str, info: &PluginInfo) -> Result<(), String> {
         if info.kind != CSI_PLUGIN {
             return Err(format!(
                 "RegisterPlugin error -- no handler registered for plugin type: {} at socket {}",
@@ -181,11 +208,7 @@ impl Csi {
                 socket.display()
             ));
         }
-        let endpoint = match info.endpoint.as_str() {
-            "" => socket.to_string_lossy().into_owned(),
-            endpoint => endpoint.to_string(),
-        };
-        let version = self.check_versions(info, &endpoint).map_err(|error| {
+        let version = self.check_versions(info, endpoint).map_err(|error| {
             format!(
                 "RegisterPlugin error -- plugin validation failed with err: validation failed for CSI Driver {} at \
                  endpoint {endpoint}: {error}",
@@ -193,7 +216,7 @@ impl Csi {
             )
         })?;
         let failed = |error: String| format!("RegisterPlugin error -- plugin registration failed with err: {error}");
-        let client = Client::connect(&endpoint).map_err(|error| failed(error.to_string()))?;
+        let client = Client::connect(endpoint).map_err(|error| failed(error.to_string()))?;
         let client = client.with_timeout(self.call_timeout).with_observer(self.observer(&info.name));
         let driver = Driver { client, version };
         let node = driver.node_info().await.map_err(|error| failed(error.rpc_message()))?;

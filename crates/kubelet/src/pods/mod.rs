@@ -260,7 +260,10 @@ impl Pods {
     /// Makes pods with devices report their devices' health again.
     pub fn notify_device_change(&self) {
         for worker in self.all() {
-            if !self.context.resources.health_of(pod::uid(&worker.pod.lock())).is_empty() {
+            let pod = worker.pod.lock().clone();
+            let mut devices = self.context.resources.health_of(pod::uid(&pod));
+            self.context.dra.add_health(&pod, &mut devices);
+            if !devices.is_empty() {
                 // The worker may already have stopped.
                 let _ = worker.sender.send(Message::Relist(None));
             }

@@ -31,6 +31,7 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
     let context = pods.context.clone();
     let mut without_pod = volumes::pods_with_directories(&context.settings);
     without_pod.extend(context.cgroups.iter().flat_map(|cgroups| cgroups.pods()));
+    without_pod.extend(context.dra.pods());
     without_pod.sort();
     without_pod.dedup();
     without_pod.retain(|uid| !pods.knows(uid));

@@ -16,6 +16,7 @@ use crate::volumes;
 pub async fn release(context: &Arc<Context>, uid: &str, notify: Option<Notify>) -> Result<(), String> {
     let (context, uid) = (context.clone(), uid.to_string());
     context.resources.release(&uid);
+    context.dra.unprepare(&uid, notify.clone()).await?;
     // Drivers find their mounts busy while parts of them are mounted elsewhere.
     volumes::unmount_sub_paths(&context.settings, &uid).map_err(|error| error.to_string())?;
     context.csi.unmount_pod(&uid, notify).await?;

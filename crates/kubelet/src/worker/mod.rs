@@ -423,7 +423,8 @@ impl Worker {
     }
 
     fn report(&mut self, now: Instant, wall: Timestamp) {
-        let devices = self.context.resources.health_of(pod::uid(&self.pod));
+        let mut devices = self.context.resources.health_of(pod::uid(&self.pod));
+        self.context.dra.add_health(&self.pod, &mut devices);
         let input = status::Input {
             devices: &devices,
             pod: &self.pod,

@@ -95,6 +95,10 @@ pub async fn create_sandbox(
     if !pod::host_network(pod) {
         fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
     }
+    context.dra.prepare(pod).await.inspect_err(|message| {
+        let message = format!("Failed to prepare dynamic resources: {message}");
+        context.pod_event(pod, true, "FailedPrepareDynamicResources", message);
+    })?;
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;

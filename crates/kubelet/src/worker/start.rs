@@ -177,6 +177,7 @@ impl Start {
             resources,
             security,
             allocated: grant.devices.into_values().map(|own| own.use_with).collect(),
+            cdi_devices: context.dra.cdi_devices(&self.pod, container)?,
         };
         let directory = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
         private::create_log_directory(&directory.join(&container.name))
