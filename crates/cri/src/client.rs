@@ -194,6 +194,14 @@ impl Runtime {
         non_empty("CreateContainer", "the container id", response.container_id)
     }
 
+    /// Writes a checkpoint of a running container to an archive.
+    pub async fn checkpoint_container(&self, request: CheckpointContainerRequest) -> Result<()> {
+        let limit = u64::try_from(request.timeout)
+            .map_or(LONG_TIMEOUT, |seconds| LONG_TIMEOUT.max(Duration::from_secs(seconds)));
+        let path = "/runtime.v1.RuntimeService/CheckpointContainer";
+        self.call::<_, Empty>("CheckpointContainer", path, request, limit).await.map(drop)
+    }
+
     /// Starts a created container.
     pub async fn start_container(&self, id: &str) -> Result<()> {
         let request = ContainerIdRequest { container_id: id.to_string() };

@@ -177,3 +177,108 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
     assert!(runtime.list_containers(ContainerFilter::default()).await.expect("a list").is_empty());
     drop(cleanup);
 }
+
+/// A registry on loopback that has one image, for one user.
+fn serve_registry(repository: &'static str, login: &'static str) -> std::net::SocketAddr {
+    use std::io::{BufRead, BufReader, Write};
+
+    let digest = |bytes: &[u8]| {
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(bytes);
+        format!("sha256:{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    let layer = vec![0; 1024];
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let config = serde_json::json!({ "architecture": architecture, "os": "linux", "config": {},
+        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] } })
+    .to_string();
+    let part = |kind: &str, bytes: &[u8]| {
+        let kind = format!("application/vnd.oci.image.{kind}");
+        serde_json::json!({ "mediaType": kind, "digest": digest(bytes), "size": bytes.len() })
+    };
+    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = serde_json::json!({ "schemaVersion": 2, "mediaType": MANIFEST,
+        "config": part("config.v1+json", config.as_bytes()), "layers": [part("layer.v1.tar", &layer)] })
+    .to_string();
+    let files: Vec<(String, &str, Vec<u8>)> = vec![
+        (format!("/v2/{repository}/manifests/1"), MANIFEST, manifest.clone().into_bytes()),
+        (format!("/v2/{repository}/manifests/{}", digest(manifest.as_bytes())), MANIFEST, manifest.into_bytes()),
+        (format!("/v2/{repository}/blobs/{}", digest(config.as_bytes())), "application/json", config.into_bytes()),
+        (format!("/v2/{repository}/blobs/{}", digest(&layer)), "application/octet-stream", layer),
+    ];
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().expect("a stream")).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let is_user = head.iter().any(|line| line.eq_ignore_ascii_case(&format!("Authorization: Basic {login}")));
+            let path = first.split(' ').nth(1).unwrap_or_default();
+            let path = path.split('?').next().unwrap_or_default();
+            let (status, kind, body) = match files.iter().find(|(name, _, _)| name == path) {
+                _ if !is_user => ("401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"r\"", "text/plain", &[][..]),
+                Some((_, kind, body)) => ("200 OK", *kind, body.as_slice()),
+                None => ("404 Not Found", "text/plain", &[][..]),
+            };
+            let id = digest(body);
+            let mut stream = stream;
+            let response = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nDocker-Content-Digest: {id}\r\n\
+                 Connection: close\r\n\r\n",
+                body.len()
+            );
+            // A client that hangs up gets no response.
+            let _ = stream.write_all(response.as_bytes());
+            if first.starts_with("GET ") {
+                let _ = stream.write_all(body);
+            }
+        }
+    });
+    address
+}
+
+/// The real containerd reads what the registries file and the snippets become: it pulls through a mirror with a rewrite and
+/// credentials, and has the snippet's handler.
+#[tokio::test]
+async fn mirrors_and_snippets_reach_containerd() {
+    if !is_possible() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "needs root, containerd and runc");
+        return;
+    }
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("containerd");
+    let _cleanup = Cleanup { directory: directory.clone() };
+    // user:word
+    let address = serve_registry("team/r/app", "dXNlcjp3b3Jk");
+    let file = parent.path().join("registries.yaml");
+    let text = format!(
+        "mirrors:\n  r.test:\n    endpoint: ['http://{address}']\n    rewrite: {{'^(.*)$': 'team/r/$1'}}\n\
+         configs:\n  '{address}': {{auth: {{username: user, password: word}}}}\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    let snippets = parent.path().join("snippets");
+    std::fs::create_dir(&snippets).expect("a directory");
+    let snippet = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.other]\n\
+        runtime_type = 'io.containerd.runc.v2'\n";
+    std::fs::write(snippets.join("other.toml"), snippet).expect("written");
+    let containerd = Containerd::new(&directory, Path::new("/usr/lib/cni"), &parent.path().join("cni"))
+        .with_snippets(knarr_cri::containerd::read_snippets(&snippets).expect("valid"));
+    let registries = knarr_cri::containerd::Registries::read(&file).expect("valid");
+    registries.write(containerd.registry_configuration()).expect("written");
+    let runtime = containerd.ensure().await.expect("containerd starts");
+    let status = runtime.status(true).await.expect("a status");
+    let config: serde_json::Value = serde_json::from_str(&status.info["config"]).expect("JSON");
+    assert_eq!(config["containerd"]["runtimes"]["other"]["runtimeType"], "io.containerd.runc.v2", "{config}");
+    assert_eq!(config["containerd"]["runtimes"]["runc"]["runtimeType"], "io.containerd.runc.v2", "{config}");
+    let logins = registries.logins("r.test");
+    assert_eq!(logins.len(), 1);
+    let auth = AuthConfig {
+        username: logins[0].username.clone(),
+        password: logins[0].password.clone(),
+        server_address: format!("https://{}", logins[0].host),
+        ..Default::default()
+    };
+    let reference = runtime.pull_image("r.test/app:1", Some(auth), PodSandboxConfig::default()).await.expect("pulled");
+    let image = runtime.image_status(&reference).await.expect("a response").expect("the image");
+    assert_eq!(image.repo_tags, ["r.test/app:1"]);
+}

@@ -1,6 +1,10 @@
 //! The configuration file of the containerd that Knarr starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value, toml};
+
+use super::snippets::{Snippet, merge};
 
 /// The settings in which two containerds on one host differ.
 #[derive(Clone, Debug)]
@@ -25,88 +29,105 @@ pub struct ContainerdConfig {
     pub systemd_cgroup: bool,
     /// Other runtime handlers by name, each with its binary (runc-compatible).
     pub runtime_handlers: Vec<(String, PathBuf)>,
+    /// What the operator adds, such as runtime handlers of other kinds; in the order of their names.
+    pub snippets: Vec<Snippet>,
 }
 
-/// Renders the configuration file in version 2, which containerd 1.3 to 2.x read.
-pub fn render(config: &ContainerdConfig) -> String {
-    let text = |value: &std::path::Path| quote(&value.to_string_lossy());
-    let mut file = String::new();
-    let mut line = |value: String| {
-        file.push_str(&value);
-        file.push('\n');
-    };
-    line("version = 2".into());
-    line(format!("root = {}", text(&config.root)));
-    line(format!("state = {}", text(&config.state)));
-    line(
-        "disabled_plugins = [\"io.containerd.snapshotter.v1.aufs\", \"io.containerd.snapshotter.v1.btrfs\", \
-         \"io.containerd.snapshotter.v1.devmapper\", \"io.containerd.snapshotter.v1.zfs\", \
-         \"io.containerd.internal.v1.restart\"]"
-            .into(),
-    );
-    line("[grpc]".into());
-    line(format!("  address = {}", text(&config.socket)));
-    line("[ttrpc]".into());
-    line(format!("  address = {}", quote(&format!("{}.ttrpc", config.socket.to_string_lossy()))));
-    line("[plugins.\"io.containerd.internal.v1.opt\"]".into());
-    line(format!("  path = {}", text(&config.root.join("opt"))));
-    line("[plugins.\"io.containerd.grpc.v1.cri\"]".into());
-    line(format!("  sandbox_image = {}", quote(&config.sandbox_image)));
-    line(format!("  restrict_oom_score_adj = {}", config.restrict_oom_score));
-    line("  stream_server_address = \"127.0.0.1\"".into());
-    line("  stream_server_port = \"0\"".into());
-    line("  max_container_log_line_size = 16384".into());
-    line("  tolerate_missing_hugetlb_controller = true".into());
-    line("[plugins.\"io.containerd.grpc.v1.cri\".cni]".into());
-    line(format!("  bin_dir = {}", text(&config.cni_binaries)));
-    line(format!("  conf_dir = {}", text(&config.cni_configuration)));
-    line("[plugins.\"io.containerd.grpc.v1.cri\".registry]".into());
-    line(format!("  config_path = {}", text(&config.registry_configuration)));
-    line("[plugins.\"io.containerd.grpc.v1.cri\".containerd]".into());
-    line("  snapshotter = \"overlayfs\"".into());
-    line("  default_runtime_name = \"runc\"".into());
-    let mut handler = |name: &str, binary: Option<&std::path::Path>| {
-        let section = format!("plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.{}", quote(name));
-        line(format!("[{section}]"));
-        line("  runtime_type = \"io.containerd.runc.v2\"".into());
-        line(format!("[{section}.options]"));
-        line(format!("  SystemdCgroup = {}", config.systemd_cgroup));
-        if let Some(binary) = binary {
-            line(format!("  BinaryName = {}", text(binary)));
+/// The format of the file: containerd 1.x reads version 2, and 2.x has other plugins in version 3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    #[default]
+    Version2,
+    Version3,
+}
+
+impl Format {
+    /// The format for what `containerd --version` prints.
+    pub fn for_release(printed: &str) -> Self {
+        let number = |word: &str| word.trim_start_matches('v').split('.').next()?.parse::<u32>().ok();
+        let is_release = |word: &&str| word.contains('.') && !word.contains('/') && number(word).is_some();
+        match printed.split_whitespace().find(is_release).and_then(number) {
+            Some(major) if major >= 2 => Format::Version3,
+            _ => Format::Version2,
         }
-    };
-    handler("runc", None);
-    for (name, binary) in &config.runtime_handlers {
-        handler(name, Some(binary));
     }
+
+    pub fn number(self) -> i64 {
+        match self {
+            Format::Version2 => 2,
+            Format::Version3 => 3,
+        }
+    }
+}
+
+/// The CRI plugin of version 2. Version 3 divides it.
+pub const CRI: &str = "io.containerd.grpc.v1.cri";
+
+/// Renders the configuration file.
+pub fn render(config: &ContainerdConfig, format: Format) -> String {
+    let mut all = base(config);
+    if format == Format::Version3 {
+        all = super::snippets::converted(all, format);
+    }
+    for snippet in &config.snippets {
+        merge(&mut all, snippet, format);
+    }
+    all.to_string()
+}
+
+/// What Knarr needs, in version 2.
+fn base(config: &ContainerdConfig) -> Table {
+    let text = |value: &Path| Value::from(value.to_string_lossy().into_owned());
+    let table = |entries: Vec<(&str, Value)>| {
+        Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    };
+    let mut file = toml! {
+        version = 2
+        disabled_plugins = [
+            "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+            "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+            "io.containerd.internal.v1.restart"
+        ]
+    };
+    file.insert("root".into(), text(&config.root));
+    file.insert("state".into(), text(&config.state));
+    file.insert("grpc".into(), table(vec![("address", text(&config.socket))]));
+    let ttrpc = Value::from(format!("{}.ttrpc", config.socket.to_string_lossy()));
+    file.insert("ttrpc".into(), table(vec![("address", ttrpc)]));
+    let runtime = |binary: Option<&Path>| {
+        let mut options = vec![("SystemdCgroup", Value::from(config.systemd_cgroup))];
+        options.extend(binary.map(|binary| ("BinaryName", text(binary))));
+        table(vec![("runtime_type", Value::from("io.containerd.runc.v2")), ("options", table(options))])
+    };
+    let mut runtimes = Table::from_iter([("runc".to_owned(), runtime(None))]);
+    runtimes.extend(config.runtime_handlers.iter().map(|(name, binary)| (name.clone(), runtime(Some(binary)))));
+    let containerd = vec![
+        ("snapshotter", Value::from("overlayfs")),
+        ("default_runtime_name", Value::from("runc")),
+        ("runtimes", Value::Table(runtimes)),
+    ];
+    let cri = vec![
+        ("sandbox_image", Value::from(config.sandbox_image.as_str())),
+        ("restrict_oom_score_adj", Value::from(config.restrict_oom_score)),
+        ("stream_server_address", Value::from("127.0.0.1")),
+        ("stream_server_port", Value::from("0")),
+        ("max_container_log_line_size", Value::from(16384)),
+        ("tolerate_missing_hugetlb_controller", Value::from(true)),
+        ("cni", table(vec![("bin_dir", text(&config.cni_binaries)), ("conf_dir", text(&config.cni_configuration))])),
+        ("registry", table(vec![("config_path", text(&config.registry_configuration))])),
+        ("containerd", table(containerd)),
+    ];
+    let opt = table(vec![("path", text(&config.root.join("opt")))]);
+    file.insert("plugins".into(), table(vec![("io.containerd.internal.v1.opt", opt), (CRI, table(cri))]));
     file
 }
 
-/// A TOML basic string.
-fn quote(value: &str) -> String {
-    let mut quoted = String::with_capacity(value.len() + 2);
-    quoted.push('"');
-    for character in value.chars() {
-        match character {
-            '"' | '\\' => {
-                quoted.push('\\');
-                quoted.push(character);
-            }
-            control if control.is_control() => quoted.push_str(&format!("\\u{:04x}", control as u32)),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    #[test]
-    fn paths_are_quoted_and_handlers_listed() {
-        let file = render(&ContainerdConfig {
+    pub fn config() -> ContainerdConfig {
+        ContainerdConfig {
             root: "/data/a \"b\"".into(),
             state: "/run/s".into(),
             socket: "/run/s/c.sock".into(),
@@ -117,17 +138,76 @@ mod tests {
             restrict_oom_score: true,
             systemd_cgroup: false,
             runtime_handlers: vec![("test-handler".into(), "/usr/sbin/runc".into())],
-        });
-        for expected in [
-            "root = \"/data/a \\\"b\\\"\"",
-            "address = \"/run/s/c.sock.ttrpc\"",
-            "restrict_oom_score_adj = true",
-            "containerd.runtimes.\"test-handler\".options]",
-            "BinaryName = \"/usr/sbin/runc\"",
-            // This plugin obeys labels, which images can set.
-            "\"io.containerd.internal.v1.restart\"",
+            snippets: Vec::new(),
+        }
+    }
+
+    /// The value at a path of the rendered file.
+    pub fn at(file: &str, path: &[&str]) -> Option<Value> {
+        let file: Table = file.parse().expect("TOML");
+        path.iter().try_fold(Value::Table(file), |value, key| value.get(key).cloned())
+    }
+
+    #[test]
+    fn both_formats_hold_the_same_settings() {
+        let runtime = "io.containerd.cri.v1.runtime";
+        let images = "io.containerd.cri.v1.images";
+        for (two, three, expected) in [
+            (vec!["version"], vec![], Value::from(2)),
+            (vec![], vec!["version"], Value::from(3)),
+            (vec!["root"], vec!["root"], Value::from("/data/a \"b\"")),
+            (vec!["ttrpc", "address"], vec!["ttrpc", "address"], Value::from("/run/s/c.sock.ttrpc")),
+            (
+                vec!["plugins", CRI, "restrict_oom_score_adj"],
+                vec!["plugins", runtime, "restrict_oom_score_adj"],
+                Value::from(true),
+            ),
+            (vec!["plugins", CRI, "stream_server_port"], vec!["plugins", CRI, "stream_server_port"], Value::from("0")),
+            (
+                vec!["plugins", CRI, "containerd", "runtimes", "test-handler", "options", "BinaryName"],
+                vec!["plugins", runtime, "containerd", "runtimes", "test-handler", "options", "BinaryName"],
+                Value::from("/usr/sbin/runc"),
+            ),
+            (
+                vec!["plugins", CRI, "registry", "config_path"],
+                vec!["plugins", images, "registry", "config_path"],
+                Value::from("/data/registries"),
+            ),
+            (
+                vec!["plugins", CRI, "sandbox_image"],
+                vec!["plugins", images, "pinned_images", "sandbox"],
+                "pause:1".into(),
+            ),
+            (
+                vec!["plugins", CRI, "containerd", "snapshotter"],
+                vec!["plugins", images, "snapshotter"],
+                Value::from("overlayfs"),
+            ),
+            (vec!["plugins", CRI, "cni", "bin_dir"], vec!["plugins", runtime, "cni", "bin_dir"], "/usr/lib/cni".into()),
         ] {
-            assert!(file.contains(expected), "{expected} is missing in:\n{file}");
+            for (path, format) in [(two, Format::Version2), (three, Format::Version3)] {
+                let file = render(&config(), format);
+                if !path.is_empty() {
+                    assert_eq!(at(&file, &path), Some(expected.clone()), "{path:?} in\n{file}");
+                }
+            }
+        }
+        let file = render(&config(), Format::Version3);
+        assert_eq!(at(&file, &["plugins", CRI, "containerd"]), None, "{file}");
+        // This plugin obeys labels, which images can set.
+        assert!(file.contains("\"io.containerd.internal.v1.restart\""), "{file}");
+    }
+
+    #[test]
+    fn the_format_is_that_of_the_release() {
+        for (printed, expected) in [
+            ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", Format::Version2),
+            ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", Format::Version2),
+            ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71", Format::Version3),
+            ("containerd github.com/containerd/containerd/v2 2.0.0-rc.1 75cb2b71", Format::Version3),
+            ("", Format::Version2),
+        ] {
+            assert_eq!(Format::for_release(printed), expected, "{printed}");
         }
     }
 }

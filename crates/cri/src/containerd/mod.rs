@@ -10,12 +10,16 @@ mod orphans;
 mod pause;
 mod pinned;
 mod process;
+mod registries;
+mod snippets;
 
 pub use archive::ImageArchive;
-pub use config::{ContainerdConfig, render};
+pub use config::{ContainerdConfig, Format, render};
 pub use image_directory::import_directory;
 pub use image_mount::{mount_image, unmount_image};
 pub use import::{ImportError, import};
 pub use orphans::sees;
 pub use pause::{PAUSE_IMAGE, pause_archive};
 pub use process::{Containerd, StartError};
+pub use registries::{HostLogin, Registries, RegistriesError};
+pub use snippets::{Snippet, SnippetError, read_directory as read_snippets};

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{ContainerdConfig, PAUSE_IMAGE, import, orphans, pause_archive, render};
+use super::{ContainerdConfig, Format, PAUSE_IMAGE, Snippet, import, orphans, pause_archive, render};
 use crate::client::Runtime;
 use crate::error::CallError;
 
@@ -56,6 +56,7 @@ impl StartError {
     }
 }
 
+const PROGRAM: &str = "containerd";
 /// How many health checks pass between two checks for lost shims.
 const CHECKS_PER_SHIM_CHECK: u32 = 2;
 /// How long containerd may take to respond to a check.
@@ -89,6 +90,7 @@ impl Containerd {
             restrict_oom_score: !may_lower_oom_scores(),
             systemd_cgroup: false,
             runtime_handlers: Vec::new(),
+            snippets: Vec::new(),
         };
         Self { directory: directory.to_path_buf(), config }
     }
@@ -98,6 +100,18 @@ impl Containerd {
     pub fn with_runtime_handler(mut self, name: &str, binary: &Path) -> Self {
         self.config.runtime_handlers.push((name.to_string(), binary.to_path_buf()));
         self
+    }
+
+    /// Adds snippets of configuration.
+    #[must_use]
+    pub fn with_snippets(mut self, snippets: Vec<Snippet>) -> Self {
+        self.config.snippets = snippets;
+        self
+    }
+
+    /// The directory of `hosts.toml` files.
+    pub fn registry_configuration(&self) -> &Path {
+        &self.config.registry_configuration
     }
 
     /// The unix socket it serves on.
@@ -124,7 +138,7 @@ impl Containerd {
         let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
         if !self.responds(&runtime).await {
             self.start(&runtime).await?;
-        } else if self.is_configured() {
+        } else if self.is_configured().await {
             tracing::info!(socket = %self.config.socket.display(), "containerd is already running");
         } else {
             tracing::info!("the configuration of containerd has changed: restarting it");
@@ -157,8 +171,17 @@ impl Containerd {
         self.directory.join("config.toml")
     }
 
-    fn is_configured(&self) -> bool {
-        std::fs::read_to_string(self.file()).is_ok_and(|text| text == render(&self.config))
+    async fn is_configured(&self) -> bool {
+        let desired = self.rendered().await;
+        std::fs::read_to_string(self.file()).is_ok_and(|text| text == desired)
+    }
+
+    /// The configuration file for the containerd of this host.
+    async fn rendered(&self) -> String {
+        let printed = tokio::process::Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().await;
+        // If it cannot be run, its start fails and says so.
+        let format = printed.map(|output| Format::for_release(&String::from_utf8_lossy(&output.stdout)));
+        render(&self.config, format.unwrap_or_default())
     }
 
     /// Stops the running containerd, and waits until it has exited.
@@ -201,12 +224,12 @@ impl Containerd {
             restrict(&directory, mode).map_err(|source| StartError::Write { path: directory.clone(), source })?;
         }
         let file = self.file();
-        std::fs::write(&file, render(&self.config))
+        std::fs::write(&file, self.rendered().await)
             .map_err(|source| StartError::Write { path: file.clone(), source })?;
         let log_path = self.directory.join("containerd.log");
         let log = open_log(&log_path)?;
         let errors = log.try_clone().map_err(|source| StartError::Write { path: log_path.clone(), source })?;
-        let mut command = Command::new("containerd");
+        let mut command = Command::new(PROGRAM);
         command.arg("--config").arg(&file).arg("--log-level").arg("warn");
         command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
         // Otherwise it would notify systemd of its own readiness as ours.
@@ -365,45 +388,4 @@ fn restrict(directory: &Path, max_mode: u32) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_containerd_is_identified_by_its_configuration() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let process = directory.path().join("7");
-        std::fs::create_dir(&process).expect("a directory");
-        std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
-        assert_eq!(running(directory.path(), Path::new("/a/config.toml")), Some(7));
-        assert_eq!(running(directory.path(), Path::new("/b/config.toml")), None);
-    }
-
-    #[test]
-    fn other_users_cannot_read_the_runtime_s_data() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = |name: &str| directory.path().join(name);
-        let config = ContainerdConfig {
-            root: path("c/root"),
-            state: path("run"),
-            socket: path("run/c.sock"),
-            sandbox_image: String::new(),
-            cni_binaries: path("cni"),
-            cni_configuration: path("net"),
-            registry_configuration: path("registries"),
-            restrict_oom_score: true,
-            systemd_cgroup: false,
-            runtime_handlers: Vec::new(),
-        };
-        let kept = path("run/io.containerd.grpc.v1.cri");
-        for open in [&config.root, &kept] {
-            std::fs::create_dir_all(open).expect("made");
-            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).expect("set");
-        }
-        for (directory, max_mode) in directories(&path("c"), &config) {
-            restrict(&directory, max_mode).expect("restricted");
-        }
-        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode(&config.root), mode(&kept)), (0o700, 0o700));
-        assert_eq!(mode(&config.state) & !0o711, 0);
-    }
-}
+mod tests;

@@ -182,6 +182,19 @@ pub struct LinuxContainerUser {
     pub supplemental_groups: Vec<i64>,
 }
 
+/// Request of `CheckpointContainer`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CheckpointContainerRequest {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    /// The archive to write.
+    #[prost(string, tag = "2")]
+    pub location: String,
+    /// Seconds; zero leaves it to the runtime.
+    #[prost(int64, tag = "3")]
+    pub timeout: i64,
+}
+
 /// Request of `UpdateContainerResources`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UpdateContainerResourcesRequest {
