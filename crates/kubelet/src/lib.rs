@@ -9,6 +9,7 @@
 
 mod api_metrics;
 mod beneath;
+mod blocking;
 mod cgroup;
 mod container;
 mod container_logs;

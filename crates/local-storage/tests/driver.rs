@@ -230,6 +230,50 @@ async fn a_volume_lives_through_its_whole_life() {
     assert_eq!(fs::read_dir(host.directory.path().join("data/deleting")).expect("lists").count(), 0);
 }
 
+/// A PersistentVolume's handle is whatever its author wrote: it names a known volume, or nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn handles_that_are_paths_touch_nothing() {
+    if !able() {
+        return;
+    }
+    let host = Host::start().await;
+    let id = host.create(request("pvc-1", 64, mounted())).await.volume_id;
+    let outside = host.directory.path().join("precious");
+    fs::create_dir(&outside).expect("a directory");
+    fs::write(outside.join("file"), "data").expect("a file");
+    let up = "../".repeat(3);
+    for handle in [
+        format!("{up}precious"),
+        format!("../volumes/{id}"),
+        format!("{id}/."),
+        outside.display().to_string(),
+        "..".into(),
+    ] {
+        // Deleting what does not exist succeeds, as the specification demands.
+        host.delete(&handle).await;
+        let request = DeleteSnapshotRequest { snapshot_id: handle.clone(), ..Default::default() };
+        host.client.delete_snapshot(request).await.expect("deletes nothing");
+        let error = host.stage(&handle, &mounted()).await.expect_err("no such volume");
+        assert!(matches!(error.code(), Code::NotFound | Code::InvalidArgument), "{handle}: {error}");
+        let source = VolumeContentSource::volume(handle.clone());
+        let copy = CreateVolumeRequest { volume_content_source: Some(source), ..request_of("copy") };
+        assert_eq!(
+            host.client.create_volume(copy).await.expect_err("no such source").code(),
+            Code::NotFound,
+            "{handle}"
+        );
+    }
+    assert_eq!(fs::read_to_string(outside.join("file")).expect("still there"), "data");
+    host.mount(&id, "pod").await;
+    host.unmount(&id, "pod").await;
+    host.delete(&id).await;
+    host.expect_no_leftovers().await;
+}
+
+fn request_of(name: &str) -> CreateVolumeRequest {
+    request(name, 64, mounted())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mounted_volume_grows_and_its_snapshot_keeps_what_was() {
     if !able() {

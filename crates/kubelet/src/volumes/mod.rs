@@ -356,7 +356,7 @@ impl VolumeMounter<'_> {
             && let Some(group) = self.group()
         {
             let always = self.change_policy() != Some("OnRootMismatch");
-            ownership::apply_group(&claimed.path, group, always)?;
+            crate::blocking::in_place(|| ownership::apply_group(&claimed.path, group, always))?;
         }
         let read_only = read_only || claimed.read_only;
         Ok((Mounted { path: claimed.path, read_only, relabel: true, image: None }, None))

@@ -156,7 +156,8 @@ impl Start {
             attempt: self.attempt,
             recursive_read_only,
         };
-        let mounts = container_mounts.mounts().map_err(|error| error.to_string())?;
+        // Looks into the volumes.
+        let mounts = crate::blocking::in_place(|| container_mounts.mounts()).map_err(|error| error.to_string())?;
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
             .map_err(|error| error.to_string())?;
         let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
