@@ -6,7 +6,11 @@ use std::sync::LazyLock;
 use crate::Store;
 use crate::reference::{Digest, Name, Reference, Target};
 
-static DIRECTORY: LazyLock<Option<tempfile::TempDir>> = LazyLock::new(|| tempfile::tempdir().ok());
+/// A store in a directory that is removed with it.
+static STORE: LazyLock<Option<(Store, tempfile::TempDir)>> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().ok()?;
+    Some((Store::open(directory.path()).ok()?, directory))
+});
 
 /// A path, a range and a manifest, one a line. No name leads out of the store, and no range out of its blob.
 pub fn request(bytes: &[u8]) {
@@ -21,8 +25,7 @@ pub fn request(bytes: &[u8]) {
         assert!(first < end && end <= size, "{first} {end}");
     }
     let (manifest, name) = (next(), Target::parse("/v2/a/tags/list"));
-    let store = DIRECTORY.as_ref().and_then(|directory| Store::open(directory.path()).ok());
-    if let (Some(store), Ok(Target::Tags(name))) = (store, name) {
+    if let (Some((store, _)), Ok(Target::Tags(name))) = (STORE.as_ref(), name) {
         let reference = Reference::Digest(Digest::of(manifest.as_bytes()));
         let stored = store.put_manifest(&name, &reference, "application/json", manifest.as_bytes());
         assert!(stored.is_err() || store.manifest(&name, &reference).is_ok());

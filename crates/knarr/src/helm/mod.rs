@@ -6,6 +6,7 @@
 
 mod program;
 mod release;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -178,11 +179,12 @@ async fn install(
     let config = config.map(|config| ChartSpec::deserialize(config.data.get("spec").unwrap_or(&Value::Null)));
     let config = config.transpose().context("the HelmChartConfig is invalid")?;
     let references = spec.values_secrets.iter().chain(config.iter().flat_map(|config| &config.values_secrets));
-    let mut secrets = Vec::new();
+    let mut values = Vec::new();
     for reference in references {
-        secrets.extend(values_of(client, &namespace, reference).await?);
+        values.extend(values_of(client, &namespace, reference).await?);
     }
-    let release = Release::plan((&namespace, &name), spec, config.as_ref(), secrets).map_err(anyhow::Error::msg)?;
+    let release = Release::plan((&namespace, &name), spec, config.as_ref(), values.clone());
+    let release = release.map_err(anyhow::Error::msg)?;
     let hash = release.hash();
     if chart.annotations().get(HASH) == Some(&hash) {
         return Ok(None);
@@ -190,7 +192,8 @@ async fn install(
     let helm =
         helm.context("Helm is not installed on this server: install it (https://helm.sh), and put it on the PATH")?;
     hold(client, chart).await?;
-    helm.install(&release).await?;
+    let installed = helm.install(&release).await;
+    installed.map_err(|error| anyhow::Error::msg(secrets::hide(&format!("{error:#}"), &values)))?;
     tracing::info!(namespace, name, "installed a chart");
     Ok(Some(hash))
 }
