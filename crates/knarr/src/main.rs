@@ -10,6 +10,7 @@ mod component_server;
 mod configuration;
 mod data_directory_lock;
 mod error_message;
+mod feature_gates;
 mod footprint;
 mod helm;
 mod join;

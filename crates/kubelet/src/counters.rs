@@ -74,9 +74,6 @@ const RESIZE: &[f64] = &[
 ];
 const ROTATION: &[f64] =
     &[60.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0];
-const REQUEST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-const BYTES: &[f64] =
-    &[64.0, 256.0, 512.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
 const VOLUME: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 const fn counter(name: &'static str, help: &'static str) -> Family {
@@ -177,10 +174,6 @@ pub const FAMILIES: &[Family] = &[
     by_labels(counter("kubelet_websocket_streaming_requests_total", "Streams into containers over WebSocket.")),
     by_labels(histogram("prober_probe_duration_seconds", DEFAULT_BUCKETS, "Seconds that a probe took.")),
     by_labels(counter("prober_probe_total", "Probes of a container, by kind of probe and result.")),
-    by_labels(counter("rest_client_requests_total", "Requests to the API server, by response code.")),
-    by_labels(histogram("rest_client_request_duration_seconds", REQUEST, "Seconds until the API server's response started.")),
-    by_labels(histogram("rest_client_request_size_bytes", BYTES, "Bytes of requests to the API server.")),
-    by_labels(histogram("rest_client_response_size_bytes", BYTES, "Bytes of the API server's responses of known length.")),
     by_labels(histogram("storage_operation_duration_seconds", VOLUME, "Seconds to mount or unmount a volume.")),
     by_labels(histogram("volume_operation_total_seconds", VOLUME, "Seconds until a volume was mounted, all attempts included.")),
 ];
@@ -281,6 +274,27 @@ fn owned(labels: &[(&'static str, &str)]) -> Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn types_and_buckets_are_those_of_kubernetes() {
+        let described: Vec<knarr_metrics::Described> = FAMILIES
+            .iter()
+            .map(|family| {
+                let (kind, bounds): (_, &'static [f64]) = match family.kind {
+                    Kind::Counter => (knarr_metrics::Kind::Counter, &[]),
+                    Kind::Gauge => (knarr_metrics::Kind::Gauge, &[]),
+                    Kind::Histogram(bounds) => (knarr_metrics::Kind::Histogram, bounds),
+                };
+                knarr_metrics::Described { name: family.name, kind, labels: &[], bounds }
+            })
+            .collect();
+        let differences: Vec<String> = ["/metrics", "/metrics/probes"]
+            .into_iter()
+            .flat_map(|page| knarr_metrics::reference::differences("kubelet", page, "", &described))
+            .filter(|text| !text.contains("is missing") && !text.contains("has the labels"))
+            .collect();
+        assert_eq!(differences, Vec::<String>::new());
+    }
 
     fn family(name: &str) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == name).expect("a family")

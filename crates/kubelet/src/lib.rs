@@ -7,7 +7,6 @@
 //!
 //! Start reading at [`run`], then at `worker/plan.rs`.
 
-mod api_metrics;
 mod beneath;
 mod blocking;
 mod cgroup;
@@ -40,6 +39,7 @@ mod source;
 mod start_queue;
 mod status;
 
+mod traces;
 mod tree;
 mod volumes;
 mod worker;
@@ -74,6 +74,8 @@ use server::{Access, Server, ServingCertificate};
 pub enum NodeError {
     #[error("cannot use the container runtime")]
     Runtime(#[from] knarr_cri::CallError),
+    #[error("cannot send traces")]
+    Traces(#[from] knarr_traces::ConfigurationError),
     #[error("cannot create the directories of volumes")]
     Volumes(#[from] volumes::VolumeError),
     #[error("cannot read which resource claims are prepared")]
@@ -116,6 +118,8 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
 
     let components = current_run().map(|run| run.registry().clone()).unwrap_or_default();
     let supervisor = Supervisor::new(&components);
+    knarr_metrics::register(&[&certificates::CLIENT_ERRORS]);
+    traces::start(context.settings.tracing.as_ref(), &context.settings.node_name, &supervisor)?;
     supervisor.essential("kubelet/server", serving);
     supervisor.restart("kubelet/log-check", move || log.clone().run(server::health::flush_log));
     if let Some(address) = context.settings.health {
@@ -268,7 +272,6 @@ async fn assemble(
     let endpoint = settings.runtime_endpoint.as_str();
     let version = wait_for_runtime(endpoint, || runtime.version()).await?;
     let metrics = Arc::new(counters::Counters::default());
-    let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.with_observer(server::metrics::runtime_observer(metrics.clone()));
     let runtime_features = wait_for_runtime(endpoint, || runtime.status(false)).await;
     let runtime_features = runtime_features.map(|status| context::RuntimeFeatures::of(&status)).unwrap_or_default();

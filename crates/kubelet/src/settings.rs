@@ -47,6 +47,8 @@ pub struct Settings {
     pub health: Option<SocketAddr>,
     /// Whether the logs of the host's services can be queried, in addition to its log files.
     pub system_log_query: bool,
+    /// Where spans are sent, if anywhere.
+    pub tracing: Option<knarr_traces::Configuration>,
     pub serving_certificate: Option<CertificateFiles>,
     /// Without a configured certificate, request one from the API instead of using a self-signed one.
     pub request_serving_certificate: bool,
@@ -116,6 +118,7 @@ impl Settings {
             serving: SocketAddr::from(([0, 0, 0, 0], 10250)),
             health: Some(SocketAddr::from(([127, 0, 0, 1], 10248))),
             system_log_query: false,
+            tracing: None,
             serving_certificate: None,
             request_serving_certificate: false,
             client_ca: None,

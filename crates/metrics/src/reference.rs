@@ -94,11 +94,21 @@ fn difference(metric: &Metric, exposed: &BTreeMap<String, Exposed>, left_out: &B
         }
     }
     for bounds in &found.bounds {
-        if *bounds != metric.bounds {
+        if !are_same(bounds, &metric.bounds) {
             all.push(format!("{name} has the buckets {:?}, not {bounds:?}", metric.bounds));
         }
     }
     all
+}
+
+/// Whether bounds are the same numbers; the table has some rounded.
+fn are_same(one: &[String], other: &[&str]) -> bool {
+    let number = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
+    let is_close = |(one, other): (&String, &&str)| {
+        let (one, other) = (number(one), number(other));
+        (one - other).abs() <= 1e-9 * other.abs()
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_close)
 }
 
 fn read(page: &str, described: &[Described]) -> BTreeMap<String, Exposed> {

@@ -89,6 +89,9 @@ pub struct Arguments {
     /// Read the EncryptionConfiguration file again when it changes.
     #[arg(long, requires = "encryption_provider_config")]
     pub encryption_provider_config_automatic_reload: bool,
+    /// TracingConfiguration file: where spans of requests are sent, and how many.
+    #[arg(long)]
+    pub tracing_config_file: Option<PathBuf>,
     /// Additional names or addresses of the serving certificate.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
@@ -190,7 +193,11 @@ pub async fn start(
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
         provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
-        pages: crate::journal::pages().into_iter().chain(crate::servers::pages()).collect(),
+        pages: crate::journal::pages()
+            .into_iter()
+            .chain(crate::servers::pages())
+            .chain(crate::component_server::of_api_server(components))
+            .collect(),
         components: components.clone(),
         admission_plugins: EnabledPlugins::new(
             &arguments.enable_admission_plugins,
@@ -210,6 +217,14 @@ pub async fn start(
     call_kubelets(&pki, &server, &clients, Timestamp::now())?;
     let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
     let supervisor = Supervisor::new(&server.telemetry.components);
+    if let Some(path) = &arguments.tracing_config_file {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let configuration = knarr_traces::Configuration::parse(&text)?;
+        let instance = [("service.instance.id", address.to_string())];
+        let tracer = knarr_traces::Tracer::start(&configuration, "apiserver", &instance, &supervisor)?;
+        // It is set once, here.
+        let _ = server.telemetry.tracer.set(tracer);
+    }
     supervisor.essential("store", watch_store(server.clone()));
     supervisor.essential("api-server", serving);
     background::run(&server, &supervisor);

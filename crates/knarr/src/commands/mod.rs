@@ -188,6 +188,7 @@ fn set_flags(matches: &clap::ArgMatches) {
 
 /// Parses and runs a command line.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
+    crate::feature_gates::register();
     let command = command();
     let merged = configuration::with_file(typed, &command)?;
     let matches = command.clone().try_get_matches_from(&merged.words).unwrap_or_else(|error| {

@@ -57,6 +57,12 @@ pub struct NodeArguments {
     /// Serve the logs of the host's services at /logs/?query=NAME.
     #[arg(long)]
     pub enable_system_log_query: bool,
+    /// Collector of OpenTelemetry traces (OTLP over gRPC) that gets the node's spans: HOST:PORT or unix:PATH.
+    #[arg(long)]
+    pub tracing_endpoint: Option<String>,
+    /// How many of a million operations of the node are traced; 0 traces only what is part of a sampled trace.
+    #[arg(long)]
+    pub tracing_sampling_rate_per_million: Option<u32>,
     /// Pod network: the built-in one, or none if another CNI plugin is installed.
     #[arg(long, value_enum, default_value_t = Network::Knarr)]
     pub network: Network,
@@ -190,6 +196,7 @@ pub async fn run(
     settings.max_pods = arguments.max_pods;
     settings.serving = arguments.node_listen;
     settings.system_log_query = arguments.enable_system_log_query;
+    settings.tracing = tracing(arguments)?;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.eviction = arguments.eviction.eviction()?;
     settings.health =
@@ -222,4 +229,15 @@ async fn own_containerd(data: &Path, cni: &CniDirectories, supervisor: Superviso
     });
     supervisor.restart("containerd", move || containerd.clone().supervise(runtime.clone()));
     Ok(Reached { endpoint, images_loaded, supervisor })
+}
+
+/// Where the node sends spans, if one of the flags asks for it.
+fn tracing(arguments: &NodeArguments) -> anyhow::Result<Option<knarr_traces::Configuration>> {
+    let (endpoint, rate) = (arguments.tracing_endpoint.clone(), arguments.tracing_sampling_rate_per_million);
+    if endpoint.is_none() && rate.is_none() {
+        return Ok(None);
+    }
+    let configuration = knarr_traces::Configuration { endpoint, sampling_rate_per_million: rate, ..Default::default() };
+    configuration.validate()?;
+    Ok(Some(configuration))
 }

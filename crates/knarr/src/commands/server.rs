@@ -374,7 +374,7 @@ impl Components {
                 request
             },
         );
-        servers::fenced(Client::new(service, "default"), &self.fence)
+        servers::fenced(knarr_client::measured(Client::new(service, "default")), &self.fence)
     }
 
     /// A client as a user with only the permissions of its roles. No component is in system:masters.

@@ -26,7 +26,7 @@ use rustls_pki_types::UnixTime;
 use tokio::net::TcpListener;
 
 use access::Access;
-pub use pages::Pages;
+pub use pages::{Pages, of_api_server};
 
 /// How long the start waits for the cluster's authority of client certificates.
 const AUTHORITY_TIMEOUT: Duration = Duration::from_secs(10);

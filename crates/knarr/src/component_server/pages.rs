@@ -1,16 +1,23 @@
 //! The pages of a standalone component.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use jiff::Timestamp;
+use knarr_apiserver::endpoint::page::{Page, Pages as ApiPages};
+use knarr_apiserver::response::Body;
+use knarr_apiserver::route::query::Query;
+use knarr_metrics::Indicators;
 use knarr_supervisor::Registry;
 use serde_json::{Value, json};
 
-const PATHS: [&str; 8] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
+const PATHS: [&str; 9] =
+    ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/metrics/slis", "/readyz", "/statusz", "/version"];
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
     guarantees and is for debugging purposes only.";
 const INFORMER: &str = "informer/";
@@ -26,6 +33,8 @@ pub struct Pages {
     pub flags: BTreeMap<String, String>,
     /// The configuration by the name of its kind.
     pub configuration: Value,
+    /// The results of health checks.
+    pub indicators: Indicators,
 }
 
 impl Pages {
@@ -37,6 +46,7 @@ impl Pages {
             started_at: Timestamp::now(),
             flags: crate::commands::flags(),
             configuration,
+            indicators: Indicators::default(),
         }
     }
 
@@ -51,6 +61,13 @@ impl Pages {
             ["metrics"] => {
                 let page = self.metrics();
                 with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+            }
+            ["metrics", "resources"] if self.component == "kube-scheduler" => {
+                let page = knarr_scheduler::resource_metrics::page();
+                with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+            }
+            ["metrics", "slis"] => {
+                with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.indicators.page())
             }
             ["configz"] => with_type(StatusCode::OK, "application/json", self.configuration.to_string()),
             ["flagz"] => self.described("flagz", &self.flag_lines()),
@@ -89,7 +106,9 @@ impl Pages {
             };
         }
         let (mut lines, mut is_failed) = (String::new(), false);
+        let label = ["healthz", "livez", "readyz"].into_iter().find(|known| *known == endpoint).unwrap_or("healthz");
         for (name, result) in checks {
+            self.indicators.record(&name, label, result.is_ok());
             match result {
                 Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
                 Err(reason) => {
@@ -139,6 +158,30 @@ impl Pages {
     }
 }
 
+/// The pages that the API server lacks, for its own paths: it authorizes requests for them.
+pub fn of_api_server(components: &Registry) -> ApiPages {
+    let pages = Arc::new(Pages::new("apiserver", components, json!({})));
+    let page = |name: &'static str| -> (&'static str, Arc<dyn Page>) { (name, Arc::new(ApiPage(pages.clone(), name))) };
+    ["configz", "flagz", "statusz"].map(page).into()
+}
+
+struct ApiPage(Arc<Pages>, &'static str);
+
+#[async_trait]
+impl Page for ApiPage {
+    async fn serve(&self, method: &Method, _: &Query, _: &Bytes) -> Response<Body> {
+        let mut request = Request::new(());
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = format!("/{}", self.1).parse().unwrap_or_default();
+        let (head, body) = self.0.serve(&request).into_parts();
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(never) => match never {},
+        };
+        Response::from_parts(head, Body::full(body))
+    }
+}
+
 fn text(code: StatusCode, body: impl Into<String>) -> Response<Full<Bytes>> {
     with_type(code, "text/plain; charset=utf-8", body.into())
 }
@@ -155,7 +198,6 @@ pub(super) fn with_type(code: StatusCode, media_type: &'static str, body: String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt as _;
     use knarr_supervisor::Supervisor;
 
     async fn get(pages: &Pages, path: &str) -> (u16, String) {
@@ -182,5 +224,11 @@ mod tests {
         let (_, metrics) = get(&pages, "/metrics").await;
         assert!(metrics.contains("knarr_component_up{component=\"deployment-controller\"} 0\n"), "{metrics}");
         assert_eq!(get(&pages, "/nothing").await.0, 404);
+        let (_, indicators) = get(&pages, "/metrics/slis").await;
+        let line = "kubernetes_healthcheck{name=\"deployment-controller\",type=\"readyz\"} 0\n";
+        assert!(indicators.contains(line), "{indicators}");
+        for path in ["/configz", "/flagz", "/statusz"] {
+            assert_eq!(get(&pages, path).await.0, 200, "{path}");
+        }
     }
 }

@@ -97,6 +97,7 @@ fn translation(given: Given) -> anyhow::Result<Translation> {
         Component::Kubelet => anyhow!("failed to set feature gates from initial flags-based config: {error}"),
         _ => anyhow!(error),
     })?;
+    crate::feature_gates::set(&gates);
     let mut translation = match given.component() {
         Component::ApiServer => api_server::translate(&given, &gates)?,
         Component::ControllerManager => controller_manager::translate(&given)?,

@@ -11,5 +11,6 @@ mod deployment;
 mod discovery;
 mod identities;
 mod leadership;
+mod metrics;
 mod page;
 mod storage;

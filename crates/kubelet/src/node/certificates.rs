@@ -186,6 +186,13 @@ pub fn signer_of(certificate: &Path, authorities: &Path) -> Result<Option<usize>
     Ok(None)
 }
 
+/// Failed renewals of client certificates.
+pub static CLIENT_ERRORS: knarr_metrics::Counter = knarr_metrics::Counter::new(
+    "kubelet_certificate_manager_client_expiration_renew_errors",
+    "[ALPHA] Failed renewals of the node's client certificates.",
+    &[],
+);
+
 /// Renews a certificate forever: before it expires, when the node's addresses change, and when it is of an authority in a file
 /// that is not the first one there. Calls `renewed` with each new one and after each failed attempt.
 pub async fn keep(
@@ -229,6 +236,9 @@ pub async fn keep(
             Err(error) => {
                 tracing::warn!(%error, source = ?std::error::Error::source(&error).map(ToString::to_string),
                     "cannot renew a certificate yet");
+                if matches!(purpose, Purpose::Client) {
+                    CLIENT_ERRORS.add(&[], 1);
+                }
                 renewed(Err(()));
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }

@@ -1,13 +1,14 @@
 //! Health checks: on a local address without TLS, and among the HTTPS endpoints.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use knarr_metrics::Indicators;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -67,7 +68,13 @@ pub fn flush_log() {
 /// How long to wait before binding a used address again.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The results of executed checks.
+pub static INDICATORS: LazyLock<Indicators> = LazyLock::new(Indicators::default);
+
 pub fn response(rest: &[&str], verbose: bool, checks: &[Check]) -> Response<Body> {
+    for (name, wrong) in checks.iter().filter(|(name, _)| rest.is_empty() || rest == [*name]) {
+        INDICATORS.record(name, "healthz", wrong.is_none());
+    }
     let (status, body) = match rest {
         [] => all(verbose, checks),
         [one] => match checks.iter().find(|(name, _)| name == one) {
@@ -148,6 +155,14 @@ mod tests {
             let uri: http::Uri = path.parse().expect("a path");
             assert_eq!(plain(&Method::GET, &uri).status().as_u16(), status, "{path}");
         }
+    }
+
+    #[test]
+    fn executed_checks_are_indicators() {
+        response(&["a-check"], false, &[("a-check", Some("broken")), ("other-check", None)]);
+        let page = INDICATORS.page();
+        assert!(page.contains("kubernetes_healthcheck{name=\"a-check\",type=\"healthz\"} 0\n"), "{page}");
+        assert!(!page.contains("other-check"), "{page}");
     }
 
     #[test]

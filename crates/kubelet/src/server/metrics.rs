@@ -74,6 +74,13 @@ impl Page {
         knarr_supervisor::write_metrics(components, &mut self.0);
     }
 
+    /// Adds what the process registered, what every process has, and the number of families.
+    pub fn process(&mut self) {
+        knarr_metrics::write_registered(&mut self.0);
+        knarr_metrics::write_process(knarr_version::KUBERNETES, &mut self.0);
+        knarr_metrics::write_totals(&mut self.0);
+    }
+
     pub fn response(self) -> Response<Body> {
         let mut response = Response::new(full(self.0));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -92,6 +99,7 @@ pub fn runtime_observer(counters: Arc<Counters>) -> knarr_cri::Observer {
         let labels = [("operation_type", operation(method))];
         counters.count("kubelet_runtime_operations_total", &labels);
         counters.observe("kubelet_runtime_operations_duration_seconds", &labels, duration);
+        crate::traces::runtime_called(method, duration, succeeded);
         if !succeeded {
             counters.count("kubelet_runtime_operations_errors_total", &labels);
         }
@@ -138,12 +146,9 @@ pub fn probes(server: &Server) -> Response<Body> {
     page.response()
 }
 
-/// The node's health as a service level indicator.
+/// The results of health checks as service level indicators.
 pub fn indicators() -> Response<Body> {
-    let mut page = Page::default();
-    page.family("kubernetes_healthcheck", "gauge", "Result of a health check: 1 if it succeeded.");
-    page.value("kubernetes_healthcheck", &[("name", "ping"), ("type", "healthz")], 1.0, None);
-    page.response()
+    Page(super::health::INDICATORS.page()).response()
 }
 
 /// `/metrics/resource`, which the metrics server reads for autoscaling.

@@ -4,6 +4,7 @@
 
 mod auth;
 mod cadvisor;
+mod checkpoint;
 mod configuration;
 pub mod health;
 mod log_query;
@@ -106,7 +107,14 @@ async fn handle(
         server.context.metrics.count("kubelet_websocket_streaming_requests_total", &subresource);
     }
     let response = match server.access.check(&request, certificate).await {
-        Ok(()) => route::route(server, request).await,
+        Ok(()) => {
+            let mut span = crate::traces::request(method, path, request.headers());
+            let response = route::route(server, request).await;
+            if let Some(span) = &mut span {
+                span.number("http.response.status_code", response.status().as_u16().into());
+            }
+            response
+        }
         Err(denied) => denied,
     };
     drop(in_flight);

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 
 use http::Response;
 use k8s_openapi::jiff::Timestamp;
-use knarr_version::{KUBERNETES, MAJOR, MINOR};
 
 use super::metrics::Page;
 use super::{Body, Server};
 use crate::counters::FAMILIES;
 use crate::csi::VolumeStats;
 use crate::filesystem::{directory_usage, usage_of};
-use crate::host::own_process;
 use crate::pod;
 use crate::runtime::State;
 use crate::worker::Handle;
@@ -22,9 +20,6 @@ pub fn own(server: &Server, csi: &HashMap<PathBuf, VolumeStats>) -> Response<Bod
     let mut page = Page::default();
     page.family("kubelet_node_name", "gauge", "Always 1; the label is the node's name.");
     page.value("kubelet_node_name", &[("node", &server.context.settings.node_name)], 1.0, None);
-    page.family("kubernetes_build_info", "gauge", "Always 1; the labels name the Kubernetes version of this node.");
-    let labels = [("git_version", KUBERNETES), ("major", MAJOR), ("minor", MINOR), ("platform", PLATFORM)];
-    page.value("kubernetes_build_info", &labels, 1.0, None);
     page.family("kubelet_cgroup_version", "gauge", "The host's cgroup version, 1 or 2.");
     let unified = server.context.cgroups.as_ref().is_some_and(crate::cgroup::Cgroups::is_unified);
     page.value("kubelet_cgroup_version", &[], if unified { 2.0 } else { 1.0 }, None);
@@ -37,11 +32,10 @@ pub fn own(server: &Server, csi: &HashMap<PathBuf, VolumeStats>) -> Response<Bod
         page.counted(family, &server.context.metrics);
     }
     page.components(&server.components);
-    process(&mut page);
+    network_traffic(&mut page);
+    page.process();
     page.response()
 }
-
-const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
 /// Numbers of pods and containers by state.
 fn pods(server: &Server, page: &mut Page) {
@@ -236,43 +230,16 @@ fn certificates(server: &Server, page: &mut Page) {
     }
 }
 
-/// Metrics of this process.
-fn process(page: &mut Page) {
-    let Some(own) = own_process() else { return };
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit = |name: &str| limit_of(&limits, name);
+/// Bytes that the process' network namespace carried.
+fn network_traffic(page: &mut Page) {
     let (received, sent) = traffic(&std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default());
-    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
-    for (name, kind, help, value) in [
-        ("process_cpu_seconds_total", "counter", "CPU time of the process, in seconds.", own.cpu),
-        ("process_max_fds", "gauge", "The limit of open file descriptors.", limit("Max open files")),
-        (
-            "process_network_receive_bytes_total",
-            "counter",
-            "Bytes received on the process' network interfaces.",
-            received,
-        ),
-        ("process_network_transmit_bytes_total", "counter", "Bytes sent on the process' network interfaces.", sent),
-        ("process_open_fds", "gauge", "Open file descriptors.", descriptors as f64),
-        ("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", own.resident),
-        ("process_start_time_seconds", "gauge", "When the process started, in Unix time.", own.started),
-        ("process_virtual_memory_bytes", "gauge", "Virtual memory, in bytes.", own.virtual_memory),
-        (
-            "process_virtual_memory_max_bytes",
-            "gauge",
-            "The limit of virtual memory, in bytes.",
-            limit("Max address space"),
-        ),
+    for (name, help, value) in [
+        ("process_network_receive_bytes_total", "Bytes received on the process' network interfaces.", received),
+        ("process_network_transmit_bytes_total", "Bytes sent on the process' network interfaces.", sent),
     ] {
-        page.family(name, kind, help);
+        page.family(name, "counter", help);
         page.value(name, &[], value, None);
     }
-}
-
-/// The soft limit of that name; the maximum number if it is unlimited.
-fn limit_of(limits: &str, name: &str) -> f64 {
-    let soft = limits.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
-    soft.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX as f64)
 }
 
 /// Bytes received and sent over all interfaces.
@@ -290,11 +257,6 @@ mod tests {
 
     #[test]
     fn the_kernels_tables_are_read() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-            Max open files            1024                 4096                 files     \n\
-            Max address space         unlimited            unlimited            bytes     \n";
-        assert_eq!(limit_of(limits, "Max open files"), 1024.0);
-        assert_eq!(limit_of(limits, "Max address space"), u64::MAX as f64);
         let table = "Inter-| Receive | Transmit\n lo: 10 1 0 0 0 0 0 0 10 1 0\n eth0: 5 1 0 0 0 0 0 0 7 1 0\n";
         assert_eq!(traffic(table), (15.0, 17.0));
     }

@@ -224,7 +224,9 @@ impl Worker {
         loop {
             knarr_supervisor::fault::point("worker");
             let started = std::time::Instant::now();
+            let span = crate::traces::sync(self.operation_type(), &self.pod);
             let wake_at = self.step();
+            drop(span);
             let labels = [("operation_type", self.operation_type())];
             self.context.metrics.observe("kubelet_pod_worker_duration_seconds", &labels, started.elapsed());
             *shared.runtime.lock() = self.runtime.clone();

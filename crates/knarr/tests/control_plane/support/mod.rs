@@ -86,6 +86,14 @@ impl ControlPlane {
         self.run(name, &all);
     }
 
+    /// Starts a component that serves its endpoints at a port.
+    pub fn add_serving(&mut self, command: &str, port: u16) {
+        let kubeconfig = self.kubeconfig().to_string_lossy().into_owned();
+        let port = format!("--secure-port={port}");
+        let words = [command, "--kubeconfig", &kubeconfig, "--bind-address", "127.0.0.1", &port];
+        self.run(command, &words.map(str::to_owned));
+    }
+
     /// Kills a process (SIGKILL).
     pub fn kill(&mut self, name: &str) {
         let process = self.processes.get_mut(name).expect("a running process");
