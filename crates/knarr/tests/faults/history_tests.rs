@@ -103,7 +103,7 @@ fn a_good_history_passes_and_each_violation_is_found() {
             records.reads[0].ended = records.reads[0].started;
         }),
         ("a list at version 5 has None as b", |records| drop(records.lists[0].items.remove("b"))),
-        ("which was None", |records| drop(records.lists[0].items.insert("c".into(), (3, "x".into())))),
+        ("which never was", |records| drop(records.lists[0].items.insert("c".into(), (3, "x".into())))),
         ("a list at version 6 has", |records| records.lists[0].version = 6),
         ("a list at version 5 has", |records| {
             drop(records.lists[0].items.insert("a".into(), (2, "one".into())));
