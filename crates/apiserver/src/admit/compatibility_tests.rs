@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knarr_api::catalogue::Catalogue;
+use knarr_api::catalogue::{Catalogue, RuntimeConfig};
 
 use super::enabled::{ORDERED, Runs};
 
@@ -30,6 +30,23 @@ fn the_page_lists_the_served_api_groups() {
         })
         .collect();
     assert_eq!(rows("API groups").into_iter().collect::<BTreeSet<_>>(), served);
+}
+
+/// Whether a resource of an optional version is served, and which gate it needs, as the page lists it.
+#[test]
+fn the_page_lists_the_optional_versions() {
+    let mut listed = BTreeSet::new();
+    for row in rows("Versions that are served when asked for") {
+        for resource in row[2].split(", ") {
+            listed.insert((format!("{}/{}/{resource}", row[0], row[1]), row[3].clone()));
+        }
+    }
+    let all = RuntimeConfig::parse(["api/all=true"]).unwrap().select(&|_| true).unwrap();
+    let absent = all.absent.into_iter().map(|path| (path, "no".to_owned()));
+    let is_optional = |version: &str| version.contains("alpha") || version.contains("beta");
+    let served = all.catalogue.kinds().filter(|kind| is_optional(&kind.version));
+    let served = served.map(|kind| (format!("{}/{}/{}", kind.group, kind.version, kind.plural), "yes".to_owned()));
+    assert_eq!(listed, served.chain(absent).collect::<BTreeSet<_>>());
 }
 
 #[test]

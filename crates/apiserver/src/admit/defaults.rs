@@ -8,12 +8,21 @@ use serde_json::{Value, json};
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 
-const TOLERATION_SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Gives pods without own settings tolerations to stay five minutes on a node that is not ready or unreachable.
-pub struct DefaultTolerationSeconds;
+/// Gives pods without own settings tolerations to stay for a while on a node that is not ready or unreachable.
+#[derive(Clone, Copy, Debug)]
+pub struct DefaultTolerationSeconds {
+    pub not_ready: i64,
+    pub unreachable: i64,
+}
+
+impl Default for DefaultTolerationSeconds {
+    fn default() -> Self {
+        DefaultTolerationSeconds { not_ready: 300, unreachable: 300 }
+    }
+}
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -28,7 +37,7 @@ impl Plugin for DefaultTolerationSeconds {
     async fn admit(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let mut tolerations = write.object.items(&["spec", "tolerations"]).to_vec();
         let before = tolerations.len();
-        for key in [NOT_READY, UNREACHABLE] {
+        for (key, seconds) in [(NOT_READY, self.not_ready), (UNREACHABLE, self.unreachable)] {
             let tolerated = tolerations.iter().any(|toleration| {
                 let named = toleration.text(&["key"]);
                 let effect = toleration.text(&["effect"]);
@@ -36,7 +45,7 @@ impl Plugin for DefaultTolerationSeconds {
             });
             if !tolerated {
                 tolerations.push(json!({
-                    "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS,
+                    "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds,
                 }));
             }
         }

@@ -9,6 +9,7 @@ use knarr_api::decode;
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use super::defaults::DefaultTolerationSeconds;
 use super::event_rate_limit::EventRateLimitSettings;
 use super::image_policy::ImagePolicyWebhook;
 use super::pod_node_selector::PodNodeSelector;
@@ -62,7 +63,7 @@ pub(super) const ORDERED: [(&str, Runs); 41] = [
     ("DenyServiceExternalIPs", IfEnabled),
     ("PodTopologyLabels", ByDefault),
     ("PodGroupWorkloadExists", Never),
-    ("NodeDeclaredFeatureValidator", Never),
+    ("NodeDeclaredFeatureValidator", ByDefault),
     ("JobValidation", Never),
     ("PodResizeValidator", ByDefault),
     ("MutatingAdmissionPolicy", ByDefault),
@@ -103,6 +104,8 @@ pub enum PluginsError {
 #[derive(Debug)]
 pub struct EnabledPlugins {
     enabled: BTreeSet<&'static str>,
+    /// How long pods stay by default on nodes that are not ready or unreachable.
+    pub default_tolerations: DefaultTolerationSeconds,
     pub(super) pod_security: PodSecuritySettings,
     pub(super) event_rate_limit: EventRateLimitSettings,
     pub(super) pod_node_selector: PodNodeSelector,
@@ -116,6 +119,7 @@ impl Default for EnabledPlugins {
         let default = ORDERED.iter().filter(|(_, runs)| *runs == ByDefault);
         EnabledPlugins {
             enabled: default.map(|(name, _)| *name).collect(),
+            default_tolerations: DefaultTolerationSeconds::default(),
             pod_security: PodSecuritySettings::default(),
             event_rate_limit: EventRateLimitSettings::default(),
             pod_node_selector: PodNodeSelector::default(),

@@ -7,6 +7,7 @@ mod always_pull_images;
 mod certificates;
 #[cfg(test)]
 mod compatibility_tests;
+mod declared_features;
 mod defaults;
 mod durations;
 mod dynamic;
@@ -52,6 +53,7 @@ use crate::state::ApiServer;
 use namespaces::OwnServer;
 
 pub use crate::request::Operation;
+pub use defaults::DefaultTolerationSeconds;
 pub use enabled::{EnabledPlugins, PluginsError};
 pub use resource_quota::QuotaWriter;
 pub use server_token::SERVER_JOIN_PATH;
@@ -166,7 +168,7 @@ impl Chain {
             Box::new(pod_security::PodSecurity(enabled.pod_security.clone())),
             Box::new(enabled.pod_node_selector.clone()),
             Box::new(priority::Priority),
-            Box::new(defaults::DefaultTolerationSeconds),
+            Box::new(enabled.default_tolerations),
             Box::new(enabled.pod_tolerations.clone()),
             Box::new(event_rate_limit::EventRateLimit::new(&enabled.event_rate_limit)),
             Box::new(pod_tolerations::ExtendedResourceToleration),
@@ -182,6 +184,7 @@ impl Chain {
             Box::new(defaults::DefaultIngressClass),
             Box::new(external_ips::DenyServiceExternalIps),
             Box::new(defaults::PodTopologyLabels),
+            Box::new(declared_features::NodeDeclaredFeatureValidator),
             Box::new(pod_resize::PodResizeValidator),
             Box::new(server_token::ServerToken(Arc::clone(&authorizer))),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
