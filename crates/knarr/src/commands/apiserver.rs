@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
-use knarr_apiserver::admit::EnabledPlugins;
+use knarr_apiserver::admit::{DefaultTolerationSeconds, EnabledPlugins};
 use knarr_apiserver::authenticate::TokenFile;
 use knarr_apiserver::encrypt::{self, Configuration, Encrypted, Encryption};
 use knarr_apiserver::fairness::FairnessSettings;
@@ -27,6 +27,7 @@ use knarr_supervisor::{Registry, Supervisor};
 use tokio::net::TcpListener;
 
 use super::access::{self, AccessArguments};
+use super::api_behaviour::{self, BehaviourArguments};
 use super::audit::{self, AuditArguments};
 use super::common;
 use super::snapshot_schedule::{self, SnapshotArguments};
@@ -136,6 +137,8 @@ pub struct Arguments {
     #[arg(long)]
     pub resource_metrics: bool,
     #[command(flatten)]
+    pub behaviour: BehaviourArguments,
+    #[command(flatten)]
     pub access: AccessArguments,
     #[command(flatten)]
     pub audit: AuditArguments,
@@ -154,6 +157,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let components = Registry::default();
     let running = start(&arguments, None, &components).await?;
     let ended = common::stopped_or_failed(&components).await;
+    if ended.is_ok() {
+        running.drain(&arguments.behaviour).await;
+    }
     running.stop().await;
     ended
 }
@@ -165,6 +171,7 @@ pub async fn start(
     components: &Registry,
 ) -> anyhow::Result<Running> {
     let started_at = std::time::Instant::now();
+    let behaviour = api_behaviour::behaviour(&arguments.behaviour, &|_| false)?;
     std::fs::create_dir_all(&arguments.data_dir)
         .with_context(|| format!("cannot create {}", arguments.data_dir.display()))?;
     let listener =
@@ -199,12 +206,9 @@ pub async fn start(
             .chain(crate::component_server::of_api_server(components))
             .collect(),
         components: components.clone(),
-        admission_plugins: EnabledPlugins::new(
-            &arguments.enable_admission_plugins,
-            &arguments.disable_admission_plugins,
-            arguments.admission_control_config_file.as_deref(),
-        )?,
+        admission_plugins: admission_plugins(arguments)?,
         access: access_settings,
+        behaviour,
     });
     let server = started.server.clone();
     server.fairness.configure(fairness(arguments)?, &*server.objects);
@@ -259,6 +263,19 @@ pub async fn start(
     Ok(Running { started, advertised: reached, pki, supervisor })
 }
 
+fn admission_plugins(arguments: &Arguments) -> anyhow::Result<EnabledPlugins> {
+    let mut plugins = EnabledPlugins::new(
+        &arguments.enable_admission_plugins,
+        &arguments.disable_admission_plugins,
+        arguments.admission_control_config_file.as_deref(),
+    )?;
+    plugins.default_tolerations = DefaultTolerationSeconds {
+        not_ready: arguments.behaviour.default_not_ready_toleration_seconds,
+        unreachable: arguments.behaviour.default_unreachable_toleration_seconds,
+    };
+    Ok(plugins)
+}
+
 fn fairness(arguments: &Arguments) -> anyhow::Result<FairnessSettings> {
     let (max_reads, max_writes) = (arguments.max_requests_inflight, arguments.max_mutating_requests_inflight);
     let enabled = arguments.enable_priority_and_fairness;
@@ -269,6 +286,17 @@ fn fairness(arguments: &Arguments) -> anyhow::Result<FairnessSettings> {
 }
 
 impl Running {
+    /// Serves on for the delay that was asked for, then refuses new requests and lets active ones finish.
+    pub async fn drain(&self, arguments: &BehaviourArguments) {
+        self.started.ready.send_replace(false);
+        tokio::time::sleep(arguments.shutdown_delay_duration).await;
+        if arguments.shutdown_send_retry_after {
+            let drain = &self.started.server.drain;
+            drain.start_refusing();
+            drain.finished(arguments.request_timeout).await;
+        }
+    }
+
     /// Closes watches, waits for requests, and closes the store.
     pub async fn stop(self) {
         self.supervisor.expect_stop();

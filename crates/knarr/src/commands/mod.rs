@@ -2,6 +2,7 @@
 
 mod access;
 mod agent;
+mod api_behaviour;
 mod apiserver;
 mod audit;
 mod check;

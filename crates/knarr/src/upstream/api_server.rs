@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
-use knarr_api::catalogue::Catalogue;
+use knarr_api::catalogue::RuntimeConfig;
 use knarr_component_flags::{Gates, Given};
 
 use super::store_host;
@@ -16,8 +16,11 @@ const SERVICES: &str = "10.0.0.0/24";
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Gates that switch an admission plugin.
-const PLUGIN_GATES: [(&str, &str); 2] =
-    [("MutatingAdmissionPolicy", "MutatingAdmissionPolicy"), ("PodTopologyLabelsAdmission", "PodTopologyLabels")];
+const PLUGIN_GATES: [(&str, &str); 3] = [
+    ("MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
+    ("NodeDeclaredFeatures", "NodeDeclaredFeatureValidator"),
+    ("PodTopologyLabelsAdmission", "PodTopologyLabels"),
+];
 
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     let mut translation =
@@ -34,7 +37,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     }
     serving_certificate(given, &certificates, &mut translation);
     authorization(given, &mut translation);
-    runtime_config(given, &mut translation)?;
+    runtime_config(given, gates, &mut translation)?;
     for (gate, plugin) in PLUGIN_GATES {
         if !gates.is_on(gate) {
             translation.set("disable-admission-plugins", plugin);
@@ -124,51 +127,14 @@ fn authorization(given: &Given, translation: &mut Translation) {
     }
 }
 
-/// The group versions that the API server serves. Nothing else can be requested, and none of them left out.
-fn runtime_config(given: &Given, translation: &mut Translation) -> anyhow::Result<()> {
-    let catalogue = Catalogue::built_in();
-    let served: Vec<String> = catalogue
-        .groups()
-        .iter()
-        .flat_map(|group| group.versions.iter().map(|version| format!("{}/{}", group.name, version.name)))
-        .collect();
-    let known_group = |group: &str| served.iter().any(|own| own.split('/').next() == Some(group));
-    for entry in given.values("runtime-config") {
-        let (key, value) = entry.split_once('=').unwrap_or((&entry, ""));
-        let on = match value {
-            "" | "true" => true,
-            "false" => false,
-            _ => bail!("invalid value of {key}={value}, err: strconv.ParseBool: parsing {value:?}: invalid syntax"),
-        };
-        match key {
-            "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy" => {
-                if (key == "api/ga" || key == "api/all") && !on {
-                    translation
-                        .warnings
-                        .push(format!("--runtime-config={key}=false has no effect: all versions are served"));
-                }
-                if on && key != "api/ga" {
-                    translation.warnings.push(format!(
-                        "--runtime-config={key}=true: only the versions that Kubernetes serves by default are served"
-                    ));
-                }
-            }
-            _ if !key.contains('/') => bail!("runtime-config invalid key {key}"),
-            _ if served.iter().any(|own| own == key) || key == "v1" || key == "api/v1" => {
-                if !on {
-                    translation
-                        .warnings
-                        .push(format!("--runtime-config={key}=false has no effect: it is always served"));
-                }
-            }
-            _ if known_group(key.split('/').next().unwrap_or_default()) || !on => {
-                if on {
-                    bail!("--runtime-config={key}=true is not supported: Knarr does not serve this version");
-                }
-            }
-            _ => bail!("unknown api groups {}", key.split('/').next().unwrap_or_default()),
-        }
+/// The group versions to serve, checked here because the gates are known here.
+fn runtime_config(given: &Given, gates: &Gates, translation: &mut Translation) -> anyhow::Result<()> {
+    let entries = given.values("runtime-config");
+    let selection = RuntimeConfig::parse(entries.iter().map(String::as_str))?.select(&|gate| gates.is_on(gate))?;
+    for absent in selection.absent {
+        translation.warnings.push(format!("--runtime-config: {absent} is not served"));
     }
+    translation.set_all("runtime-config", &entries);
     Ok(())
 }
 

@@ -107,17 +107,13 @@ fn what_cannot_be_honoured_is_refused_or_reported() {
             "--feature-gates=Foo=true",
             "failed to set feature gates from initial flags-based config: unrecognized feature gate: Foo",
         ),
-        (
-            Component::ApiServer,
-            "--runtime-config=foo=bar",
-            "invalid value of foo=bar, err: strconv.ParseBool: parsing \"bar\": invalid syntax",
-        ),
+        (Component::ApiServer, "--runtime-config=foo=bar", "runtime-config invalid key foo"),
         (Component::ApiServer, "--runtime-config=foo", "runtime-config invalid key foo"),
-        (Component::ApiServer, "--runtime-config=foo/v1=true", "unknown api groups foo"),
+        (Component::ApiServer, "--runtime-config=foo/v1=true", "unknown api groups foo/v1"),
         (
             Component::ApiServer,
             "--runtime-config=batch/v2alpha1=true",
-            "--runtime-config=batch/v2alpha1=true is not supported: Knarr does not serve this version",
+            "group version batch/v2alpha1 that has not been registered",
         ),
         (
             Component::Proxy,
