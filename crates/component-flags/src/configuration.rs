@@ -213,6 +213,10 @@ fn element(field: &Field, item: &Value) -> Option<String> {
             let value = text("value").map(|value| format!("={value}")).unwrap_or_default();
             Some(format!("{}{value}:{}", text("key")?, text("effect")?))
         }
+        ("shutdownGracePeriodByPodPriority", Value::Object(_)) => {
+            let priority = item["priority"].as_i64().unwrap_or(0);
+            Some(format!("{priority}={}", item["shutdownGracePeriodSeconds"].as_i64()?))
+        }
         ("reservedMemory", Value::Object(_)) => {
             let limits = item["limits"].as_object()?.iter().map(|(name, amount)| {
                 let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);

@@ -11,6 +11,8 @@ use knarr_client::kube::{Api, Client};
 use knarr_dns::{StubDomain, Upstream};
 use knarr_network::cidr::Cidr;
 
+use crate::built_in::BuiltIn;
+
 /// The ConfigMap.
 pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "knarr-cluster";
@@ -30,6 +32,8 @@ pub struct Cluster {
     /// Resolvers for names outside the cluster; if empty, each node uses its own.
     pub dns_upstreams: Vec<Upstream>,
     pub dns_stub_domains: Vec<StubDomain>,
+    /// Components that no node runs.
+    pub disabled: Vec<BuiltIn>,
 }
 
 impl Cluster {
@@ -42,6 +46,7 @@ impl Cluster {
             ("ingress", self.ingress.to_string()),
             ("dnsUpstreams", join(&self.dns_upstreams)),
             ("dnsStubDomains", join(&self.dns_stub_domains)),
+            ("disabled", join(&self.disabled)),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into()
@@ -56,6 +61,7 @@ impl Cluster {
             ingress: data.get("ingress").is_none_or(|value| value != "false"),
             dns_upstreams: split(data, "dnsUpstreams")?,
             dns_stub_domains: split(data, "dnsStubDomains")?,
+            disabled: split(data, "disabled")?,
         })
     }
 
@@ -123,6 +129,7 @@ mod tests {
             ingress: false,
             dns_upstreams: vec!["10.0.0.53".parse().unwrap()],
             dns_stub_domains: vec!["corp.example=10.0.0.54:5353".parse().unwrap()],
+            disabled: vec![BuiltIn::Dns, BuiltIn::LoadBalancer],
         };
         assert_eq!(Cluster::from_data(&cluster.to_data()).unwrap(), cluster);
         let directory = tempfile::tempdir().unwrap();

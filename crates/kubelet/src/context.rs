@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 
 use crate::cgroup::Cgroups;
 use crate::container::env::DownwardContext;
+use crate::container::resources::NodeMemory;
 use crate::host::Host;
 use crate::images::Images;
 use crate::objects::ObjectCache;
@@ -89,6 +90,23 @@ impl Context {
 
     pub fn cgroup_parent(&self, pod: &Pod) -> String {
         self.cgroups.as_ref().map(|cgroups| cgroups.pod_path(pod)).unwrap_or_default()
+    }
+
+    /// The cgroup of a pod's container.
+    pub fn container_cgroup(&self, pod: &Pod, id: &str) -> String {
+        let driver = self.cgroups.as_ref().map(Cgroups::driver).unwrap_or_default();
+        format!("{}/{}", self.cgroup_parent(pod), driver.container(&self.runtime_name, id))
+    }
+
+    /// What containers may use of the node's memory and swap.
+    pub fn node_memory(&self) -> NodeMemory {
+        NodeMemory {
+            capacity: self.host.memory,
+            unified: self.cgroups.as_ref().is_some_and(Cgroups::is_unified),
+            single_process_oom_kill: self.settings.tuning.single_process_oom_kill,
+            limits_swap: self.cgroups.as_ref().is_some_and(Cgroups::limits_swap),
+            swap: self.settings.limited_swap.then_some(self.host.swap),
+        }
     }
 
     /// The maximum memory of a pod: its own limit, or all memory that the node has for pods.

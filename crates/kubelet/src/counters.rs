@@ -102,6 +102,9 @@ pub const FAMILIES: &[Family] = &[
     histogram("kubelet_containers_per_pod_count", CONTAINERS, "Containers that a pod has."),
     counter("kubelet_cpu_manager_pinning_errors_total", "Failed assignments of exclusive CPUs to containers."),
     counter("kubelet_cpu_manager_pinning_requests_total", "Requests of containers for exclusive CPUs."),
+    by_labels(gauge("kubelet_credential_provider_config_info", "The digest of the configuration of credential providers.")),
+    by_labels(histogram("kubelet_credential_provider_plugin_duration", DEFAULT_BUCKETS, "Seconds that credential provider plugins ran.")),
+    by_labels(counter("kubelet_credential_provider_plugin_errors_total", "Failed runs of credential provider plugins.")),
     by_labels(histogram("kubelet_device_plugin_alloc_duration_seconds", DEFAULT_BUCKETS, "Seconds that device plugins took to allocate devices.")),
     by_labels(counter("kubelet_device_plugin_registration_total", "Registrations of device plugins.")),
     counter("kubelet_evented_pleg_connection_error_count", "Broken subscriptions to the runtime's events."),
@@ -295,6 +298,7 @@ mod tests {
             .collect();
         assert_eq!(differences, Vec::<String>::new());
     }
+
 
     fn family(name: &str) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == name).expect("a family")

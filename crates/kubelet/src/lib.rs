@@ -16,6 +16,7 @@ mod context;
 mod counters;
 mod csi;
 mod dra;
+mod duration;
 mod eviction;
 mod filesystem;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ mod pod;
 mod pods;
 mod private;
 mod probes;
+mod qualified_name;
 pub mod resources;
 mod runtime;
 mod server;
@@ -44,12 +46,14 @@ mod tree;
 mod volumes;
 mod worker;
 
+pub use cgroup::driver::Driver as CgroupDriver;
 pub use eviction::{Eviction, Limit, Signal, Threshold};
+pub use images::Verification;
 pub use node::LOGIND_FILE;
 pub use node::certificates;
 /// Serving certificates, for the endpoints of other components too.
 pub use server::tls;
-pub use settings::{CertificateFiles, Settings};
+pub use settings::{CertificateFiles, CredentialProviderFiles, ImageSettings, Settings, ShutdownPeriod, Tuning};
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -78,8 +82,16 @@ pub enum NodeError {
     Traces(#[from] knarr_traces::ConfigurationError),
     #[error("cannot create the directories of volumes")]
     Volumes(#[from] volumes::VolumeError),
+    #[error("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false")]
+    Swap,
+    #[error(
+        "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release"
+    )]
+    CgroupV1,
     #[error("cannot read which resource claims are prepared")]
     PreparedClaims(#[source] std::io::Error),
+    #[error("Failed to register CRI auth plugins")]
+    CredentialProviders(#[from] images::ProviderError),
     #[error("cannot serve the node's endpoints")]
     Serve(#[from] server::ServeError),
 }
@@ -152,7 +164,7 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     restart("kubelet/eviction", |context, pods| Box::pin(node::watch_eviction(context, pods)));
     restart("kubelet/image-gc", |context, _| Box::pin(collect_images(context)));
     restart("kubelet/log-rotation", |context, pods| Box::pin(node::rotate_logs(context, pods)));
-    if !context.settings.shutdown_grace.is_zero() {
+    if !context.settings.shutdown.is_empty() {
         restart("kubelet/shutdown", |context, pods| Box::pin(node::watch_shutdown(context, pods)));
     }
     serve_plugins(&context, &pods, &supervisor);
@@ -278,7 +290,9 @@ async fn assemble(
     let informers = Informers::new(client.clone()).with_transform(pod::compact);
     let host = host::read();
     let allocatable = node::allocatable(&settings, &host);
-    let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &host));
+    let driver = wait_for_runtime(endpoint, || cgroup_driver(&runtime, settings.cgroup_driver)).await?;
+    let cgroups = prepare_cgroups(&settings, driver, &allocatable, node::memory_for_pods(&settings, &host));
+    check_host(&settings, cgroups.as_ref(), &std::fs::read_to_string("/proc/swaps").unwrap_or_default())?;
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
@@ -304,6 +318,9 @@ async fn assemble(
     });
     let resources =
         resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone());
+    let accounts = images::ApiAccounts { client: client.clone(), tokens: tokens.clone() };
+    let files = settings.images.credential_providers.as_ref();
+    let providers = images::Providers::open(files, Arc::new(accounts), metrics.clone())?;
     let context = Context {
         resources: Arc::new(resources),
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
@@ -312,7 +329,7 @@ async fn assemble(
         node,
         csi,
         dra,
-        images: images::Images::open(&settings.root),
+        images: images::Images::open(&settings, providers),
         tokens,
         index: runtime::Index::default(),
         heartbeat: runtime::Heartbeat::new(std::time::Instant::now()),
@@ -334,17 +351,48 @@ async fn assemble(
     Ok((Arc::new(context), bound))
 }
 
+/// The cgroup driver of the runtime; runtimes before CRI 1.28 do not report it.
+async fn cgroup_driver(
+    runtime: &Runtime,
+    configured: cgroup::driver::Driver,
+) -> Result<cgroup::driver::Driver, knarr_cri::CallError> {
+    use cgroup::driver::Driver;
+    use knarr_cri::messages::CgroupDriver;
+    match runtime.runtime_config().await {
+        Ok(reported) => Ok(match reported.linux.map(|linux| linux.cgroup_driver()) {
+            Some(CgroupDriver::Systemd) => Driver::Systemd,
+            Some(CgroupDriver::Cgroupfs) => Driver::Cgroupfs,
+            None => configured,
+        }),
+        Err(error) if error.is_unimplemented() => Ok(configured),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses hosts that the settings exclude. `swaps` is `/proc/swaps`: a heading, and a line per device.
+fn check_host(settings: &Settings, cgroups: Option<&cgroup::Cgroups>, swaps: &str) -> Result<(), NodeError> {
+    if settings.fail_swap_on && swaps.lines().filter(|line| !line.trim().is_empty()).count() > 1 {
+        return Err(NodeError::Swap);
+    }
+    if settings.fail_cgroup_v1 && cgroups.is_some_and(|cgroups| !cgroups.is_unified()) {
+        return Err(NodeError::CgroupV1);
+    }
+    Ok(())
+}
+
 /// A host where we cannot create cgroups still runs pods, but without pod-level limits.
 fn prepare_cgroups(
     settings: &Settings,
+    driver: cgroup::driver::Driver,
     allocatable: &std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
     memory: u64,
 ) -> Option<cgroup::Cgroups> {
-    let cgroups = cgroup::Cgroups::discover(&settings.cgroup_root, settings.pod_pids_limit).and_then(|cgroups| {
-        let cpu = allocatable.get("cpu").map_or(0, knarr_client::quantity::milli_value);
-        cgroups.prepare(cpu, i64::try_from(memory).unwrap_or(i64::MAX))?;
-        Ok(cgroups)
-    });
+    let cgroups =
+        cgroup::Cgroups::discover(&settings.cgroup_root, driver, settings.pod_pids_limit).and_then(|cgroups| {
+            let cpu = allocatable.get("cpu").map_or(0, knarr_client::quantity::milli_value);
+            cgroups.prepare(cpu, i64::try_from(memory).unwrap_or(i64::MAX))?;
+            Ok(cgroups)
+        });
     match cgroups {
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
@@ -454,6 +502,16 @@ async fn collect_images(context: Arc<Context>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_with_swap_are_refused_if_asked() {
+        let heading = "Filename Type Size Used Priority\n";
+        let mut settings = Settings::new("n", "/data", String::new());
+        assert!(check_host(&settings, None, &format!("{heading}/dev/sda2 partition 1 0 -2\n")).is_ok());
+        settings.fail_swap_on = true;
+        assert!(check_host(&settings, None, heading).is_ok());
+        assert!(check_host(&settings, None, &format!("{heading}/dev/sda2 partition 1 0 -2\n")).is_err());
+    }
 
     /// A node whose runtime accepts connections and never responds.
     #[tokio::test]

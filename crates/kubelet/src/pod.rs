@@ -64,10 +64,12 @@ pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
 
+/// The priority from which on pods are critical.
+pub const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
 /// Static pods and pods of the two system priority classes are never rejected for lack of resources, and are evicted
 /// last.
 pub fn is_critical(pod: &Pod) -> bool {
-    const SYSTEM_CRITICAL: i32 = 2_000_000_000;
     is_static(pod) || is_mirror(pod) || spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
 }
 

@@ -36,6 +36,12 @@ pub struct Settings {
     pub register: bool,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
+    /// Whether a cloud controller manager initializes the node: it removes a taint and sets the addresses.
+    pub external_cloud_provider: bool,
+    /// The node's ID at its cloud provider.
+    pub provider_id: Option<String>,
+    /// Whether `node_ip` was configured, and not found.
+    pub node_ip_is_given: bool,
     pub max_pods: u32,
     pub pod_pids_limit: Option<u64>,
     /// Resources reserved for the system and for Knarr, summed: quantities by resource name.
@@ -54,6 +60,13 @@ pub struct Settings {
     pub request_serving_certificate: bool,
     /// Authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
+    /// The cgroup driver for runtimes that do not report theirs.
+    pub cgroup_driver: crate::cgroup::driver::Driver,
+    /// Do not start on a host with cgroup v1, or with swap.
+    pub fail_cgroup_v1: bool,
+    pub fail_swap_on: bool,
+    /// Whether burstable containers may use the host's swap, each in proportion to its memory request.
+    pub limited_swap: bool,
     /// The cgroup below which all pods live.
     pub cgroup_root: String,
     pub log_max_size: u64,
@@ -63,20 +76,123 @@ pub struct Settings {
     /// Becomes true once the node's image archives are imported into the runtime: until then a missing image may still
     /// be imported.
     pub images_loaded: tokio::sync::watch::Receiver<bool>,
+    pub images: ImageSettings,
+    pub tuning: Tuning,
     /// Seccomp profiles named by pods with type `Localhost`.
     pub seccomp_profiles: PathBuf,
     /// Pods without a seccomp profile get the runtime's instead of none.
     pub seccomp_default: bool,
     /// Namespaced sysctls beyond the safe ones that pods may set; a trailing `*` matches any rest.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// How long pods get to terminate when the host shuts down, and how much of that is reserved for critical ones.
-    pub shutdown_grace: Duration,
-    pub shutdown_grace_critical: Duration,
+    /// How long pods get to terminate when the host shuts down, by their priority; those of low priority terminate first.
+    pub shutdown: Vec<ShutdownPeriod>,
     /// How CPUs, memory and devices are assigned to containers.
     pub resources: crate::resources::Policies,
     /// The directory that plugins, CSI drivers and monitoring agents know as the kubelet's: volumes of pods, sockets, and
     /// what CSI drivers stage.
     pub plugin_root: PathBuf,
+}
+
+/// Pods of this priority and above, up to the next period's, have this long to terminate when the host shuts down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShutdownPeriod {
+    pub priority: i32,
+    pub grace: Duration,
+}
+
+impl ShutdownPeriod {
+    /// The periods of a grace period of which a part is reserved for critical pods.
+    pub fn with_critical(grace: Duration, critical: Duration) -> Vec<Self> {
+        let critical = critical.min(grace);
+        match grace.is_zero() {
+            true => Vec::new(),
+            false => vec![
+                Self { priority: 0, grace: grace - critical },
+                Self { priority: crate::pod::SYSTEM_CRITICAL, grace: critical },
+            ],
+        }
+    }
+}
+
+/// Intervals and limits that few change.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// How often the node's status is computed, and how long an unchanged one may stay unwritten.
+    pub status_update: Duration,
+    pub status_report: Duration,
+    /// How many images the node's status names; none for all.
+    pub status_images: Option<usize>,
+    pub lease_seconds: i32,
+    pub log_check: Duration,
+    /// Whether an out-of-memory kill ends a single process instead of its container, with cgroup v2.
+    pub single_process_oom_kill: bool,
+    /// Whether exec, logs and the like are served, and the host's logs.
+    pub debugging_handlers: bool,
+    pub system_log_handler: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            status_update: Duration::from_secs(10),
+            status_report: Duration::from_secs(300),
+            status_images: Some(50),
+            lease_seconds: 40,
+            log_check: Duration::from_secs(10),
+            single_process_oom_kill: false,
+            debugging_handlers: true,
+            system_log_handler: true,
+        }
+    }
+}
+
+/// How images are pulled and removed.
+#[derive(Clone)]
+pub struct ImageSettings {
+    pub credential_providers: Option<CredentialProviderFiles>,
+    /// For which images on the node pods must show credentials.
+    pub verification: crate::images::Verification,
+    pub max_parallel_pulls: usize,
+    /// Mirrors and credentials of the node for its own containerd.
+    pub registries: Option<tokio::sync::watch::Receiver<std::sync::Arc<knarr_cri::containerd::Registries>>>,
+    /// A recently used image may be needed again soon.
+    pub min_age: Duration,
+    /// How long an image may stay unused; none keeps it until space is needed.
+    pub max_age: Option<Duration>,
+}
+
+/// The configuration of credential providers, and the directory of their programs.
+#[derive(Clone, Debug)]
+pub struct CredentialProviderFiles {
+    pub configuration: PathBuf,
+    pub directory: PathBuf,
+}
+
+/// Credentials are left out.
+impl std::fmt::Debug for ImageSettings {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("ImageSettings")
+            .field("credential_providers", &self.credential_providers)
+            .field("verification", &self.verification)
+            .field("max_parallel_pulls", &self.max_parallel_pulls)
+            .field("min_age", &self.min_age)
+            .field("max_age", &self.max_age)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for ImageSettings {
+    fn default() -> Self {
+        Self {
+            credential_providers: None,
+            verification: crate::images::Verification::default(),
+            max_parallel_pulls: 8,
+            registries: None,
+            min_age: Duration::from_secs(120),
+            max_age: None,
+        }
+    }
 }
 
 /// Sets the defaults of a pod and returns all validation errors.
@@ -111,6 +227,9 @@ impl Settings {
             register: true,
             labels: BTreeMap::new(),
             taints: Vec::new(),
+            external_cloud_provider: false,
+            provider_id: None,
+            node_ip_is_given: false,
             max_pods: 110,
             pod_pids_limit: None,
             reserved: BTreeMap::new(),
@@ -122,16 +241,21 @@ impl Settings {
             serving_certificate: None,
             request_serving_certificate: false,
             client_ca: None,
+            cgroup_driver: crate::cgroup::driver::Driver::default(),
+            fail_cgroup_v1: false,
+            fail_swap_on: false,
+            limited_swap: false,
             cgroup_root: "/".to_string(),
             log_max_size: 10 << 20,
             log_max_files: 5,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            images: ImageSettings::default(),
+            tuning: Tuning::default(),
             images_loaded: tokio::sync::watch::channel(true).1,
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),
-            shutdown_grace: Duration::ZERO,
-            shutdown_grace_critical: Duration::ZERO,
+            shutdown: Vec::new(),
             resources: crate::resources::Policies::default(),
             plugin_root,
         }

@@ -28,5 +28,5 @@ pub mod proxy;
 
 pub use cni::cni_main;
 pub use cni::configuration::{CniSettings, write_cni_configuration};
-pub use local_address::{AddressError, add_local_address};
+pub use local_address::{AddressError, add_local_address, remove_local_address};
 pub use pod_network::routes as pod_routes;

@@ -24,3 +24,17 @@ pub async fn add_local_address(address: IpAddr) -> Result<(), AddressError> {
     };
     add.await.map_err(|source| AddressError { address, source })
 }
+
+/// Removes an address that was added to the loopback interface; one that is not there is no error.
+pub async fn remove_local_address(address: IpAddr) -> Result<(), AddressError> {
+    let remove = async {
+        let netlink = Netlink::open()?;
+        let loopback = netlink.link("lo").await?;
+        let known = netlink.addresses(Some(loopback.index)).await?;
+        match known.iter().any(|(_, own, _)| *own == address) {
+            true => netlink.delete_address(loopback.index, address).await,
+            false => Ok(()),
+        }
+    };
+    remove.await.map_err(|source| AddressError { address, source })
+}

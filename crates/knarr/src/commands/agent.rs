@@ -11,6 +11,7 @@ use knarr_ingress::Listeners;
 use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
+use super::disable::{self, BuiltIn};
 use super::network::{IngressArguments, NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use super::preflight;
@@ -47,7 +48,8 @@ pub struct Arguments {
 
 pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
-    arguments.node.resources.set_service_defaults(crate::service::is_own_process());
+    disable::apply(&mut arguments.node, Some(&mut arguments.ingress));
+    arguments.node.set_service_defaults(crate::service::is_own_process());
     data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
     crate::upgrade::record(&arguments.data_dir);
     preflight::check(&arguments.node, &arguments.data_dir, Vec::new(), Vec::new())?;
@@ -136,6 +138,7 @@ async fn serve(
     let balancer = Arc::new(balancer);
     arguments.node.cluster_dns = cluster.dns;
     arguments.node.cluster_domain = cluster.domain;
+    arguments.node.disable.add(&cluster.disabled);
     let network = NetworkArguments {
         cluster_cidr: cluster.pod_networks,
         load_balancer_pool: cluster.load_balancers,
@@ -195,8 +198,8 @@ async fn report_when_ready(client: Client, arguments: Arguments, started: Instan
     let name = common::node_name(arguments.node.node_name.as_deref()).unwrap_or_default();
     let mut display = Display::new(format!("This host is node {name} of {}.", arguments.server));
     let mut probes = vec![Probe::node(client, name)];
-    probes
-        .extend(arguments.node.cluster_dns.first().map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
+    let dns = arguments.node.cluster_dns.first().filter(|_| !arguments.node.disable.has(BuiltIn::Dns));
+    probes.extend(dns.map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
     ready::wait(&probes, started, &mut display).await;
 }
 

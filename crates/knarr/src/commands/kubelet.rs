@@ -38,7 +38,8 @@ pub struct Arguments {
     pub node: NodeArguments,
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
+    super::disable::apply(&mut arguments.node, None);
     data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
     let supervisor = Supervisor::new(&Registry::default());
     let client = match &arguments.bootstrap_kubeconfig {

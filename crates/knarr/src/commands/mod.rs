@@ -13,6 +13,7 @@ mod completions;
 mod config;
 mod controller_manager;
 mod controller_tuning;
+mod disable;
 mod drain_and_stop;
 mod eviction;
 mod images;
@@ -25,10 +26,14 @@ mod local_storage;
 mod logs;
 pub mod network;
 pub mod node;
+mod node_images;
 mod node_registration;
 pub mod node_resources;
+mod node_tuning;
 mod preflight;
 mod proxy;
+#[cfg(test)]
+mod reference;
 mod rollout;
 mod scheduler;
 mod server;
@@ -51,7 +56,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-pub use common::{DATA, connect, kubeconfig, stopped, table};
+pub use client_arguments::ClientArguments;
+pub use common::{DATA, connect, kubeconfig, printable, stopped, table};
 pub use logs::{containerd_log, find as find_log};
 pub use server::Arguments as ServerArguments;
 pub use snapshot::LastSnapshot;
@@ -66,6 +72,7 @@ const FIRST_STEPS: &str = "\
 First steps:
   knarr check                    check the requirements of this host
   knarr server                   start a cluster; prints how to use it
+  knarr status                   show the cluster on one screen
   knarr journey deployment/web   show the timeline of an object
   knarr why pod/web              diagnose an object
   knarr ui                       open the cluster in a browser
@@ -99,8 +106,8 @@ pub enum Command {
     Agent(agent::Arguments),
     /// Create, list, stop and delete clusters of several nodes on this host.
     Cluster(cluster::Arguments),
-    /// Show the servers of the cluster, who leads what, and the last snapshot.
-    Status(crate::servers::StatusArguments),
+    /// Show the cluster on one screen: health, nodes, servers, store, certificates, snapshots, problems.
+    Status(crate::status::Arguments),
     /// Create, list and delete tokens for joining nodes and servers.
     Token(token::Arguments),
     /// Check the requirements of this host, and how to fix what is missing.
@@ -256,7 +263,7 @@ impl Command {
                 common::block_on(agent::run(arguments)).and_then(|()| restart::restart_if_requested())
             }
             Command::Cluster(arguments) => common::block_on(cluster::run(arguments)),
-            Command::Status(arguments) => common::block_on(crate::servers::status(arguments)),
+            Command::Status(arguments) => common::block_on(crate::status::run(arguments)),
             Command::Token(arguments) => common::block_on(token::run(arguments)),
             Command::Kubelet(arguments) => common::block_on(kubelet::run(arguments)),
             Command::Proxy(arguments) => common::block_on(proxy::run(arguments)),

@@ -13,6 +13,7 @@ use knarr_network::cidr::Cidr;
 use knarr_network::{load_balancer, pod_network, policy, proxy};
 use knarr_supervisor::Supervisor;
 
+use super::disable::BuiltIn;
 use super::node::{Network, NodeArguments};
 use crate::check::Listen;
 
@@ -89,6 +90,8 @@ impl NodeNetwork<'_> {
     pub fn start(self, client: Client, node: Client, supervisor: &Supervisor) -> anyhow::Result<()> {
         let informers = Informers::new(client).without_heartbeats().with_transform(policy::reduce);
         let node_name = self.node.name()?;
+        self.withdraw_disabled(supervisor);
+        let disabled = &self.node.disable;
         let settings = proxy::Settings {
             node_name: node_name.clone(),
             cluster_cidrs: self.network.cluster_cidr.iter().map(Cidr::to_string).collect(),
@@ -96,10 +99,12 @@ impl NodeNetwork<'_> {
             balancer_pool: Some(self.network.load_balancer_pool.clone()),
             status: proxy::StatusSettings::default(),
         };
-        let all = informers.clone();
-        supervisor.restart("service-proxy", move || {
-            proxy::run(all.clone(), settings.clone(), || tracing::info!("the service proxy is ready"))
-        });
+        if !disabled.has(BuiltIn::Proxy) {
+            let all = informers.clone();
+            supervisor.restart("service-proxy", move || {
+                proxy::run(all.clone(), settings.clone(), || tracing::info!("the service proxy is ready"))
+            });
+        }
         if self.node.network == Network::Knarr {
             let (all, settings) = (informers.clone(), self.pod_network(&node_name)?);
             supervisor.restart("pod-network", move || pod_network::run(all.clone(), settings.clone()));
@@ -108,15 +113,46 @@ impl NodeNetwork<'_> {
             supervisor.restart("network-policy", move || policy::run(all.clone(), settings.clone()));
         }
         // Without a pool there is nothing to announce.
-        if !self.network.load_balancer_pool.is_empty() {
+        if !self.network.load_balancer_pool.is_empty() && !disabled.has(BuiltIn::LoadBalancer) {
             let (all, name, pool) = (informers.clone(), node_name.clone(), self.network.load_balancer_pool.clone());
             supervisor.restart("load-balancer-announcer", move || {
                 load_balancer::announce::run(all.clone(), name.clone(), pool.clone())
             });
         }
-        self.start_dns(informers.clone(), supervisor);
+        if !disabled.has(BuiltIn::Dns) {
+            self.start_dns(informers.clone(), supervisor);
+        }
         self.start_ingress(informers, node, node_name, supervisor);
         Ok(())
+    }
+
+    /// Removes what disabled components left in the kernel: it would stay in the way of what takes their place.
+    fn withdraw_disabled(&self, supervisor: &Supervisor) {
+        let disabled = self.node.disable.clone();
+        if disabled.shared().is_empty() {
+            return;
+        }
+        let (dns, pool) = (self.node.cluster_dns.clone(), self.network.load_balancer_pool.clone());
+        supervisor.complete("disabled-components", move || {
+            let (disabled, dns, pool) = (disabled.clone(), dns.clone(), pool.clone());
+            async move {
+                let mut errors: Vec<anyhow::Error> = Vec::new();
+                if disabled.has(BuiltIn::Proxy) {
+                    errors.extend(proxy::kernel::clear().await.err().map(Into::into));
+                }
+                if disabled.has(BuiltIn::Dns) {
+                    for address in dns {
+                        errors.extend(knarr_network::remove_local_address(address).await.err().map(Into::into));
+                    }
+                }
+                if disabled.has(BuiltIn::LoadBalancer) {
+                    errors.extend(load_balancer::release(&pool).await.err().map(Into::into));
+                }
+                for error in errors {
+                    tracing::warn!(error = format!("{error:#}"), "cannot remove what a disabled component left");
+                }
+            }
+        });
     }
 
     /// Starts the DNS server of this node, on the address that all pods use.
@@ -185,15 +221,20 @@ pub fn start_central(
     supervisor: &Supervisor,
 ) {
     let informers = Informers::new(client.clone()).without_heartbeats();
-    let (all, writer) = (informers.clone(), client.clone());
-    supervisor.restart("load-balancer-pool", move || {
-        load_balancer::pool::run(all.clone(), writer.clone(), balancers.clone())
-    });
+    if !node.disable.has(BuiltIn::LoadBalancer) {
+        let (all, writer) = (informers.clone(), client.clone());
+        supervisor.restart("load-balancer-pool", move || {
+            load_balancer::pool::run(all.clone(), writer.clone(), balancers.clone())
+        });
+    }
     if !network.ingress.disable_ingress {
         let writer = client.clone();
         supervisor.restart("ingress-status", move || {
             knarr_ingress::run_central(informers.clone(), writer.clone(), node_identity::NETWORK.group.to_owned())
         });
+    }
+    if node.disable.has(BuiltIn::Dns) {
+        return;
     }
     let (client, addresses) = (client.clone(), node.cluster_dns.clone());
     supervisor.complete("dns-service", move || knarr_dns::ensure_service(client.clone(), addresses.clone()));

@@ -8,18 +8,22 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_cri::containerd::{Containerd, import_directory};
+use knarr_cri::containerd::{Containerd, Registries, import_directory};
 use knarr_kubelet::{CertificateFiles, Settings};
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::common;
+use super::disable::DisableArguments;
 use super::eviction::EvictionArguments;
+use super::node_images::ImageArguments;
 use super::node_registration::RegistrationArguments;
 use super::node_resources::ResourceArguments;
+use super::node_tuning::TuningArguments;
 use super::storage::StorageArguments;
 use crate::address::own_address;
+use crate::registries::RegistriesFile;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Node")]
@@ -77,18 +81,18 @@ pub struct NodeArguments {
     pub cgroup_root: String,
     #[command(flatten)]
     pub eviction: EvictionArguments,
-    /// Disk usage in percent above which unused images are removed; 100 disables it.
-    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u8).range(..=100))]
-    pub image_gc_high_threshold: u8,
-    /// Disk usage in percent down to which unused images are removed.
-    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u8).range(..=100))]
-    pub image_gc_low_threshold: u8,
+    #[command(flatten)]
+    pub images: ImageArguments,
     #[command(flatten)]
     pub resources: ResourceArguments,
+    #[command(flatten)]
+    pub tuning: TuningArguments,
     #[command(flatten)]
     pub registration: RegistrationArguments,
     #[command(flatten)]
     pub storage: StorageArguments,
+    #[command(flatten)]
+    pub disable: DisableArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -113,6 +117,12 @@ impl NodeArguments {
         }
     }
 
+    /// Sets what differs for a service; grace periods by priority take the place of the usual one.
+    pub fn set_service_defaults(&mut self, is_service: bool) {
+        let by_priority = !self.tuning.shutdown_grace_period_by_pod_priority.is_empty();
+        self.resources.set_service_defaults(is_service && !by_priority);
+    }
+
     pub fn name(&self) -> anyhow::Result<String> {
         common::node_name(self.node_name.as_deref())
     }
@@ -133,6 +143,8 @@ struct Reached {
     endpoint: String,
     /// Becomes true when the archives of the images directory are imported.
     images_loaded: watch::Receiver<bool>,
+    /// Mirrors and credentials for our own containerd.
+    registries: Option<watch::Receiver<Arc<Registries>>>,
     /// Owns what keeps the runtime running.
     supervisor: Supervisor,
 }
@@ -141,12 +153,13 @@ impl Runtime {
     /// Starts the container runtime in the background, while other components start.
     pub fn start(arguments: &NodeArguments, data: &Path, registry: &Registry) -> Self {
         let supervisor = Supervisor::new(registry);
-        let (given, cni) = (arguments.container_runtime_endpoint.clone(), arguments.cni_directories(data));
-        let data = data.to_owned();
+        let (arguments, data) = (arguments.clone(), data.to_owned());
         Runtime(tokio::spawn(async move {
-            match given {
-                Some(endpoint) => Ok(Reached { endpoint, images_loaded: watch::channel(true).1, supervisor }),
-                None => own_containerd(&data, &cni, supervisor).await,
+            match arguments.container_runtime_endpoint.clone() {
+                Some(endpoint) => {
+                    Ok(Reached { endpoint, images_loaded: watch::channel(true).1, registries: None, supervisor })
+                }
+                None => own_containerd(&arguments, &data, supervisor).await,
             }
         }))
     }
@@ -182,9 +195,10 @@ pub async fn run(
         reached = runtime.reached() => reached?,
         () = &mut shutdown => return Ok(()),
     };
-    let Reached { endpoint, images_loaded, supervisor: _runtime } = reached;
+    let Reached { endpoint, images_loaded, registries, supervisor: _runtime } = reached;
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.images_loaded = images_loaded;
+    settings.images.registries = registries;
     settings.client_ca = files.client_ca;
     settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
@@ -193,6 +207,7 @@ pub async fn run(
     settings.manifests.clone_from(&arguments.pod_manifest_path);
     settings.pod_rules = Some(knarr_rules::core::pod::static_pod::admit);
     settings.node_ip = arguments.node_ip.unwrap_or_else(own_address);
+    settings.node_ip_is_given = arguments.node_ip.is_some();
     settings.max_pods = arguments.max_pods;
     settings.serving = arguments.node_listen;
     settings.system_log_query = arguments.enable_system_log_query;
@@ -201,17 +216,23 @@ pub async fn run(
     settings.eviction = arguments.eviction.eviction()?;
     settings.health =
         (arguments.healthz_port > 0).then(|| SocketAddr::new(arguments.healthz_bind_address, arguments.healthz_port));
-    settings.image_gc_high_percent = arguments.image_gc_high_threshold;
-    settings.image_gc_low_percent = arguments.image_gc_low_threshold;
+    arguments.images.apply(&mut settings)?;
     arguments.resources.apply(&mut settings, data)?;
+    arguments.tuning.apply(&mut settings)?;
     arguments.registration.apply(&mut settings)?;
     knarr_kubelet::run(client, settings, shutdown).await.context("the node failed")
 }
 
 /// Starts or finds the containerd under the data directory. The images of its directory are loaded beside that: a node is
 /// ready without them, and only pods that need them wait.
-async fn own_containerd(data: &Path, cni: &CniDirectories, supervisor: Supervisor) -> anyhow::Result<Reached> {
-    let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
+async fn own_containerd(arguments: &NodeArguments, data: &Path, supervisor: Supervisor) -> anyhow::Result<Reached> {
+    let cni = arguments.cni_directories(data);
+    let snippets = arguments.images.containerd_snippets(data).context("cannot configure containerd")?;
+    let containerd =
+        Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration).with_snippets(snippets);
+    let registries = arguments.images.registries_file(data);
+    let registries =
+        registries.map(|path| RegistriesFile::open(path, containerd.registry_configuration())).transpose()?;
     let runtime = containerd.ensure().await.context("cannot start containerd")?;
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     let (loaded, images_loaded) = watch::channel(false);
@@ -228,7 +249,11 @@ async fn own_containerd(data: &Path, cni: &CniDirectories, supervisor: Superviso
         }
     });
     supervisor.restart("containerd", move || containerd.clone().supervise(runtime.clone()));
-    Ok(Reached { endpoint, images_loaded, supervisor })
+    let current = registries.as_ref().map(|file| file.current.subscribe());
+    if let Some(file) = registries {
+        supervisor.restart("registries", move || file.clone().keep());
+    }
+    Ok(Reached { endpoint, images_loaded, registries: current, supervisor })
 }
 
 /// Where the node sends spans, if one of the flags asks for it.

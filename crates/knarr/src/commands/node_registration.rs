@@ -1,5 +1,6 @@
 //! Flags of how a node registers, and of what its pods may do.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -15,6 +16,12 @@ pub struct RegistrationArguments {
     /// Taints of the node when it registers, such as dedicated=gpu:NoSchedule.
     #[arg(long, value_delimiter = ',')]
     pub register_with_taints: Vec<String>,
+    /// Cloud provider: external, if a cloud controller manager initializes the node.
+    #[arg(long, value_name = "PROVIDER", value_parser = ["external", ""])]
+    pub cloud_provider: Option<String>,
+    /// The node's ID at its cloud provider.
+    #[arg(long, value_name = "ID")]
+    pub provider_id: Option<String>,
     /// Register the node with the API server.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub register_node: Option<bool>,
@@ -35,6 +42,9 @@ impl RegistrationArguments {
             let (key, value) = label.split_once('=').unwrap_or((label, ""));
             settings.labels.insert(key.to_owned(), value.to_owned());
         }
+        check_labels(&settings.labels)?;
+        settings.external_cloud_provider = self.cloud_provider.as_deref() == Some("external");
+        settings.provider_id = self.provider_id.clone().filter(|id| !id.is_empty());
         for text in &self.register_with_taints {
             settings.taints.push(taint(text)?);
         }
@@ -46,6 +56,52 @@ impl RegistrationArguments {
         settings.allowed_unsafe_sysctls.clone_from(&self.allowed_unsafe_sysctls);
         Ok(())
     }
+}
+
+/// What a node may say of itself in the namespaces of Kubernetes.
+const OWN_LABELS: [&str; 11] = [
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "kubernetes.io/arch",
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
+const OWN_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+
+fn check_labels(labels: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    let is_below = |namespace: &str, domain: &str| namespace == domain || namespace.ends_with(&format!(".{domain}"));
+    let is_foreign = |key: &&String| {
+        let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+        ["kubernetes.io", "k8s.io"].iter().any(|domain| is_below(namespace, domain))
+            && !OWN_LABELS.contains(&key.as_str())
+            && !OWN_NAMESPACES.iter().any(|own| is_below(namespace, own))
+    };
+    let unknown: Vec<&str> = labels.keys().filter(is_foreign).map(String::as_str).collect();
+    if !unknown.is_empty() {
+        bail!(
+            "unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [{}]\n--node-labels in the \
+             'kubernetes.io' namespace must begin with an allowed prefix ({}) or be in the specifically allowed set ({})",
+            unknown.join(" "),
+            OWN_NAMESPACES.join(", "),
+            OWN_LABELS.join(", ")
+        );
+    }
+    let wrong = labels.iter().filter_map(|(key, value)| {
+        let of_key = Some((key, knarr_api::names::qualified_name(key))).filter(|(_, errors)| !errors.is_empty());
+        let of_value = Some((value, knarr_api::names::label_value(value))).filter(|(_, errors)| !errors.is_empty());
+        of_key.or(of_value).map(|(text, errors)| format!("'{text}' - {}", errors.join(", ")))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    if !wrong.is_empty() {
+        bail!("invalid node labels: {}", wrong.join("; "));
+    }
+    Ok(())
 }
 
 fn taint(text: &str) -> anyhow::Result<Taint> {
@@ -77,6 +133,19 @@ mod tests {
             settings.taints.iter().map(|taint| (&*taint.key, taint.value.as_deref(), &*taint.effect)).collect();
         assert_eq!(taints, [("dedicated", Some("gpu"), "NoSchedule"), ("slow", None, "NoExecute")]);
         assert!(!settings.register);
+        for (key, value, is_allowed) in [
+            ("node.kubernetes.io/x", "a", true),
+            ("x.node.kubernetes.io/x", "a", true),
+            ("topology.kubernetes.io/zone", "a", true),
+            ("example.org/x", "a", true),
+            ("node-role.kubernetes.io/worker", "", false),
+            ("x.k8s.io/x", "a", false),
+            ("a b", "a", false),
+            ("a", "b c", false),
+        ] {
+            let labels = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+            assert_eq!(check_labels(&labels).is_ok(), is_allowed, "{key}={value}");
+        }
         assert!(taint("a").is_err() && taint("a=b:Never").is_err());
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use knarr_client::quantity::{Format, Quantity};
-use knarr_kubelet::Settings;
 use knarr_kubelet::resources::{NumberSet, Policies, TopologyPolicy, TopologyScope, parse_reserved_memory};
+use knarr_kubelet::{Settings, ShutdownPeriod};
 
 /// Seconds for pods to terminate when systemd shuts the host down.
 const SERVICE_GRACE: u64 = 30;
@@ -112,9 +112,8 @@ impl ResourceArguments {
         settings.log_max_size = u64::try_from(size.value()).context("the log size must not be negative")?;
         settings.log_max_files = self.container_log_max_files;
         let grace = self.shutdown_grace_period.unwrap_or(0);
-        settings.shutdown_grace = Duration::from_secs(grace);
-        settings.shutdown_grace_critical =
-            Duration::from_secs(self.shutdown_grace_period_critical_pods.unwrap_or(grace / 3));
+        let critical = self.shutdown_grace_period_critical_pods.unwrap_or(grace / 3);
+        settings.shutdown = ShutdownPeriod::with_critical(Duration::from_secs(grace), Duration::from_secs(critical));
         settings.plugin_root = self.plugin_root(data);
         self.set_log_directories(settings, data);
         let reserved_cpu = settings.reserved.get("cpu").map(|text| Quantity::parse(text)).transpose()?;
@@ -173,7 +172,8 @@ mod tests {
             resources.set_service_defaults(is_service);
             let mut settings = Settings::new("node", "/data", String::new());
             resources.apply(&mut settings, Path::new("/data")).unwrap();
-            let found = (settings.shutdown_grace.as_secs(), settings.shutdown_grace_critical.as_secs());
+            let seconds: Vec<u64> = settings.shutdown.iter().map(|period| period.grace.as_secs()).collect();
+            let found = (seconds.iter().sum(), seconds.last().copied().unwrap_or(0));
             assert_eq!(found, expected, "{words:?} {is_service}");
         }
     }

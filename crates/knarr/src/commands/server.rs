@@ -23,6 +23,7 @@ use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::disable::{self, BuiltIn};
 use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, Network, NodeArguments, NodeFiles, Runtime};
 use super::storage::NodeStorage;
@@ -76,11 +77,12 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         return servers::remove(removal).await;
     }
     let started = Instant::now();
-    arguments.apiserver.resource_metrics = true;
+    disable::apply(&mut arguments.node, Some(&mut arguments.network.ingress));
+    arguments.apiserver.resource_metrics = !arguments.node.disable.has(BuiltIn::Metrics);
     if arguments.node.cluster_dns.is_empty() {
         arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
     }
-    arguments.node.resources.set_service_defaults(service::is_own_process());
+    arguments.node.set_service_defaults(service::is_own_process());
     let data = arguments.apiserver.data_dir.clone();
     data_directory_lock::acquire(&data)?.until_exit();
     crate::upgrade::record(&data);
@@ -469,15 +471,19 @@ impl Components {
         let mut probes = vec![Probe::node(client.clone(), name.clone())];
         let ranges = arguments.apiserver.service_cluster_ip_range.first();
         let own = ranges.and_then(|range| knarr_apiserver::service::first_address(range));
+        let disabled = &arguments.node.disable;
+        let own = own.filter(|_| !disabled.has(BuiltIn::Proxy));
         probes.extend(own.map(|address| Probe::connects("service proxy", SocketAddr::new(address, 443))));
-        let dns = arguments.node.cluster_dns.first();
+        let dns = arguments.node.cluster_dns.first().filter(|_| !disabled.has(BuiltIn::Dns));
         probes.extend(dns.map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
         let ingress = &arguments.network.ingress;
         if !ingress.disable_ingress {
             probes.extend(ingress.ingress_http.first().map(|address| Probe::http("ingress", *address)));
         }
-        let metrics = format!("/apis/metrics.k8s.io/v1beta1/nodes/{name}");
-        probes.push(Probe::path("metrics", client.clone(), metrics));
+        if !disabled.has(BuiltIn::Metrics) {
+            let metrics = format!("/apis/metrics.k8s.io/v1beta1/nodes/{name}");
+            probes.push(Probe::path("metrics", client.clone(), metrics));
+        }
         Ok(probes)
     }
 
@@ -491,6 +497,7 @@ impl Components {
             ingress: !self.arguments.network.ingress.disable_ingress,
             dns_upstreams: self.arguments.network.dns_upstream.clone(),
             dns_stub_domains: self.arguments.network.dns_stub_domain.clone(),
+            disabled: self.arguments.node.disable.shared(),
         }
     }
 

@@ -7,9 +7,16 @@ use knarr_component_flags::{Gates, Given};
 
 use super::translate::Translation;
 
+/// Pulls that are not serialized have no limit.
+const UNLIMITED_PULLS: &str = "1000";
+
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     let mut translation = Translation::passing(given);
+    if !gates.is_on("GracefulNodeShutdownBasedOnPodPriority") {
+        translation.unset("shutdown-grace-period-by-pod-priority");
+    }
     if !gates.is_on("GracefulNodeShutdown") {
+        translation.unset("shutdown-grace-period-by-pod-priority");
         translation.unset("shutdown-grace-period");
         translation.unset("shutdown-grace-period-critical-pods");
     }
@@ -18,6 +25,20 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     translation.set("data-dir", &root.join("knarr").display().to_string());
     if !translation.has("pod-logs-dir") {
         translation.set("pod-logs-dir", crate::commands::node_resources::DEFAULT_LOGS);
+    }
+    match (given.given("serialize-image-pulls"), translation.has("max-parallel-image-pulls")) {
+        (Some(values), is_limited) if values == ["true"] => {
+            if is_limited && !translation.is("max-parallel-image-pulls", "1") {
+                bail!(
+                    "invalid configuration: maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls \
+                     (--serialize-image-pulls) is set to false"
+                );
+            }
+            translation.unset("max-parallel-image-pulls");
+            translation.set("max-parallel-image-pulls", "1");
+        }
+        (Some(_), false) => translation.set("max-parallel-image-pulls", UNLIMITED_PULLS),
+        _ => {}
     }
     // The runtime has its own CNI plugins.
     translation.set("network", "none");

@@ -78,6 +78,11 @@ impl Translation {
         self.settings.iter().any(|word| word.split('=').next() == Some(&flag))
     }
 
+    /// Whether the setting was set to this value.
+    pub fn is(&self, name: &str, value: &str) -> bool {
+        self.settings.contains(&format!("--{name}={value}"))
+    }
+
     /// The command line.
     pub fn words(&self) -> Vec<OsString> {
         let program = ["knarr", self.command].into_iter().map(str::to_owned);

@@ -3,6 +3,7 @@
 pub mod amounts;
 pub mod cpu;
 mod details;
+pub mod driver;
 pub mod pressure;
 pub mod qos;
 mod usage;
@@ -18,6 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::pod;
 use amounts::pod_amounts;
 use cpu::{cpu_quota, cpu_shares};
+use driver::{Driver, SliceLimits};
 use pressure::PressureStats;
 use qos::{QosClass, qos_class};
 
@@ -27,6 +29,8 @@ pub enum CgroupError {
     NotMounted,
     #[error("{path} could not be written")]
     Write { path: PathBuf, source: io::Error },
+    #[error("systemd did not change {path}: {reason}")]
+    Systemd { path: String, reason: String },
 }
 
 #[derive(Clone, Debug)]
@@ -40,8 +44,9 @@ enum Hierarchy {
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     hierarchy: Hierarchy,
-    /// Starts with a slash and ends with `kubepods`.
-    root: String,
+    driver: Driver,
+    /// The names of the cgroup of all pods and of its parents; the last is `kubepods`.
+    names: Vec<String>,
     pids_limit: Option<u64>,
 }
 
@@ -49,30 +54,55 @@ pub struct Cgroups {
 const LIMITED: [&str; 3] = ["cpu", "memory", "pids"];
 
 impl Cgroups {
-    pub fn discover(cgroup_root: &str, pids_limit: Option<u64>) -> Result<Self, CgroupError> {
+    pub fn discover(cgroup_root: &str, driver: Driver, pids_limit: Option<u64>) -> Result<Self, CgroupError> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")
             .map_err(|source| CgroupError::Write { path: "/proc/self/mountinfo".into(), source })?;
         let hierarchy = parse_mounts(&mounts).ok_or(CgroupError::NotMounted)?;
-        let root = format!("{}/kubepods", cgroup_root.trim_end_matches('/'));
-        let root = if root.starts_with('/') { root } else { format!("/{root}") };
-        Ok(Self { hierarchy, root, pids_limit })
+        let parents = cgroup_root.split('/').filter(|name| !name.is_empty());
+        let names = parents.chain(["kubepods"]).map(str::to_owned).collect();
+        Ok(Self { hierarchy, driver, names, pids_limit })
     }
 
     pub fn is_unified(&self) -> bool {
         matches!(self.hierarchy, Hierarchy::Unified(_))
     }
 
+    pub fn driver(&self) -> Driver {
+        self.driver
+    }
+
+    /// Whether the kernel limits swap per cgroup.
+    pub fn limits_swap(&self) -> bool {
+        match &self.hierarchy {
+            Hierarchy::Unified(mount) => join(mount, &self.pods_path()).join("memory.swap.max").exists(),
+            Hierarchy::Separate(_) => false,
+        }
+    }
+
+    /// The path of the cgroup with these names below that of all pods.
+    fn below(&self, more: &[&str]) -> String {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.driver.path(&names)
+    }
+
     pub fn class_path(&self, class: QosClass) -> String {
-        match class {
-            QosClass::Guaranteed => self.root.clone(),
-            QosClass::Burstable => format!("{}/burstable", self.root),
-            QosClass::BestEffort => format!("{}/besteffort", self.root),
+        match class.cgroup() {
+            Some(name) => self.below(&[name]),
+            None => self.below(&[]),
         }
     }
 
     /// The cgroup below which the runtime puts the pod's containers.
     pub fn pod_path(&self, pod: &Pod) -> String {
-        format!("{}/pod{}", self.class_path(qos_class(pod)), pod::uid(pod))
+        self.path_of(qos_class(pod), pod::uid(pod))
+    }
+
+    fn path_of(&self, class: QosClass, uid: &str) -> String {
+        let own = format!("pod{uid}");
+        match class.cgroup() {
+            Some(name) => self.below(&[name, &own]),
+            None => self.below(&[&own]),
+        }
     }
 
     /// Creates the cgroups of all QoS classes and limits all pods together to the allocatable resources.
@@ -80,14 +110,19 @@ impl Cgroups {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             self.create(&self.class_path(class))?;
         }
-        self.set_cpu_shares(&self.root, cpu_shares(allocatable_cpu))?;
-        self.set_memory_limit(&self.root, memory)?;
-        self.set_cpu_shares(&self.class_path(QosClass::BestEffort), cpu_shares(0))
+        let root = self.pods_path();
+        self.apply(
+            &root,
+            SliceLimits { cpu_shares: Some(cpu_shares(allocatable_cpu)), memory: Some(memory), ..Default::default() },
+        )?;
+        let shares = SliceLimits { cpu_shares: Some(cpu_shares(0)), ..Default::default() };
+        self.apply(&self.class_path(QosClass::BestEffort), shares)
     }
 
     /// Sets the CPU weight of the burstable class to the sum of its pods' requests.
     pub fn set_burstable_weight(&self, requested_milli: i64) -> Result<(), CgroupError> {
-        self.set_cpu_shares(&self.class_path(QosClass::Burstable), cpu_shares(requested_milli))
+        let shares = SliceLimits { cpu_shares: Some(cpu_shares(requested_milli)), ..Default::default() };
+        self.apply(&self.class_path(QosClass::Burstable), shares)
     }
 
     /// Creates the pod's cgroup or updates its limits.
@@ -97,13 +132,15 @@ impl Cgroups {
         let amounts = pod_amounts(pod);
         let class = qos_class(pod);
         let shares = if class == QosClass::BestEffort { cpu_shares(0) } else { cpu_shares(amounts.cpu_request) };
-        self.set_cpu_shares(&path, shares)?;
-        self.set_cpu_quota(&path, cpu_quota(amounts.cpu_limit.unwrap_or(0)))?;
-        self.set_memory_limit(&path, amounts.memory_limit.unwrap_or(0))?;
-        if let Some(limit) = self.pids_limit {
-            self.write(&path, "pids", "pids.max", "pids.max", &limit.to_string())?;
-        }
-        Ok(())
+        self.apply(
+            &path,
+            SliceLimits {
+                cpu_shares: Some(shares),
+                cpu_quota: Some(cpu_quota(amounts.cpu_limit.unwrap_or(0))),
+                memory: Some(amounts.memory_limit.unwrap_or(0)),
+                processes: self.pids_limit,
+            },
+        )
     }
 
     /// Sets the pod's cgroup to the larger limits of two versions of the pod.
@@ -111,16 +148,47 @@ impl Cgroups {
         let path = self.pod_path(new);
         let (old, new) = (pod_amounts(old), pod_amounts(new));
         let larger = |left: Option<i64>, right: Option<i64>| left.zip(right).map_or(0, |(left, right)| left.max(right));
-        self.set_cpu_shares(&path, cpu_shares(old.cpu_request.max(new.cpu_request)))?;
-        self.set_cpu_quota(&path, cpu_quota(larger(old.cpu_limit, new.cpu_limit)))?;
-        self.set_memory_limit(&path, larger(old.memory_limit, new.memory_limit))
+        self.apply(
+            &path,
+            SliceLimits {
+                cpu_shares: Some(cpu_shares(old.cpu_request.max(new.cpu_request))),
+                cpu_quota: Some(cpu_quota(larger(old.cpu_limit, new.cpu_limit))),
+                memory: Some(larger(old.memory_limit, new.memory_limit)),
+                processes: None,
+            },
+        )
+    }
+
+    /// Sets limits of a cgroup. systemd is told first: it would reset what it does not know.
+    fn apply(&self, path: &str, limits: SliceLimits) -> Result<(), CgroupError> {
+        if self.driver == Driver::Systemd {
+            driver::update(path, &limits, self.is_unified())
+                .map_err(|reason| CgroupError::Systemd { path: path.to_owned(), reason })?;
+        }
+        if let Some(shares) = limits.cpu_shares {
+            self.set_cpu_shares(path, shares)?;
+        }
+        if let Some(quota) = limits.cpu_quota {
+            self.set_cpu_quota(path, quota)?;
+        }
+        if let Some(bytes) = limits.memory {
+            self.set_memory_limit(path, bytes)?;
+        }
+        match limits.processes {
+            Some(count) => self.write(path, "pids", "pids.max", "pids.max", &count.to_string()),
+            None => Ok(()),
+        }
     }
 
     /// Removes the pod's cgroup in any class, with all below it, and kills its remaining processes. Fails while it is
     /// in use; the caller retries. Call only when all containers of the pod have terminated.
     pub fn remove(&self, uid: &str) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            let path = format!("{}/pod{uid}", self.class_path(class));
+            let path = self.path_of(class, uid);
+            let exists = !self.directories(&path).is_empty();
+            if exists && self.driver == Driver::Systemd {
+                driver::stop(&path).map_err(|reason| CgroupError::Systemd { path: path.clone(), reason })?;
+            }
             for directory in self.directories(&path) {
                 kill_all(&directory);
                 remove_tree(&directory).map_err(|source| CgroupError::Write { path: directory.clone(), source })?;
@@ -136,9 +204,7 @@ impl Cgroups {
             for directory in self.directories(&self.class_path(class)) {
                 let Ok(entries) = std::fs::read_dir(directory) else { continue };
                 for entry in entries.flatten() {
-                    if let Some(uid) = entry.file_name().to_string_lossy().strip_prefix("pod") {
-                        found.insert(uid.to_string());
-                    }
+                    found.extend(self.driver.pod_of(&entry.file_name().to_string_lossy()));
                 }
             }
         }
@@ -186,8 +252,8 @@ impl Cgroups {
         found
     }
 
-    pub fn pods_path(&self) -> &str {
-        &self.root
+    pub fn pods_path(&self) -> String {
+        self.below(&[])
     }
 
     /// The cgroups of all pods together and of each QoS class.
@@ -200,10 +266,14 @@ impl Cgroups {
     }
 
     pub fn pods_usage(&self) -> Usage {
-        self.usage(&self.root)
+        self.usage(&self.pods_path())
     }
 
     fn create(&self, path: &str) -> Result<(), CgroupError> {
+        if self.driver == Driver::Systemd && self.directories(path).is_empty() {
+            driver::start(path, self.is_unified())
+                .map_err(|reason| CgroupError::Systemd { path: path.to_owned(), reason })?;
+        }
         match &self.hierarchy {
             Hierarchy::Separate(_) => {
                 for controller in LIMITED {

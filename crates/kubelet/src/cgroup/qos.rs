@@ -22,6 +22,17 @@ impl QosClass {
     }
 }
 
+impl QosClass {
+    /// The name of the class's cgroup. Guaranteed pods are directly in that of all pods.
+    pub fn cgroup(self) -> Option<&'static str> {
+        match self {
+            Self::BestEffort => Some("besteffort"),
+            Self::Burstable => Some("burstable"),
+            Self::Guaranteed => None,
+        }
+    }
+}
+
 const COUNTED: [&str; 2] = ["cpu", "memory"];
 
 /// Guaranteed: every container has limits of CPU and memory and requests exactly these. Best effort: no container

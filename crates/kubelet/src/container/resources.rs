@@ -22,12 +22,22 @@ pub fn value_of(amounts: &Amounts, name: &str) -> i64 {
     amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(0, value)
 }
 
-pub fn linux_resources(
-    pod: &Pod,
-    container: &Container,
-    memory_capacity: u64,
-    unified: bool,
-) -> LinuxContainerResources {
+/// What containers may use of the node's memory and swap.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeMemory {
+    /// Bytes.
+    pub capacity: u64,
+    /// Whether cgroups are those of version 2.
+    pub unified: bool,
+    /// Whether an out-of-memory kill ends a single process.
+    pub single_process_oom_kill: bool,
+    /// Whether the kernel limits swap per cgroup.
+    pub limits_swap: bool,
+    /// Bytes of swap that burstable containers may share; none without LimitedSwap.
+    pub swap: Option<u64>,
+}
+
+pub fn linux_resources(pod: &Pod, container: &Container, node: &NodeMemory) -> LinuxContainerResources {
     let (requests, limits) = (pod::requests(container), &effective_limits(pod, container));
     let cpu_limit = milli_of(limits, "cpu");
     let has_request = requests.as_ref().is_some_and(|requests| requests.contains_key("cpu"));
@@ -38,16 +48,33 @@ pub fn linux_resources(
         cpu_quota: cpu_quota(cpu_limit),
         cpu_shares: cpu_shares(cpu_request),
         memory_limit_in_bytes: memory_limit,
-        oom_score_adj: oom_score(pod, container, memory_capacity),
+        oom_score_adj: oom_score(pod, container, node.capacity),
         hugepage_limits: hugepages(limits),
         ..Default::default()
     };
-    if unified {
+    if node.unified {
         // An OOM kill takes the whole container, so that none keeps running with processes missing.
-        resources.unified.insert("memory.oom.group".into(), "1".into());
-        resources.memory_swap_limit_in_bytes = memory_limit;
+        let group = if node.single_process_oom_kill { "0" } else { "1" };
+        resources.unified.insert("memory.oom.group".into(), group.into());
+        if node.limits_swap {
+            resources.unified.insert("memory.swap.max".into(), swap_limit(pod, container, node).to_string());
+        }
     }
     resources
+}
+
+/// The swap of a container: its part of the memory requests, for burstable pods that are not critical. A container that
+/// requests no memory, or as much as its limit, gets none.
+fn swap_limit(pod: &Pod, container: &Container, node: &NodeMemory) -> u64 {
+    let Some(swap) = node.swap else { return 0 };
+    let amounts = [pod::requests(container), pod::limits(container)].map(|amounts| value_of(amounts, "memory"));
+    let [request, limit] = amounts;
+    let is_eligible = qos_class(pod) == QosClass::Burstable && !pod::is_critical(pod) && request != limit;
+    let request = u64::try_from(request).unwrap_or(0);
+    if !is_eligible || node.capacity == 0 || request > node.capacity {
+        return 0;
+    }
+    u64::try_from(u128::from(request) * u128::from(swap) / u128::from(node.capacity)).unwrap_or(0)
 }
 
 /// The container's own limits, and the pod-level limits for the rest.
@@ -129,9 +156,44 @@ mod tests {
             let pod: Pod =
                 serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a", "resources": resources }] } }))
                     .expect("a pod");
-            let result = linux_resources(&pod, &pod::spec(&pod).containers[0], 1000, false);
+            let result = linux_resources(
+                &pod,
+                &pod::spec(&pod).containers[0],
+                &NodeMemory { capacity: 1000, ..NodeMemory::default() },
+            );
             let found = (result.cpu_shares, result.cpu_quota, result.memory_limit_in_bytes, result.oom_score_adj);
             assert_eq!(found, expected, "{resources}");
+        }
+    }
+
+    #[test]
+    fn burstable_containers_share_the_swap() {
+        let node =
+            NodeMemory { capacity: 1000, unified: true, limits_swap: true, swap: Some(500), ..NodeMemory::default() };
+        for (resources, priority, node, expected) in [
+            (json!({ "requests": { "memory": "100" } }), 0, node, Some("50")),
+            (json!({ "requests": { "memory": "100" }, "limits": { "memory": "200" } }), 0, node, Some("50")),
+            (json!({ "requests": { "memory": "333" } }), 0, node, Some("166")),
+            // More than the node has.
+            (json!({ "requests": { "memory": "1001" } }), 0, node, Some("0")),
+            // As much as the limit, in a burstable pod.
+            (json!({ "requests": { "memory": "100" }, "limits": { "memory": "100" } }), 0, node, Some("0")),
+            // No memory at all, and best effort.
+            (json!({ "requests": { "cpu": "1" } }), 0, node, Some("0")),
+            (json!({}), 0, node, Some("0")),
+            // A critical pod.
+            (json!({ "requests": { "memory": "100" } }), 2_000_000_000, node, Some("0")),
+            // NoSwap.
+            (json!({ "requests": { "memory": "100" } }), 0, NodeMemory { swap: None, ..node }, Some("0")),
+            // Without the kernel's controller.
+            (json!({ "requests": { "memory": "100" } }), 0, NodeMemory { limits_swap: false, ..node }, None),
+            (json!({ "requests": { "memory": "100" } }), 0, NodeMemory { unified: false, ..node }, None),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({ "spec": { "priority": priority,
+                "containers": [{ "name": "a", "resources": resources }] } }))
+            .expect("a pod");
+            let result = linux_resources(&pod, &pod::spec(&pod).containers[0], &node);
+            assert_eq!(result.unified.get("memory.swap.max").map(String::as_str), expected, "{resources} {priority}");
         }
     }
 
@@ -146,7 +208,7 @@ mod tests {
                     "limits": { "cpu": "500m" } } } ] } }))
         .expect("a pod");
         let of = |container: &Container| {
-            let result = linux_resources(&pod, container, 1000, false);
+            let result = linux_resources(&pod, container, &NodeMemory { capacity: 1000, ..NodeMemory::default() });
             (result.cpu_shares, result.cpu_quota, result.memory_limit_in_bytes, result.oom_score_adj)
         };
         let spec = pod::spec(&pod);

@@ -1,5 +1,5 @@
 //! Decides which pods may use an image that is on the node: all pods, if it was pulled without credentials or was not
-//! pulled by the kubelet; otherwise pods with a secret it was pulled with.
+//! pulled by the kubelet; otherwise pods with a secret or a service account it was pulled with.
 //!
 //! Other pods must pull it with their own credentials first. The credentials of each pull are recorded below the
 //! kubelet's root directory, one file per image. An intent is recorded before the pull, so that an image whose pull was
@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::verification::Verification;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,21 @@ pub struct SecretUsed {
     pub credential_hash: String,
 }
 
+/// A service account whose token a credential provider exchanged for the credentials of a pull.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AccountUsed {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Whose credentials a pull succeeded with. Credentials of the node itself have no source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Secret(SecretUsed),
+    Account(AccountUsed),
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Users {
@@ -31,6 +47,8 @@ struct Users {
     node_pods_accessible: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<SecretUsed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kubernetes_service_accounts: Vec<AccountUsed>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,8 +62,8 @@ struct Record {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessDecision {
-    /// The kubelet did not pull it.
-    NotPulledHere,
+    /// The policy asks for no credentials, such as for images that the kubelet did not pull.
+    Exempt,
     /// It was pulled without credentials, or with these.
     Known,
     MustAuthenticate,
@@ -55,7 +73,7 @@ impl AccessDecision {
     /// The label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
-            Self::NotPulledHere => "credentialPolicyAllowed",
+            Self::Exempt => "credentialPolicyAllowed",
             Self::Known => "credentialRecordFound",
             Self::MustAuthenticate => "mustAuthenticate",
         }
@@ -66,6 +84,7 @@ pub struct Access {
     pulling: PathBuf,
     pulled: PathBuf,
     records: Mutex<Records>,
+    policy: Verification,
 }
 
 #[derive(Default)]
@@ -78,7 +97,7 @@ struct Records {
 
 impl Access {
     /// `root` is where the node keeps its state.
-    pub fn open(root: &Path) -> Self {
+    pub fn open(root: &Path, policy: Verification) -> Self {
         let directory = root.join("image_manager");
         let (pulling, pulled) = (directory.join("pulling"), directory.join("pulled"));
         let mut records = Records::default();
@@ -93,7 +112,7 @@ impl Access {
             }
             records.by_image.insert(name, record.ok());
         }
-        Self { pulling, pulled, records: Mutex::new(records) }
+        Self { pulling, pulled, records: Mutex::new(records), policy }
     }
 
     /// To be called before a pull.
@@ -107,7 +126,7 @@ impl Access {
         Ok(Intent { access: self, image, stays: false })
     }
 
-    fn record_pull(&self, records: &mut Records, image: &str, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
+    fn record_pull(&self, records: &mut Records, image: &str, id: &str, source: Option<Source>) -> io::Result<()> {
         let name = file_name(id);
         let mut record = records.by_image.get(&name).cloned().flatten().unwrap_or_else(|| Record {
             image_ref: id.to_owned(),
@@ -118,7 +137,7 @@ impl Access {
         let is_new = !record.credential_mapping.contains_key(&repository);
         let users = record.credential_mapping.entry(repository).or_default();
         let before = users.clone();
-        users.add(secret);
+        users.add(source);
         if !is_new && *users == before {
             return Ok(());
         }
@@ -128,21 +147,21 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a pod with these secrets may use the image as it is there. `names` are all that the runtime has for it.
+    /// Whether a pod with these credentials may use the image as it is there. `names` are all that the runtime has for it.
     pub fn check(
         &self,
         image: &str,
         id: &str,
         names: &[String],
-        secrets: impl FnOnce() -> Vec<SecretUsed>,
+        sources: impl FnOnce() -> Vec<Source>,
     ) -> io::Result<AccessDecision> {
         let mut records = self.records.lock();
-        let record = match records.by_image.get(&file_name(id)) {
-            Some(Some(record)) => record,
-            Some(None) => return Ok(AccessDecision::MustAuthenticate),
-            None if records.intents.contains_key(&file_name(image)) => return Ok(AccessDecision::MustAuthenticate),
-            None => return Ok(AccessDecision::NotPulledHere),
-        };
+        let known = records.by_image.get(&file_name(id));
+        let is_pulled_here = known.is_some() || records.intents.contains_key(&file_name(image));
+        if !self.policy.requires_credentials(image, is_pulled_here) {
+            return Ok(AccessDecision::Exempt);
+        }
+        let Some(Some(record)) = known else { return Ok(AccessDecision::MustAuthenticate) };
         // An image that was pulled without credentials under any name is public.
         if record.credential_mapping.values().any(|users| users.node_pods_accessible) {
             return Ok(AccessDecision::Known);
@@ -151,12 +170,13 @@ impl Access {
         let Some(users) = record.credential_mapping.get(&repository) else {
             // The kubelet did not pull the image under this name.
             let is_there = names.iter().any(|name| super::credentials::repository_of(name) == repository);
-            return Ok(if is_there { AccessDecision::NotPulledHere } else { AccessDecision::MustAuthenticate });
+            let is_exempt = is_there && !self.policy.requires_credentials(image, false);
+            return Ok(if is_exempt { AccessDecision::Exempt } else { AccessDecision::MustAuthenticate });
         };
-        let known = secrets().into_iter().find(|secret| users.knows(secret));
-        let Some(secret) = known else { return Ok(AccessDecision::MustAuthenticate) };
+        let known = sources().into_iter().find(|source| users.knows(source));
+        let Some(source) = known else { return Ok(AccessDecision::MustAuthenticate) };
         // Record the same credentials in another secret, or new credentials in the same one.
-        self.record_pull(&mut records, image, id, Some(secret))?;
+        self.record_pull(&mut records, image, id, Some(source))?;
         Ok(AccessDecision::Known)
     }
 
@@ -187,10 +207,10 @@ pub struct Intent<'a> {
 }
 
 impl Intent<'_> {
-    /// Records that the pull succeeded with this secret, or without any. If that fails the intent stays, and no pod has access.
-    pub fn complete(mut self, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
+    /// Records that the pull succeeded with credentials of this source, or with none. If that fails the intent stays, and no pod has access.
+    pub fn complete(mut self, id: &str, source: Option<Source>) -> io::Result<()> {
         let mut records = self.access.records.lock();
-        let done = self.access.record_pull(&mut records, self.image, id, secret);
+        let done = self.access.record_pull(&mut records, self.image, id, source);
         drop(records);
         self.stays = done.is_err();
         done
@@ -213,11 +233,16 @@ impl Drop for Intent<'_> {
 }
 
 impl Users {
-    fn add(&mut self, secret: Option<SecretUsed>) {
-        match secret {
+    fn add(&mut self, source: Option<Source>) {
+        match source {
             _ if self.node_pods_accessible => {}
             None => *self = Self { node_pods_accessible: true, ..Default::default() },
-            Some(secret) => {
+            Some(Source::Account(account)) => {
+                self.kubernetes_service_accounts.retain(|known| *known != account);
+                self.kubernetes_service_accounts.push(account);
+                self.kubernetes_service_accounts.sort();
+            }
+            Some(Source::Secret(secret)) => {
                 self.kubernetes_secrets.retain(|known| !known.is_same_object(&secret));
                 self.kubernetes_secrets.push(secret);
                 self.kubernetes_secrets.sort();
@@ -225,10 +250,14 @@ impl Users {
         }
     }
 
-    fn knows(&self, secret: &SecretUsed) -> bool {
-        self.kubernetes_secrets
-            .iter()
-            .any(|known| known.credential_hash == secret.credential_hash || known.is_same_object(secret))
+    fn knows(&self, source: &Source) -> bool {
+        match source {
+            Source::Secret(secret) => self
+                .kubernetes_secrets
+                .iter()
+                .any(|known| known.credential_hash == secret.credential_hash || known.is_same_object(secret)),
+            Source::Account(account) => self.kubernetes_service_accounts.contains(account),
+        }
     }
 }
 
@@ -265,26 +294,39 @@ fn write(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<(
 mod tests {
     use super::*;
 
-    fn secret(name: &str, hash: &str) -> SecretUsed {
-        SecretUsed { namespace: "n".into(), name: name.into(), uid: name.into(), credential_hash: hash.into() }
+    fn account(name: &str) -> Source {
+        Source::Account(AccountUsed { namespace: "n".into(), name: name.into(), uid: name.into() })
+    }
+
+    fn secret(name: &str, hash: &str) -> Source {
+        Source::Secret(SecretUsed {
+            namespace: "n".into(),
+            name: name.into(),
+            uid: name.into(),
+            credential_hash: hash.into(),
+        })
     }
 
     #[test]
     fn an_image_is_for_those_who_brought_credentials() {
         let directory = tempfile::tempdir().expect("a directory");
-        let access = Access::open(directory.path());
-        let check = |access: &Access, image: &str, id: &str, secrets: &[SecretUsed]| {
+        let access = Access::open(directory.path(), Verification::default());
+        let check = |access: &Access, image: &str, id: &str, secrets: &[Source]| {
             access.check(image, id, &["r.io/loaded:1".to_owned()], || secrets.to_vec()).expect("checked")
         };
         let (good, renamed, renewed) = (secret("a", "1"), secret("b", "1"), secret("b", "2"));
-        assert_eq!(check(&access, "r.io/old:1", "sha256:0", &[]), AccessDecision::NotPulledHere);
+        assert_eq!(check(&access, "r.io/old:1", "sha256:0", &[]), AccessDecision::Exempt);
         let intent = access.start_pull("r.io/own:1").expect("recorded");
         assert_eq!(check(&access, "r.io/own:1", "sha256:1", &[]), AccessDecision::MustAuthenticate, "under way");
         intent.complete("sha256:1", Some(good.clone())).expect("recorded");
         access.start_pull("r.io/free:1").and_then(|intent| intent.complete("sha256:2", None)).expect("recorded");
+        access
+            .start_pull("r.io/exchanged:1")
+            .and_then(|intent| intent.complete("sha256:4", Some(account("a"))))
+            .expect("recorded");
         drop(access.start_pull("r.io/failed:1").expect("recorded"));
         let _cut_off = access.start_pull("r.io/cut-off:1").expect("recorded");
-        let reopened = Access::open(directory.path());
+        let reopened = Access::open(directory.path(), Verification::default());
         for access in [&access, &reopened] {
             for (image, id, secrets, expected) in [
                 ("r.io/own:1", "sha256:1", vec![], AccessDecision::MustAuthenticate),
@@ -293,19 +335,21 @@ mod tests {
                 ("r.io/own:2", "sha256:1", vec![renamed.clone()], AccessDecision::Known),
                 ("r.io/own:1", "sha256:1", vec![renewed.clone()], AccessDecision::Known),
                 ("r.io/other:1", "sha256:1", vec![good.clone()], AccessDecision::MustAuthenticate),
-                ("r.io/loaded:1", "sha256:1", vec![], AccessDecision::NotPulledHere),
+                ("r.io/loaded:1", "sha256:1", vec![], AccessDecision::Exempt),
                 ("r.io/free:1", "sha256:2", vec![], AccessDecision::Known),
                 ("r.io/same:1", "sha256:2", vec![], AccessDecision::Known),
-                ("r.io/failed:1", "sha256:3", vec![], AccessDecision::NotPulledHere),
+                ("r.io/exchanged:1", "sha256:4", vec![account("a")], AccessDecision::Known),
+                ("r.io/exchanged:1", "sha256:4", vec![account("b")], AccessDecision::MustAuthenticate),
+                ("r.io/failed:1", "sha256:3", vec![], AccessDecision::Exempt),
                 ("r.io/cut-off:1", "sha256:3", vec![], AccessDecision::MustAuthenticate),
             ] {
                 assert_eq!(check(access, image, id, &secrets), expected, "{image} {secrets:?}");
             }
         }
-        assert_eq!(reopened.counts(), (1, 2));
+        assert_eq!(reopened.counts(), (1, 3));
         drop(reopened.start_pull("r.io/cut-off:1").expect("recorded"));
         reopened.keep_only(["sha256:2"].into_iter());
         assert_eq!(reopened.counts(), (0, 1));
-        assert_eq!(check(&reopened, "r.io/own:1", "sha256:1", &[]), AccessDecision::NotPulledHere);
+        assert_eq!(check(&reopened, "r.io/own:1", "sha256:1", &[]), AccessDecision::Exempt);
     }
 }

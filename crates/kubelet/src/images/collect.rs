@@ -9,37 +9,31 @@ use tokio::time::Instant;
 use crate::context::Context;
 use crate::filesystem::usage_of;
 
-/// A recently used image may be needed again soon.
-const MIN_AGE: Duration = Duration::from_secs(120);
-
-/// Frees space if the image file system is fuller than the high threshold. Returns the freed bytes; `all` removes every
+/// Removes images that were unused for too long, if there is a limit, and frees space if the image file system is fuller than the high threshold. Returns the freed bytes; `all` removes every
 /// unused image.
 pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String> {
-    let info = context.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
-    let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-    let Some(point) = point else { return Ok(0) };
-    let Some(usage) = usage_of(std::path::Path::new(&point)) else { return Ok(0) };
-    let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
-    let (high, low) = (context.settings.image_gc_high_percent, context.settings.image_gc_low_percent);
-    if !all && (high >= 100 || percent < u64::from(high)) {
+    let settings = &context.settings;
+    // Whether an image is used is known only from the start of this process on.
+    let max_age = settings.images.max_age.filter(|age| context.started_at.elapsed() > *age);
+    let bytes_to_free = bytes_to_free(context, all).await?;
+    if bytes_to_free == 0 && max_age.is_none() {
         return Ok(0);
     }
-    let low = u64::from(low.min(high));
-    let bytes_to_free =
-        if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
     let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
     context.images.remove_stale_records(context, images.iter().map(|image| image.id.as_str()));
     let containers =
         context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
     let pinned = context.runtime.pinned_images().await.map_err(|error| error.to_string())?;
-    let images = images.into_iter().filter(|image| !is_pinned(image, &pinned)).collect();
     let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
+    let removable = images.into_iter().filter(|image| !is_pinned(image, &pinned) && !used.contains(&image.id));
+    let ages = Ages { min: settings.images.min_age, max: max_age };
+    let chosen = choose(removable.collect(), |id| context.images.last_used(id), Instant::now(), &ages, bytes_to_free);
     let mut freed = 0;
-    for image in choose(images, &used, |id| context.images.last_used(id), Instant::now(), bytes_to_free) {
+    for (image, reason) in chosen {
         match context.runtime.remove_image(&image.id).await {
             Ok(()) => {
                 freed += image.size;
-                context.metrics.count("kubelet_image_garbage_collected_total", &[("reason", "space")]);
+                context.metrics.count("kubelet_image_garbage_collected_total", &[("reason", reason)]);
             }
             Err(error) => tracing::warn!(%error, image = image.id, "cannot remove an image"),
         }
@@ -47,34 +41,60 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     Ok(freed)
 }
 
+/// How much must be removed to bring the image file system from above the high threshold below the low one.
+async fn bytes_to_free(context: &Context, all: bool) -> Result<u64, String> {
+    if all {
+        return Ok(u64::MAX);
+    }
+    let info = context.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
+    let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+    let usage = point.and_then(|point| usage_of(std::path::Path::new(&point)));
+    let Some(usage) = usage else { return Ok(0) };
+    let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
+    let (high, low) = (context.settings.image_gc_high_percent, context.settings.image_gc_low_percent);
+    if high >= 100 || percent < u64::from(high) {
+        return Ok(0);
+    }
+    Ok((usage.capacity * (100 - u64::from(low.min(high))) / 100).saturating_sub(usage.available))
+}
+
 /// Whether the image is pinned by any of its names.
 fn is_pinned(image: &Image, pinned: &HashSet<String>) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| pinned.contains(name))
 }
 
+/// How long an image must be unused before it may be removed for space, and until it is removed in any case.
+struct Ages {
+    min: Duration,
+    max: Option<Duration>,
+}
+
+/// The unused images to remove, each with the reason.
 fn choose(
     images: Vec<Image>,
-    used: &HashSet<String>,
     last_used: impl Fn(&str) -> Option<Instant>,
     now: Instant,
+    ages: &Ages,
     bytes_to_free: u64,
-) -> Vec<Image> {
-    let mut unused: Vec<Image> = images
-        .into_iter()
-        .filter(|image| !used.contains(&image.id))
-        .filter(|image| !image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE))
-        .filter(|image| last_used(&image.id).is_none_or(|at| now.saturating_duration_since(at) >= MIN_AGE))
-        .collect();
+) -> Vec<(Image, &'static str)> {
+    let is_older = |image: &Image, age| last_used(&image.id).is_none_or(|at| now.saturating_duration_since(at) >= age);
+    let is_pause = |image: &Image| image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE);
+    let mut unused: Vec<Image> = images.into_iter().filter(|image| !is_pause(image)).collect();
     unused.sort_by_key(|image| last_used(&image.id));
     let mut sum = 0u64;
-    unused
-        .into_iter()
-        .take_while(|image| {
-            let needed = sum < bytes_to_free;
-            sum = sum.saturating_add(image.size);
-            needed
-        })
-        .collect()
+    let mut chosen = Vec::new();
+    for image in unused {
+        let reason = if ages.max.is_some_and(|max| is_older(&image, max)) {
+            "age"
+        } else if sum < bytes_to_free && is_older(&image, ages.min) {
+            "space"
+        } else {
+            continue;
+        };
+        sum = sum.saturating_add(image.size);
+        chosen.push((image, reason));
+    }
+    chosen
 }
 
 #[cfg(test)]
@@ -102,8 +122,7 @@ mod tests {
     #[test]
     fn the_longest_unused_go_first_and_no_more_than_needed() {
         let image = |id: &str, size| Image { id: id.into(), size, ..Default::default() };
-        let images = vec![image("new", 10), image("old", 10), image("used", 10), image("just", 10)];
-        let used = HashSet::from(["used".to_string()]);
+        let images = vec![image("new", 10), image("old", 10), image("just", 10)];
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let last = |id: &str| match id {
@@ -111,11 +130,16 @@ mod tests {
             "just" => Some(at(990)),
             _ => None,
         };
-        let names = |bytes_to_free| -> Vec<String> {
-            choose(images.clone(), &used, last, at(1000), bytes_to_free).into_iter().map(|image| image.id).collect()
+        let names = |bytes_to_free, max: Option<u64>| -> Vec<String> {
+            let ages = Ages { min: Duration::from_secs(120), max: max.map(Duration::from_secs) };
+            let chosen = choose(images.clone(), last, at(1000), &ages, bytes_to_free);
+            chosen.into_iter().map(|(image, reason)| format!("{} {reason}", image.id)).collect()
         };
-        assert_eq!(names(5), ["old"]);
-        assert_eq!(names(15), ["old", "new"]);
-        assert_eq!(names(0), Vec::<String>::new());
+        assert_eq!(names(5, None), ["old space"]);
+        assert_eq!(names(15, None), ["old space", "new space"]);
+        assert_eq!(names(u64::MAX, None), ["old space", "new space"]);
+        assert_eq!(names(0, None), Vec::<String>::new());
+        assert_eq!(names(0, Some(400)), ["old age", "new age"]);
+        assert_eq!(names(15, Some(600)), ["old age", "new space"]);
     }
 }

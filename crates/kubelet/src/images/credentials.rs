@@ -1,4 +1,5 @@
-//! Finds the credentials for an image's registry in a pod's pull secrets.
+//! Finds the credentials for an image's registry: in a pod's pull secrets, in the node's own files, and among those of
+//! credential providers.
 
 use base64::Engine;
 use knarr_cri::messages::AuthConfig;
@@ -7,7 +8,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::access::SecretUsed;
+use super::access::{SecretUsed, Source};
+use super::glob::covers;
+use super::providers::Provided;
 use crate::objects::Content;
 
 /// A pull secret of a pod.
@@ -17,10 +20,10 @@ pub struct PullSecret {
     pub content: Arc<Content>,
 }
 
-/// Credentials for a registry and the secret they come from.
+/// Credentials for a registry and where they come from; those of the node itself have no source.
 pub struct Credentials {
     pub auth: AuthConfig,
-    pub source: SecretUsed,
+    pub source: Option<Source>,
 }
 
 #[derive(Deserialize)]
@@ -39,14 +42,41 @@ struct Entry {
     auth: String,
 }
 
-/// The matching credentials of all secrets, most specific first; equal ones in the order of the secrets. Unreadable
-/// secrets are skipped.
-pub fn matching(secrets: &[PullSecret], image: &str) -> Vec<Credentials> {
-    let entries: Vec<(String, Credentials)> = secrets
+/// The matching credentials of all secrets; unreadable secrets are skipped.
+pub fn of_secrets(secrets: &[PullSecret], image: &str) -> Vec<Credentials> {
+    let entries = secrets
         .iter()
         .flat_map(|secret| entries_of(&secret.content).into_iter().map(move |entry| (secret, entry)))
         .map(|(secret, (server, entry))| (normalized_server(&server), credentials(secret, entry)))
         .collect();
+    matching(entries, image)
+}
+
+/// The matching credentials of a docker configuration file of the node, and of a file in the older format.
+pub fn of_node(current: Option<&[u8]>, older: Option<&[u8]>, image: &str) -> Vec<Credentials> {
+    let current = current.and_then(|content| serde_json::from_slice::<DockerConfig>(content).ok()).map(|all| all.auths);
+    let older = older.and_then(|content| serde_json::from_slice::<BTreeMap<String, Entry>>(content).ok());
+    let entries = current.or(older).unwrap_or_default().into_iter().map(|(server, entry)| {
+        let (username, password) = entry.login();
+        let auth = AuthConfig { username, password, ..Default::default() };
+        (normalized_server(&server), Credentials { auth, source: None })
+    });
+    matching(entries.collect(), image)
+}
+
+/// The matching credentials of credential providers.
+pub fn of_providers(provided: Vec<Provided>, image: &str) -> Vec<Credentials> {
+    let entries = provided.into_iter().flat_map(|(logins, account)| {
+        logins.into_iter().map(move |(server, login)| {
+            let auth = AuthConfig { username: login.username, password: login.password, ..Default::default() };
+            (normalized_server(&server), Credentials { auth, source: account.clone().map(Source::Account) })
+        })
+    });
+    matching(entries.collect(), image)
+}
+
+/// The matching entries, most specific first; equal ones in their order.
+fn matching(entries: Vec<(String, Credentials)>, image: &str) -> Vec<Credentials> {
     let repository = repository_of(image);
     let (mut found, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(named, _)| covers(named, &repository));
     if found.is_empty() && repository.starts_with("docker.io/") {
@@ -76,10 +106,7 @@ fn entries_of(secret: &Content) -> BTreeMap<String, Entry> {
 
 /// Leaves out the registry, as the runtime only accepts a URL there and the credentials are for this image anyway.
 fn credentials(secret: &PullSecret, entry: Entry) -> Credentials {
-    let (username, password) = match decoded(&entry.auth) {
-        Some(both) => both,
-        None => (entry.username, entry.password),
-    };
+    let (username, password) = entry.login();
     let mut hash = Sha256::new();
     hash.update(username.len().to_le_bytes());
     hash.update(&username);
@@ -90,7 +117,14 @@ fn credentials(secret: &PullSecret, entry: Entry) -> Credentials {
         name: secret.name.clone(),
         credential_hash: super::access::hexadecimal(&hash.finalize()),
     };
-    Credentials { auth: AuthConfig { username, password, ..Default::default() }, source }
+    let auth = AuthConfig { username, password, ..Default::default() };
+    Credentials { auth, source: Some(Source::Secret(source)) }
+}
+
+impl Entry {
+    fn login(self) -> (String, String) {
+        decoded(&self.auth).unwrap_or((self.username, self.password))
+    }
 }
 
 /// User and password, padded or not.
@@ -100,13 +134,18 @@ fn decoded(auth: &str) -> Option<(String, String)> {
     text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
 }
 
-/// Registry and path without tag and digest; a bare name belongs to Docker's registry.
-pub fn repository_of(image: &str) -> String {
+/// The image without tag and digest.
+pub fn without_tag(image: &str) -> String {
     let path = image.split('@').next().unwrap_or_default();
-    let path = match path.rsplit_once('/') {
+    match path.rsplit_once('/') {
         Some((front, last)) => format!("{front}/{}", last.split(':').next().unwrap_or_default()),
         None => path.split(':').next().unwrap_or_default().to_string(),
-    };
+    }
+}
+
+/// Registry and path without tag and digest; a bare name belongs to Docker's registry.
+pub fn repository_of(image: &str) -> String {
+    let path = without_tag(image);
     let first = path.split('/').next().unwrap_or_default();
     if first == DEFAULT_REGISTRY {
         path.replacen(DEFAULT_REGISTRY, "docker.io", 1)
@@ -125,27 +164,6 @@ fn normalized_server(server: &str) -> String {
     let (host, path) = repository.split_once('/').unwrap_or((repository, ""));
     let path = path.strip_prefix("v1/").or_else(|| path.strip_prefix("v2/")).unwrap_or(path);
     if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
-}
-
-/// Wildcards are allowed in host names only; a path matches every path with that prefix.
-fn covers(named: &str, repository: &str) -> bool {
-    let (host, path) = named.split_once('/').unwrap_or((named, ""));
-    let (repository_host, repository_path) = repository.split_once('/').unwrap_or((repository, ""));
-    let ((host, port), (repository_host, repository_port)) = (split_port(host), split_port(repository_host));
-    let (parts, repository_parts): (Vec<&str>, Vec<&str>) =
-        (host.split('.').collect(), repository_host.split('.').collect());
-    let same_host = parts.len() == repository_parts.len()
-        && parts.iter().zip(&repository_parts).all(|(part, found)| match part.split_once('*') {
-            Some((front, back)) => {
-                found.len() >= front.len() + back.len() && found.starts_with(front) && found.ends_with(back)
-            }
-            None => part == found,
-        });
-    same_host && port == repository_port && repository_path.starts_with(path)
-}
-
-fn split_port(host: &str) -> (&str, &str) {
-    host.rsplit_once(':').unwrap_or((host, ""))
 }
 
 #[cfg(test)]
@@ -224,7 +242,7 @@ mod tests {
                     binary: BTreeMap::new(),
                     uid: String::new(),
                 });
-                assert!(matching(&[broken], "r.io/a").is_empty());
+                assert!(of_secrets(&[broken], "r.io/a").is_empty());
             }
         });
         let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
@@ -244,10 +262,34 @@ mod tests {
             ("mine/app", vec!["mine"]),
             ("elsewhere.io/app", vec![]),
         ] {
-            let found = matching(&secrets, image);
+            let found = of_secrets(&secrets, image);
             assert!(found.iter().all(|one| one.auth.server_address.is_empty()), "{image}");
             let users: Vec<&str> = found.iter().map(|one| one.auth.username.as_str()).collect();
             assert_eq!(users, expected, "{image}");
         }
+    }
+
+    #[test]
+    fn files_of_the_node_and_providers_have_credentials_too() {
+        let auth = base64::engine::general_purpose::STANDARD.encode("node:1");
+        let current = serde_json::json!({ "auths": { "r.io": { "auth": auth } } }).to_string();
+        let older = serde_json::json!({ "r.io": { "username": "older", "password": "2" } }).to_string();
+        let users = |found: Vec<Credentials>| -> Vec<(String, bool)> {
+            found.into_iter().map(|one| (one.auth.username, one.source.is_some())).collect()
+        };
+        let (current, older) = (current.as_bytes(), older.as_bytes());
+        assert_eq!(users(of_node(Some(current), Some(older), "r.io/a")), [("node".to_owned(), false)]);
+        assert_eq!(users(of_node(Some(b"{"), Some(older), "r.io/a")), [("older".to_owned(), false)]);
+        assert_eq!(users(of_node(None, None, "r.io/a")), []);
+        let login = |user: &str| super::super::providers::Login { username: user.into(), password: "p".into() };
+        let account = super::super::access::AccountUsed { namespace: "n".into(), name: "a".into(), uid: "u".into() };
+        let provided = vec![
+            ([("r.io".to_owned(), login("wide")), ("s.io".to_owned(), login("other"))].into(), None),
+            ([("https://r.io/a".to_owned(), login("narrow"))].into(), Some(account)),
+        ];
+        assert_eq!(
+            users(of_providers(provided, "r.io/a/b")),
+            [("narrow".to_owned(), true), ("wide".to_owned(), false)]
+        );
     }
 }

@@ -3,17 +3,24 @@
 mod access;
 mod collect;
 mod credentials;
+mod glob;
+mod providers;
 mod pull;
+mod reference;
+mod verification;
 
 pub use collect::collect_garbage;
+pub use providers::{ApiAccounts, ProviderError, Providers};
+pub use verification::Verification;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use knarr_cri::messages::{Image, PodSandboxConfig};
+use knarr_cri::containerd::HostLogin;
+use knarr_cri::messages::{AuthConfig, Image, PodSandboxConfig};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -22,9 +29,11 @@ use crate::context::Context;
 use crate::journey_events;
 use crate::objects::Subscription;
 use crate::pod;
+use crate::settings::Settings;
 use access::{Access, AccessDecision};
-use credentials::PullSecret;
+use credentials::{Credentials, PullSecret};
 use pull::{PullFailure, Pulled};
+use reference::{default_policy, why_invalid, with_tag};
 
 /// Why an image is not available: reason and message of the container's status, and when to retry.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +54,9 @@ struct Inner {
     /// When an image was last used, for garbage collection.
     last_used: Mutex<HashMap<String, Instant>>,
     access: Access,
+    providers: Providers,
+    /// Directories of docker configuration files of the node.
+    node_files: Vec<PathBuf>,
 }
 
 struct Failure {
@@ -53,19 +65,21 @@ struct Failure {
     failure: PullFailure,
 }
 
-pub const MAX_PARALLEL_PULLS: usize = 8;
 const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
 impl Images {
-    /// `root` is where the node keeps its state.
-    pub fn open(root: &Path) -> Self {
+    pub fn open(settings: &Settings, providers: Providers) -> Self {
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".docker"));
+        let node_files = [Some(settings.plugin_root.clone()), home, Some(PathBuf::from("/.docker"))];
         Self(Arc::new(Inner {
-            pulls: Semaphore::new(MAX_PARALLEL_PULLS),
+            pulls: Semaphore::new(settings.images.max_parallel_pulls.max(1)),
             failures: Mutex::default(),
             pulling: Mutex::default(),
             last_used: Mutex::default(),
-            access: Access::open(root),
+            access: Access::open(&settings.root, settings.images.verification.clone()),
+            providers,
+            node_files: node_files.into_iter().flatten().collect(),
         }))
     }
 
@@ -113,8 +127,13 @@ impl Images {
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
         let secrets = pull::secrets(context, pod, objects).await;
-        let usable =
-            present.as_ref().filter(|image| policy != "Always" && self.may_use(context, reference, image, &secrets));
+        let mut provided = None;
+        let usable = match &present {
+            Some(image) if policy != "Always" => {
+                self.may_use(context, pod, reference, image, &secrets, &mut provided).await.then_some(image)
+            }
+            _ => None,
+        };
         let must_pull = match (policy, &present) {
             ("Never", None) => "unknown",
             _ if usable.is_some() => "false",
@@ -153,10 +172,18 @@ impl Images {
             );
             ImageFailure { reason: "ErrImagePull", message, retry_at: later(INITIAL_BACKOFF) }
         })?;
-        let pulled = self.pull(context, pod, &name, &secrets, sandbox).await;
+        let provided = match provided {
+            Some(provided) => provided,
+            None => self.provided(pod, reference).await,
+        };
+        let mut known = credentials::of_secrets(&secrets, &name);
+        known.extend(self.of_node(&name));
+        known.extend(of_registries(context, &name));
+        known.extend(provided);
+        let pulled = self.pull(context, pod, &name, known, sandbox).await;
         match &pulled {
             Ok(pulled) => {
-                if let Err(error) = intent.complete(&pulled.image.id, pulled.secret.clone()) {
+                if let Err(error) = intent.complete(&pulled.image.id, pulled.source.clone()) {
                     tracing::warn!(%error, image = reference, "cannot record how the image was pulled");
                 }
             }
@@ -201,17 +228,51 @@ impl Images {
         ensured.map_err(|failure| failure.message)
     }
 
-    /// Whether the pod may use the local image without pulling it again.
-    fn may_use(&self, context: &Context, reference: &str, image: &Image, secrets: &[PullSecret]) -> bool {
-        let own = || credentials::matching(secrets, reference).into_iter().map(|one| one.source).collect();
+    /// Whether the pod may use the local image without pulling it again. Credential providers are asked only if that can
+    /// change the decision; what they provided is kept for the pull.
+    async fn may_use(
+        &self,
+        context: &Context,
+        pod: &Pod,
+        reference: &str,
+        image: &Image,
+        secrets: &[PullSecret],
+        provided: &mut Option<Vec<Credentials>>,
+    ) -> bool {
         let names: Vec<String> = image.repo_tags.iter().chain(&image.repo_digests).cloned().collect();
-        let decision = self.0.access.check(reference, &image.id, &names, own);
+        let sources = |all: &[Credentials]| all.iter().filter_map(|one| one.source.clone()).collect::<Vec<_>>();
+        let own = || sources(&credentials::of_secrets(secrets, reference));
+        let mut decision = self.0.access.check(reference, &image.id, &names, own);
+        if matches!(decision, Ok(AccessDecision::MustAuthenticate)) {
+            let found = provided.insert(self.provided(pod, reference).await);
+            let accounts = sources(found);
+            if !accounts.is_empty() {
+                decision = self.0.access.check(reference, &image.id, &names, || accounts);
+            }
+        }
         if let Err(error) = &decision {
             tracing::warn!(%error, image = reference, "cannot record who may use the image");
         }
         let label = decision.as_ref().map_or("error", |decision| decision.label());
         context.metrics.count("kubelet_imagemanager_image_mustpull_checks_total", &[("result", label)]);
         decision.is_ok_and(|decision| decision != AccessDecision::MustAuthenticate)
+    }
+
+    /// The credentials of credential providers.
+    async fn provided(&self, pod: &Pod, reference: &str) -> Vec<Credentials> {
+        let repository = credentials::repository_of(reference);
+        match self.0.providers.cover(&repository) {
+            true => credentials::of_providers(self.0.providers.provide(pod, &repository).await, reference),
+            false => Vec::new(),
+        }
+    }
+
+    /// The credentials of the node's own docker configuration: of the first directory that has one.
+    fn of_node(&self, reference: &str) -> Vec<Credentials> {
+        let read = |path: PathBuf| std::fs::read(path).ok();
+        let current = self.0.node_files.iter().find_map(|directory| read(directory.join("config.json")));
+        let older = self.0.node_files.iter().find_map(|directory| read(directory.join(".dockercfg")));
+        credentials::of_node(current.as_deref(), older.as_deref(), reference)
     }
 
     fn record_counts(&self, context: &Context) {
@@ -225,12 +286,12 @@ impl Images {
         context: &Context,
         pod: &Pod,
         name: &str,
-        secrets: &[PullSecret],
+        credentials: Vec<Credentials>,
         sandbox: PodSandboxConfig,
     ) -> Result<Pulled, String> {
         let queued_at = std::time::Instant::now();
         let pull_started = Instant::now();
-        let pulled = pull::in_turn(context, &self.0.pulls, name, secrets, sandbox, queued_at).await;
+        let pulled = pull::in_turn(context, &self.0.pulls, name, credentials, sandbox, queued_at).await;
         let mut spans = self.0.pulling.lock();
         let span = spans.entry(pod::uid(pod).to_string()).or_insert((pull_started, pull_started));
         span.1 = Instant::now();
@@ -292,6 +353,21 @@ async fn find(context: &Context, name: &str) -> Result<Option<Image>, String> {
     }
 }
 
+/// The credentials of the registries file: each is sent to its host alone.
+fn of_registries(context: &Context, reference: &str) -> Vec<Credentials> {
+    let Some(current) = &context.settings.images.registries else { return Vec::new() };
+    let repository = credentials::repository_of(reference);
+    let logins = current.borrow().logins(repository.split('/').next().unwrap_or_default());
+    let auth = |login: HostLogin| AuthConfig {
+        username: login.username,
+        password: login.password,
+        identity_token: login.identity_token,
+        server_address: format!("https://{}", login.host),
+        ..Default::default()
+    };
+    logins.into_iter().map(|login| Credentials { auth: auth(login), source: None }).collect()
+}
+
 /// The size label of the pull duration metric.
 fn size_label(size: u64) -> &'static str {
     const GIGABYTE: u64 = 1 << 30;
@@ -319,78 +395,5 @@ fn rounded(duration: Duration) -> String {
         format!("{}ms", duration.as_millis())
     } else {
         format!("{:.3}s", duration.as_secs_f64())
-    }
-}
-
-fn default_policy(name: &str) -> &'static str {
-    if name.ends_with(":latest") { "Always" } else { "IfNotPresent" }
-}
-
-/// Why a reference is invalid. Capital letters, the most frequent mistake, get their own message.
-fn why_invalid(name: &str) -> String {
-    let wrong = "invalid reference format".to_string();
-    let path = name.split_once('@').map_or(name, |(path, _)| path);
-    let path = match path.rsplit_once('/') {
-        Some((first, last)) => format!("{first}/{}", last.split(':').next().unwrap_or_default()),
-        None => path.split(':').next().unwrap_or_default().to_string(),
-    };
-    let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
-    let rest = path.split_once('/').filter(|(host, _)| is_host(host)).map_or(path.as_str(), |(_, rest)| rest);
-    let lower = rest.to_lowercase();
-    if lower == rest || with_tag(&lower).is_none() {
-        wrong
-    } else {
-        format!("{wrong}: repository name ({rest}) must be lowercase")
-    }
-}
-
-/// The reference, with `:latest` if it has neither tag nor digest; none if it is invalid.
-fn with_tag(name: &str) -> Option<String> {
-    let (path, digest) = name.split_once('@').map_or((name, None), |(path, digest)| (path, Some(digest)));
-    let last = path.rsplit('/').next()?;
-    let (repository, tag) = match last.split_once(':') {
-        Some((_, tag)) => (&path[..path.len() - tag.len() - 1], Some(tag)),
-        None => (path, None),
-    };
-    let parts: Vec<&str> = repository.split('/').collect();
-    let skip = usize::from(parts.len() > 1 && (parts[0].contains(['.', ':']) || parts[0] == "localhost"));
-    let good = |part: &&str| {
-        !part.is_empty()
-            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
-            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.ends_with(|c: char| c.is_ascii_alphanumeric())
-    };
-    if parts.len() == skip || !parts[skip..].iter().all(good) {
-        return None;
-    }
-    if tag.is_some_and(|tag| tag.is_empty() || !tag.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))) {
-        return None;
-    }
-    Some(if tag.is_none() && digest.is_none() { format!("{name}:latest") } else { name.to_string() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_get_a_tag_or_are_refused() {
-        for (name, expected) in [
-            ("busybox", Some("busybox:latest")),
-            ("busybox:1", Some("busybox:1")),
-            ("localhost:5000/a/b", Some("localhost:5000/a/b:latest")),
-            ("r.io/a@sha256:ab", Some("r.io/a@sha256:ab")),
-            ("UPPER", None),
-            ("", None),
-            ("a//b", None),
-            ("a:", None),
-            ("b b", None),
-        ] {
-            assert_eq!(with_tag(name).as_deref(), expected, "{name}");
-        }
-        let upper = "invalid reference format: repository name (Case) must be lowercase";
-        for (name, expected) in [("a//b", "invalid reference format"), ("UPPER/Case", upper), ("Case:1", upper)] {
-            assert_eq!(why_invalid(name), expected, "{name}");
-        }
     }
 }

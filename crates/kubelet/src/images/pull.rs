@@ -6,16 +6,16 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_cri::messages::{Image, PodSandboxConfig};
 use tokio::sync::Semaphore;
 
-use super::access::SecretUsed;
-use super::credentials::{self, PullSecret};
+use super::access::Source;
+use super::credentials::{Credentials, PullSecret};
 use crate::context::Context;
 use crate::objects::{Kind, Subscription};
 use crate::pod;
 
 pub struct Pulled {
     pub image: Image,
-    /// The secret that was needed.
-    pub secret: Option<SecretUsed>,
+    /// Whose credentials were needed, if not the node's.
+    pub source: Option<Source>,
     pub pulling: Duration,
     /// Including the time spent waiting for other pulls.
     pub whole: Duration,
@@ -58,24 +58,23 @@ pub async fn in_turn(
     context: &Context,
     turns: &Semaphore,
     name: &str,
-    secrets: &[PullSecret],
+    credentials: Vec<Credentials>,
     sandbox: PodSandboxConfig,
     queued_at: Instant,
 ) -> Result<Pulled, String> {
     let _turn = turns.acquire().await.map_err(|error| error.to_string())?;
     let started = Instant::now();
-    let mut attempts: Vec<_> =
-        credentials::matching(secrets, name).into_iter().map(|one| (Some(one.auth), Some(one.source))).collect();
+    let mut attempts: Vec<_> = credentials.into_iter().map(|one| (Some(one.auth), one.source)).collect();
     if attempts.is_empty() {
         attempts.push((None, None));
     }
     let mut failures = Vec::new();
-    for (auth, secret) in attempts {
+    for (auth, source) in attempts {
         match context.runtime.pull_image(name, auth, sandbox.clone()).await {
             Ok(reference) => {
                 let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_message())?;
                 let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
-                return Ok(Pulled { image, secret, pulling: started.elapsed(), whole: queued_at.elapsed() });
+                return Ok(Pulled { image, source, pulling: started.elapsed(), whole: queued_at.elapsed() });
             }
             Err(error) => failures.push(error.pull_message()),
         }

@@ -1,4 +1,4 @@
-//! Renews the node's lease every ten seconds, which shows that the node is alive.
+//! Renews the node's lease, by default every ten seconds, which shows that the node is alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use kube::api::PostParams;
 use crate::context::Context;
 
 const NAMESPACE: &str = "kube-node-lease";
-const DURATION_SECONDS: i32 = 40;
-const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// A lease is renewed four times in its duration.
+const RENEWALS: u32 = 4;
 /// A renewal without a response by then is abandoned: the connection may be dead.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// A failed renewal is retried soon: after three lost ones the node counts as dead.
@@ -29,7 +29,7 @@ pub async fn keep_lease(context: Arc<Context>) {
         let pause = match renewed {
             Ok(lease) => {
                 known = Some(lease);
-                RENEW_INTERVAL
+                renew_interval(context.settings.tuning.lease_seconds)
             }
             // An unreachable server is already logged elsewhere, once.
             Err(error) if is_unreachable(&error) => RETRY_INTERVAL,
@@ -40,6 +40,10 @@ pub async fn keep_lease(context: Arc<Context>) {
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+fn renew_interval(lease_seconds: i32) -> Duration {
+    Duration::from_secs(u64::try_from(lease_seconds).unwrap_or(1)) / RENEWALS
 }
 
 /// The result of an API call, or an error after the timeout.
@@ -64,7 +68,7 @@ async fn renew(context: &Context, leases: &Api<Lease>, known: Option<Lease>) -> 
     let spec = lease.spec.get_or_insert_default();
     spec.renew_time = Some(knarr_client::time::now_micro());
     spec.holder_identity = Some(name.clone());
-    spec.lease_duration_seconds = Some(DURATION_SECONDS);
+    spec.lease_duration_seconds = Some(context.settings.tuning.lease_seconds);
     if lease.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
         lease.metadata.owner_references = owner(context.node.get("", name).as_deref());
     }
@@ -82,7 +86,7 @@ fn fresh(context: &Context, name: &str) -> Lease {
         },
         spec: Some(LeaseSpec {
             holder_identity: Some(name.to_string()),
-            lease_duration_seconds: Some(DURATION_SECONDS),
+            lease_duration_seconds: Some(context.settings.tuning.lease_seconds),
             renew_time: Some(knarr_client::time::now_micro()),
             ..Default::default()
         }),

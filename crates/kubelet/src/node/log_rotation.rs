@@ -3,18 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
 use crate::context::Context;
 use crate::pods::Pods;
 
-const POLL_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Runs for as long as the node does.
 pub async fn rotate_logs(context: Arc<Context>, pods: Arc<Pods>) {
-    let mut ticks = tokio::time::interval(POLL_INTERVAL);
+    let mut ticks = tokio::time::interval(context.settings.tuning.log_check);
     loop {
         ticks.tick().await;
         for worker in pods.all() {

@@ -18,8 +18,7 @@ use crate::filesystem::usage_of;
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// Limits that keep the object small; the scheduler needs no more.
-const MAX_IMAGES: usize = 50;
+/// A limit that keeps the object small; the scheduler needs no more.
 const MAX_IMAGE_NAMES: usize = 5;
 
 /// The features that the node declares to the control plane.
@@ -112,9 +111,6 @@ pub struct ObservedNode {
 
 pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> NodeStatus {
     let (settings, host) = (&context.settings, &context.host);
-    let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
-    let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
-    addresses.push(address("Hostname", &settings.node_name));
     let mut capacity = capacity(settings, host);
     let devices = context.resources.devices.amounts(tokio::time::Instant::now());
     capacity.extend(devices.into_iter().map(|(name, (all, _))| (name, Quantity(all.to_string()))));
@@ -125,15 +121,16 @@ pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> Nod
     for (name, amount) in foreign.filter(|(name, _)| name.contains('/') && !capacity.contains_key(*name)) {
         allocatable.insert(name.clone(), amount.clone());
     }
+    let reported = known.as_ref().and_then(|node| node.status.as_ref()?.addresses.as_deref()).unwrap_or_default();
     NodeStatus {
-        addresses: Some(addresses),
+        addresses: addresses(settings, &context.addresses, reported),
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         conditions: Some(conditions(observed, now)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: observed.serving_port.into() }),
         }),
-        images: Some(images(&observed.images)),
+        images: Some(images(&observed.images, settings.tuning.status_images.unwrap_or(usize::MAX))),
         node_info: Some(NodeSystemInfo {
             architecture: host.architecture.to_string(),
             boot_id: host.boot_id.clone(),
@@ -163,6 +160,20 @@ pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> Nod
     }
 }
 
+/// The addresses to report. Those that a cloud provider has set stay; until then the node has an address only if it was
+/// configured.
+fn addresses(settings: &Settings, own: &[String], reported: &[NodeAddress]) -> Option<Vec<NodeAddress>> {
+    let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
+    let is_external = settings.external_cloud_provider;
+    if is_external && !reported.is_empty() {
+        return None;
+    }
+    let own = own.iter().filter(|_| !is_external || settings.node_ip_is_given);
+    let mut addresses: Vec<NodeAddress> = own.map(|ip| address("InternalIP", ip)).collect();
+    addresses.push(address("Hostname", &settings.node_name));
+    Some(addresses)
+}
+
 /// The runtime's version for the API: complete if it is a semantic version, otherwise its numbers only.
 fn plain_version(version: &str) -> &str {
     let version = version.strip_prefix('v').unwrap_or(version);
@@ -186,12 +197,12 @@ fn handlers(runtime: &StatusResponse) -> Vec<NodeRuntimeHandler> {
 }
 
 /// The largest images first, each with a few of its names.
-fn images(images: &[Image]) -> Vec<ContainerImage> {
+fn images(images: &[Image], max: usize) -> Vec<ContainerImage> {
     let mut sorted: Vec<&Image> = images.iter().collect();
     sorted.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
     sorted
         .into_iter()
-        .take(MAX_IMAGES)
+        .take(max)
         .map(|image| ContainerImage {
             names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MAX_IMAGE_NAMES).cloned().collect()),
             size_bytes: i64::try_from(image.size).ok(),
@@ -289,6 +300,24 @@ mod tests {
         assert_eq!(amounts["cpu"].0, "1500m");
         assert_eq!(amounts["memory"].0, "924Mi");
         assert_eq!(amounts["pods"].0, "110");
+    }
+
+    #[test]
+    fn addresses_of_a_cloud_provider_take_precedence() {
+        let mut settings = Settings::new("n", "/", "/x".into());
+        let cloud = [NodeAddress { type_: "ExternalIP".into(), address: "192.0.2.1".into() }];
+        for (external, given, reported, expected) in [
+            (false, false, &cloud[..], Some("InternalIP=10.0.0.1 Hostname=n")),
+            (true, false, &[], Some("Hostname=n")),
+            (true, true, &[], Some("InternalIP=10.0.0.1 Hostname=n")),
+            (true, true, &cloud, None),
+        ] {
+            (settings.external_cloud_provider, settings.node_ip_is_given) = (external, given);
+            let found = addresses(&settings, &["10.0.0.1".to_string()], reported).map(|list| {
+                list.iter().map(|one| format!("{}={}", one.type_, one.address)).collect::<Vec<_>>().join(" ")
+            });
+            assert_eq!(found.as_deref(), expected, "{external} {given}");
+        }
     }
 
     #[test]

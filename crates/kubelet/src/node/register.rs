@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::is_unreachable;
@@ -16,12 +16,9 @@ use super::lease::with_timeout;
 use super::object::{ObservedNode, status};
 use crate::context::{Context, RuntimeFeatures};
 use crate::pods::Pods;
+use crate::settings::Settings;
 
-/// How often the status is computed, and how long an unchanged status may stay unwritten: the lease shows that the node
-/// is alive.
-const POLL_INTERVAL: Duration = Duration::from_secs(10);
 const NOT_READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
-const MAX_REPORT_INTERVAL: Duration = Duration::from_secs(300);
 /// A write without a response by then is abandoned: the connection may be dead.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,22 +27,25 @@ pub async fn register(context: &Context) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     let name = &context.settings.node_name;
     let labels = labels(context);
+    let provided_ip = provided_ip(&context.settings);
     if nodes.get_opt(name).await?.is_some() {
-        let change = json!({ "metadata": { "labels": labels } });
+        // Null removes the annotation of a node that no longer has a cloud provider.
+        let change = json!({ "metadata": { "labels": labels, "annotations": { PROVIDED_IP: provided_ip } } });
         nodes.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
         return Ok(());
     }
+    let own = ("volumes.kubernetes.io/controller-managed-attach-detach".to_string(), "true".to_string());
+    let annotations = std::iter::once(own).chain(provided_ip.map(|ip| (PROVIDED_IP.to_string(), ip)));
     let node = Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(labels),
-            annotations: Some(
-                [("volumes.kubernetes.io/controller-managed-attach-detach".to_string(), "true".to_string())].into(),
-            ),
+            annotations: Some(annotations.collect()),
             ..Default::default()
         },
         spec: Some(NodeSpec {
-            taints: Some(context.settings.taints.clone()).filter(|taints| !taints.is_empty()),
+            taints: Some(taints(&context.settings)).filter(|taints| !taints.is_empty()),
+            provider_id: context.settings.provider_id.clone(),
             ..Default::default()
         }),
         status: None,
@@ -54,6 +54,28 @@ pub async fn register(context: &Context) -> Result<(), kube::Error> {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop),
     }
+}
+
+/// Names the configured address of a node to its cloud provider.
+const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+
+fn provided_ip(settings: &Settings) -> Option<String> {
+    let is_given = settings.external_cloud_provider && settings.node_ip_is_given;
+    is_given.then(|| settings.node_ip.to_string())
+}
+
+/// A node with an external cloud provider is tainted until that has initialized it.
+fn taints(settings: &Settings) -> Vec<Taint> {
+    let mut taints = settings.taints.clone();
+    if settings.external_cloud_provider {
+        taints.push(Taint {
+            key: "node.cloudprovider.kubernetes.io/uninitialized".into(),
+            value: Some("true".into()),
+            effect: "NoSchedule".into(),
+            ..Default::default()
+        });
+    }
+    taints
 }
 
 fn labels(context: &Context) -> std::collections::BTreeMap<String, String> {
@@ -97,7 +119,7 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
         let now = Timestamp::now();
         let new = status(&context, &observed, now);
         let stale = written.as_ref().is_none_or(|(old, at)| {
-            at.elapsed() >= MAX_REPORT_INTERVAL
+            at.elapsed() >= context.settings.tuning.status_report
                 || without_heartbeat(old) != without_heartbeat(&new)
                 || overwritten(current.as_ref(), &new)
         });
@@ -125,7 +147,7 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             }
         }
         let pause = match &written {
-            Some((status, _)) if is_ready(status) => POLL_INTERVAL,
+            Some((status, _)) if is_ready(status) => context.settings.tuning.status_update,
             // Pods wait for the node to be ready.
             Some(_) => NOT_READY_POLL_INTERVAL,
             None => Duration::from_millis(500),
@@ -228,6 +250,20 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cloud_provider_initializes_the_node() {
+        let mut settings = Settings::new("n", "/data", String::new());
+        settings.node_ip_is_given = true;
+        assert_eq!((taints(&settings), provided_ip(&settings)), (Vec::new(), None));
+        settings.external_cloud_provider = true;
+        let found: Vec<String> =
+            taints(&settings).into_iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
+        assert_eq!(found, ["node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"]);
+        assert_eq!(provided_ip(&settings).as_deref(), Some("127.0.0.1"));
+        settings.node_ip_is_given = false;
+        assert_eq!(provided_ip(&settings), None);
+    }
 
     #[test]
     fn a_verdict_of_others_is_seen() {

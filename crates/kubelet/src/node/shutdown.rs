@@ -41,11 +41,8 @@ impl ShutdownError {
     }
 }
 
-/// Runs for as long as the node does. Does nothing where no grace is configured.
+/// Runs for as long as the node does.
 pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
-    if context.settings.shutdown_grace.is_zero() {
-        return;
-    }
     let mut last_error = String::new();
     let mut backoff = INITIAL_BACKOFF;
     loop {
@@ -68,7 +65,7 @@ pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
 }
 
 async fn watch(context: &Context, pods: &Pods) -> Result<(), ShutdownError> {
-    raise_delay_limit(context.settings.shutdown_grace).await?;
+    raise_delay_limit(context.settings.shutdown.iter().map(|period| period.grace).sum()).await?;
     let lock = inhibit()?;
     let mut monitor = listen().map_err(ShutdownError::tool("busctl"))?;
     let output = monitor.stdout.take().ok_or(ShutdownError::Silent)?;
@@ -187,8 +184,7 @@ async fn terminate_pods(context: &Context, pods: &Pods) {
     pods.set_shutting_down(true);
     let now = || k8s_openapi::jiff::Timestamp::now().as_second() as f64;
     context.metrics.set("kubelet_graceful_shutdown_start_time_seconds", &[], now());
-    let settings = &context.settings;
-    pods.terminate_for_shutdown(settings.shutdown_grace, settings.shutdown_grace_critical).await;
+    pods.terminate_for_shutdown(&context.settings.shutdown).await;
     context.metrics.set("kubelet_graceful_shutdown_end_time_seconds", &[], now());
 }
 

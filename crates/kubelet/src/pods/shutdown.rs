@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Pods, is_finished};
 use crate::pod;
+use crate::settings::ShutdownPeriod;
 use crate::worker::state::Termination;
 use crate::worker::{Handle, Message};
 
@@ -18,25 +19,34 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Pods {
     /// Returns when no pod runs any more and the API server knows it: otherwise the pod would be started again after
-    /// the reboot. `critical` is the part of the grace period reserved for critical pods, which are terminated last.
-    pub async fn terminate_for_shutdown(&self, grace: Duration, critical: Duration) {
-        terminate_in_order(|| self.all(), grace, critical).await;
+    /// the reboot. Pods of low priority are terminated first.
+    pub async fn terminate_for_shutdown(&self, periods: &[ShutdownPeriod]) {
+        terminate_in_order(|| self.all(), periods).await;
     }
 }
 
-async fn terminate_in_order(workers: impl Fn() -> Vec<Handle>, grace: Duration, critical: Duration) {
-    let critical = critical.min(grace);
-    for (is_critical, grace) in [(false, grace - critical), (true, critical)] {
+async fn terminate_in_order(workers: impl Fn() -> Vec<Handle>, periods: &[ShutdownPeriod]) {
+    let mut periods = periods.to_vec();
+    periods.sort();
+    for (place, ShutdownPeriod { priority, grace }) in periods.iter().enumerate() {
         let of_class = || {
             let mut workers = workers();
-            workers.retain(|worker| pod::is_critical(&worker.pod.lock()) == is_critical);
+            workers.retain(|worker| class_of(&worker.pod.lock(), &periods) == place);
             workers
         };
-        of_class().iter().for_each(|worker| terminate(worker, grace));
-        if tokio::time::timeout(grace + KILL_TIMEOUT, until_terminated(of_class)).await.is_err() {
-            tracing::warn!(critical = is_critical, "some pods did not terminate within their grace period");
+        of_class().iter().for_each(|worker| terminate(worker, *grace));
+        if tokio::time::timeout(*grace + KILL_TIMEOUT, until_terminated(of_class)).await.is_err() {
+            tracing::warn!(priority, "some pods did not terminate within their grace period");
         }
     }
+}
+
+/// The place of a pod's period: the last one whose priority is not above the pod's, or the first. Static pods without a
+/// priority are critical.
+fn class_of(pod: &Pod, periods: &[ShutdownPeriod]) -> usize {
+    let usual = if pod::is_critical(pod) { pod::SYSTEM_CRITICAL } else { 0 };
+    let priority = pod::spec(pod).priority.filter(|own| *own != 0).unwrap_or(usual);
+    periods.iter().filter(|period| period.priority <= priority).count().saturating_sub(1)
 }
 
 fn terminate(worker: &Handle, grace: Duration) {
@@ -154,7 +164,7 @@ mod tests {
             let pod = tokio::spawn(ends(one, pace));
             let grace = Duration::from_secs(20);
             let critical = if is_static { grace } else { Duration::ZERO };
-            terminate_in_order(|| vec![handle.clone()], grace, critical).await;
+            terminate_in_order(|| vec![handle.clone()], &ShutdownPeriod::with_critical(grace, critical)).await;
             let passed = started.elapsed().as_millis() as u64;
             assert!((expected..expected + 200).contains(&passed), "{pace:?}: {passed}");
             let (_, grace) = pod.await.expect("the pod was asked");
@@ -170,7 +180,8 @@ mod tests {
         let started = Instant::now();
         let ordinary = tokio::spawn(ends(ordinary, [2_000, 1_000, 1_000]));
         let critical = tokio::spawn(ends(critical, [1_000, 0, 100]));
-        terminate_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
+        let periods = ShutdownPeriod::with_critical(Duration::from_secs(30), Duration::from_secs(10));
+        terminate_in_order(|| handles.to_vec(), &periods).await;
         let whole = started.elapsed().as_millis();
         assert!((5_100..5_400).contains(&whole), "{whole}");
         let (received, grace) = ordinary.await.expect("a request");
@@ -178,5 +189,41 @@ mod tests {
         let (received, grace) = critical.await.expect("a request");
         assert_eq!(grace, 10);
         assert!(received - started >= Duration::from_secs(4));
+    }
+
+    #[test]
+    fn periods_are_for_the_priorities_up_to_the_next() {
+        let period = |priority| ShutdownPeriod { priority, grace: Duration::from_secs(1) };
+        let periods = [period(0), period(1000), period(pod::SYSTEM_CRITICAL)];
+        for (priority, is_static, expected) in [
+            (-5, false, 0),
+            (0, false, 0),
+            (999, false, 0),
+            (1000, false, 1),
+            (1001, false, 1),
+            (pod::SYSTEM_CRITICAL, false, 2),
+            (pod::SYSTEM_CRITICAL + 1000, false, 2),
+            (0, true, 2),
+        ] {
+            assert_eq!(class_of(&pod(priority, is_static), &periods), expected, "{priority} {is_static}");
+        }
+        assert_eq!(class_of(&pod(5, false), &[period(1000), period(2000)]), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_terminate_by_priority_with_the_period_of_their_own() {
+        let pods = [10, 5000, -3].map(|priority| running(pod(priority, false)));
+        let handles: Vec<Handle> = pods.iter().map(|(handle, _)| handle.clone()).collect();
+        let tasks = pods.map(|one| tokio::spawn(ends(one, [1_000, 0, 0])));
+        let period = |priority, seconds| ShutdownPeriod { priority, grace: Duration::from_secs(seconds) };
+        // Sorted here, whatever order the configuration has.
+        terminate_in_order(|| handles.clone(), &[period(1000, 20), period(0, 7), period(100, 9)]).await;
+        let mut found = Vec::new();
+        for task in tasks {
+            found.push(task.await.expect("asked"));
+        }
+        let [(ordinary, first), (high, last), (low, lowest)] = found[..] else { panic!("three pods") };
+        assert_eq!((first, last, lowest), (7, 20, 7));
+        assert!(ordinary == low && high - ordinary >= Duration::from_secs(1));
     }
 }

@@ -259,7 +259,7 @@ pub async fn samples(server: &Server) -> Vec<UsageSample> {
                 namespace: namespace.clone(),
                 pod: name.clone(),
                 container: attributes.metadata.map(|metadata| metadata.name),
-                id: format!("{}/{}", server.context.cgroup_parent(&pod), attributes.id),
+                id: server.context.container_cgroup(&pod, &attributes.id),
                 image: view.image.clone(),
                 name: attributes.id,
                 usage: usage_of_container(&stats),

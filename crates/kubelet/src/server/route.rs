@@ -13,12 +13,13 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    Body, Server, cadvisor, configuration, health, json, log_query, metrics, node_metrics, stats, streams, system_logs,
-    text, zpages,
+    Body, Server, cadvisor, checkpoint, configuration, health, json, log_query, metrics, node_metrics, stats, streams,
+    system_logs, text, zpages,
 };
 use crate::container_logs::{LogOptions, send};
 use crate::pod;
 use crate::runtime::{ContainerView, State};
+use crate::settings::Tuning;
 use crate::worker::Handle;
 
 /// The host's log directory.
@@ -71,11 +72,27 @@ fn decode(text: &str, plus_is_blank: bool) -> String {
     String::from_utf8_lossy(&result).into_owned()
 }
 
+/// Why an endpoint is not served on this node.
+fn why_disabled(tuning: &Tuning, path: &[&str]) -> Option<&'static str> {
+    match path.first()? {
+        &"run" | &"exec" | &"attach" | &"portForward" | &"containerLogs" | &"runningpods" | &"logs"
+            if !tuning.debugging_handlers =>
+        {
+            Some("Debug endpoints are disabled.")
+        }
+        &"logs" if !tuning.system_log_handler => Some("logs endpoint is disabled."),
+        _ => None,
+    }
+}
+
 pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response<Body> {
     let query = Query::of(&request);
     let path: Vec<String> =
         request.uri().path().split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+    if let Some(why) = why_disabled(&server.context.settings.tuning, &parts) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n"));
+    }
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["healthz", rest @ ..]) => {
             let is_stuck = server.context.heartbeat.is_stuck(std::time::Instant::now());
@@ -99,6 +116,9 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["logs", rest @ ..]) => system_logs::respond(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs(server, namespace, pod, container, &query).await
+        }
+        (&Method::POST, ["checkpoint", namespace, pod, container]) => {
+            checkpoint::respond(server, namespace, pod, container, &query).await
         }
         (_, ["exec", namespace, pod, container]) | (_, ["exec", namespace, pod, _, container]) => {
             let (namespace, pod, container) = (namespace.to_string(), pod.to_string(), container.to_string());

@@ -166,9 +166,9 @@ fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
         "cpu": cpu(server, "pods", pods.cpu_nanoseconds, now),
         "memory": memory(&pods, available, now),
         "io": { "time": time(now) },
-        "swap": { "time": time(now), "swapUsageBytes": cgroups.details(cgroups.pods_path()).swap.unwrap_or(0) },
+        "swap": { "time": time(now), "swapUsageBytes": cgroups.details(&cgroups.pods_path()).swap.unwrap_or(0) },
     });
-    add_pressure(&mut value, &cgroups.waits(cgroups.pods_path()));
+    add_pressure(&mut value, &cgroups.waits(&cgroups.pods_path()));
     Some(value)
 }
 
@@ -379,7 +379,7 @@ fn one_container(
         "io": { "time": time(now) },
     });
     if let Some(cgroups) = &server.context.cgroups {
-        let path = format!("{}/{}", cgroups.pod_path(pod), attributes.id);
+        let path = server.context.container_cgroup(pod, &attributes.id);
         let details = cgroups.details(&path);
         add_pressure(&mut value, &cgroups.waits(&path));
         if let Some((limit, used)) = details.memory_limit.zip(usage.working_set) {

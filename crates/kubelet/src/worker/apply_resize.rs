@@ -25,7 +25,7 @@ pub async fn apply_resize(
         .collect();
     let old = resize::with_resources(pod, &applied);
     if let Some(cgroups) = cgroups
-        && let Some(refusal) = memory_decrease(cgroups, pod, &old, &to_update, &running, &before).refusal()
+        && let Some(refusal) = memory_decrease(context, cgroups, pod, &old, &to_update, &running, &before).refusal()
     {
         return (applied, Some(refusal));
     }
@@ -33,9 +33,8 @@ pub async fn apply_resize(
     if let Err(error) = widened {
         return (applied, Some(error.to_string()));
     }
-    let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
     for container in to_update {
-        let mut resources = linux_resources(pod, container, context.host.memory, unified);
+        let mut resources = linux_resources(pod, container, &context.node_memory());
         if resources.cpu_quota == 0 {
             resources.cpu_quota = -1;
         }
@@ -55,6 +54,7 @@ pub async fn apply_resize(
 
 /// Reads the usage of the memory whose limits are lowered.
 fn memory_decrease(
+    context: &Context,
     cgroups: &Cgroups,
     pod: &Pod,
     old: &Pod,
@@ -67,7 +67,7 @@ fn memory_decrease(
     let containers = to_update.iter().filter_map(|container| {
         let limit = resize::lowered_memory_limit(pod, container, applied)?;
         let (_, id) = running.iter().find(|(name, _)| *name == container.name)?;
-        let usage = cgroups.usage(&format!("{}/{id}", cgroups.pod_path(pod)));
+        let usage = cgroups.usage(&context.container_cgroup(pod, id));
         Some((container.name.clone(), limit, usage.memory))
     });
     MemoryDecrease { pod_limit, containers: containers.collect(), pod_usage: cgroups.pod_usage(pod).memory }

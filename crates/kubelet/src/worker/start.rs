@@ -160,8 +160,7 @@ impl Start {
         let mounts = crate::blocking::in_place(|| container_mounts.mounts()).map_err(|error| error.to_string())?;
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
             .map_err(|error| error.to_string())?;
-        let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
-        let mut resources = linux_resources(&self.pod, container, context.host.memory, unified);
+        let mut resources = linux_resources(&self.pod, container, &context.node_memory());
         let grant = context.resources.grant(pod::uid(&self.pod), &self.name);
         resources.cpuset_cpus = context.resources.cpus_of(pod::uid(&self.pod), &self.name);
         resources.cpuset_mems = grant.memory.as_ref().map(|share| share.nodes.to_string()).unwrap_or_default();

@@ -9,12 +9,21 @@ pub(crate) mod assigned;
 mod neighbours;
 pub mod pool;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
 
+use crate::cidr::Cidr;
+use crate::netlink::NetlinkError;
+
 /// The `loadBalancerClass` of this load balancer.
 pub const CLASS: &str = "knarr.dev/pool";
+
+/// Removes all addresses of these networks from this node.
+pub async fn release(pool: &[Cidr]) -> Result<(), NetlinkError> {
+    assigned::release_leftovers(pool, &BTreeSet::new()).await
+}
 
 /// Whether a Service needs an address from this load balancer.
 fn is_ours(service: &Service) -> bool {
