@@ -47,7 +47,7 @@ pub use presence::{label_node, renew_identity};
 pub use record::{check as check_record, ensure as ensure_record};
 pub use remove::{Arguments as RemoveArguments, leave, run as remove};
 pub use reset::run as reset;
-pub use status::{Arguments as StatusArguments, run as status};
+pub use status::describe as status;
 
 pub const CONTROLLERS_LEASE: &str = "kube-controller-manager";
 pub const SCHEDULER_LEASE: &str = "kube-scheduler";

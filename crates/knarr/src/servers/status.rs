@@ -1,46 +1,25 @@
-//! `knarr status`: the servers of the cluster, their etcd members, who leads what, and the last snapshot.
+//! The servers of the cluster, their etcd members, and who leads what.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
-use clap::Args;
 use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus};
 
 use super::member::{MemberFiles, local_url};
 use super::{initial_endpoints, presence};
-use crate::commands::{DATA, LastSnapshot, kubeconfig, table};
+use crate::commands::{kubeconfig, table};
 
-#[derive(Args, Clone, Debug)]
-pub struct Arguments {
-    /// Data directory of the server on this host.
-    #[arg(long, default_value = DATA)]
-    data_dir: PathBuf,
-}
-
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let data = &arguments.data_dir;
-    match MemberFiles::of(data).load()? {
-        Some(_) => print!("{}", servers(data).await?),
-        None => println!("Store: {}", data.join("store").display()),
+/// The servers and who leads what; `None` for the only server of a cluster.
+pub async fn describe(data: &Path) -> anyhow::Result<Option<String>> {
+    if MemberFiles::of(data).load()?.is_none() {
+        return Ok(None);
     }
-    match leaders(data).await {
-        Ok(text) => print!("\n{text}"),
-        Err(error) => println!("\nThe API server does not respond: {error:#}"),
-    }
-    match LastSnapshot::load(data) {
-        Some(last) => println!("\nLast snapshot: {} ({}, revision {})", last.time, last.file.display(), last.revision),
-        None => println!("\nLast snapshot: none from this host"),
-    }
-    if let Some(scheduled) = newest_file(&data.join("snapshots")) {
-        println!("Last scheduled snapshot: {}", scheduled.display());
-    }
-    Ok(())
-}
-
-/// The newest snapshot in a directory; their names contain the time.
-fn newest_file(directory: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "snapshot")).max()
+    let servers = servers(data).await?;
+    let leaders = match leaders(data).await {
+        Ok(text) => text,
+        Err(error) => format!("The API server does not respond: {error:#}\n"),
+    };
+    Ok(Some(format!("{servers}\n{leaders}")))
 }
 
 async fn servers(data: &Path) -> anyhow::Result<String> {

@@ -32,6 +32,13 @@ async fn a_user_signs_in_and_tours_the_page() {
     kubectl(&["create", "configmap", "hostile", &format!("--from-literal=text={HOSTILE}")]);
     kubectl(&["annotate", "configmap", "hostile", &format!("note={HOSTILE}")]);
     kubectl(&["create", "deployment", "stuck", "--image=example/web"]);
+    kubectl(&["create", "service", "clusterip", "nobody", "--tcp=80"]);
+    kubectl(&["create", "ingress", "shop", "--rule=shop.example/*=nobody:80"]);
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
+    let manifest = plane.data().join("claim.json");
+    std::fs::write(&manifest, claim.to_string()).expect("a file");
+    kubectl(&["create", "-f", &manifest.to_string_lossy()]);
     let unschedulable = json!({"spec": {"template": {"spec": {"nodeSelector": {"disk": "missing"}}}}}).to_string();
     kubectl(&["patch", "deployment", "stuck", "--type=merge", "-p", &unschedulable]);
 
@@ -50,6 +57,10 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.picture("cluster").await;
     assert_eq!(browser.unnamed_controls().await, Vec::<String>::new());
 
+    browser.shows("requested").await;
+    browser.shows("Pods by namespace").await;
+    browser.shows("health checks of the server pass").await;
+
     browser.evaluate("location.hash = '#/list/pods'").await;
     browser.until("document.querySelectorAll('.grid-row').length >= 4").await;
     browser.picture("pods").await;
@@ -58,6 +69,20 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.evaluate("location.hash = '#/access'").await;
     browser.shows("system:controller:").await;
     browser.picture("access").await;
+    browser.evaluate("document.querySelector('input[placeholder^=user]').value = 'default:default'").await;
+    browser.click("Decide").await;
+    browser.shows("No role that is bound to system:serviceaccount:default:default").await;
+    browser.evaluate("location.hash = '#/network'").await;
+    browser.shows("1 without a ready endpoint").await;
+    browser.shows("shop.example").await;
+    browser.picture("network").await;
+    browser.evaluate("location.hash = '#/storage'").await;
+    browser.shows("1 not bound").await;
+    for page in ["problems", "cluster", "list/pods", "network", "storage", "kinds", "access"] {
+        browser.evaluate(&format!("location.hash = '#/{page}'")).await;
+        browser.until("document.querySelector('main h1')").await;
+        assert_eq!(browser.unnamed_controls().await, Vec::<String>::new(), "{page}");
+    }
 
     // An object, its relations and its journey.
     browser.evaluate("location.hash = '#/object/deployments.apps/default/web'").await;
@@ -93,6 +118,24 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.shows("Saved").await;
     wait_for("the edit", || kubectl(&["get", "deployment", "web", "-o=jsonpath={.spec.replicas}"]) == "2");
 
+    // The same in the form, which is made from the object.
+    browser.click("Form").await;
+    let field = "[...document.querySelectorAll('.field')].find((one) => one.querySelector('[title=\"spec.replicas\"]'))?.querySelector('input')";
+    browser.until(field).await;
+    browser
+        .evaluate(&format!(
+            "(() => {{ const field = {field}; field.value = '3'; field.dispatchEvent(new Event('input')); }})()"
+        ))
+        .await;
+    assert_eq!(browser.unnamed_controls().await, Vec::<String>::new(), "the form");
+    browser.click("Review the change").await;
+    browser
+        .until("[...document.querySelectorAll('.diff .add')].some((line) => line.textContent.includes('replicas: 3'))")
+        .await;
+    browser.picture("form").await;
+    browser.click("Save").await;
+    wait_for("the form", || kubectl(&["get", "deployment", "web", "-o=jsonpath={.spec.replicas}"]) == "3");
+
     // Deleting says what goes with it.
     browser.click("Delete").await;
     browser.shows("With it go").await;
@@ -107,6 +150,20 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.evaluate("location.hash = '#/object/configmaps/default/hostile'").await;
     browser.shows("Created").await;
     assert_eq!(browser.evaluate("window.attacked").await, json!(null));
+
+    // A node is drained: all its pods move, and it is cordoned.
+    browser.evaluate("location.hash = '#/object/nodes/-/hollow-0'").await;
+    browser.click("Drain").await;
+    browser.shows("disruption budgets are respected").await;
+    browser
+        .evaluate("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === 'Drain').click()")
+        .await;
+    browser.shows("Drained hollow-0").await;
+    browser.click("Uncordon").await;
+
+    // The keyboard reaches pages and objects.
+    browser.evaluate("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '3', bubbles: true }))").await;
+    browser.until("location.hash === '#/list/pods'").await;
 
     // The server restarts; the page finds it again, and its session has ended.
     browser.evaluate("location.hash = '#/list/deployments.apps'").await;

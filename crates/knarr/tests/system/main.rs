@@ -10,6 +10,7 @@ mod joining;
 mod local_cluster;
 mod log_rotation;
 mod network;
+mod page;
 mod pod_network;
 mod pulling;
 mod removal;
