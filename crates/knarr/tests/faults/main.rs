@@ -20,6 +20,7 @@ mod pods;
 mod recipes;
 mod servers;
 mod traffic;
+mod upgrade;
 mod watching;
 mod wire;
 mod workload;

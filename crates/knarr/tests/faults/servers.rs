@@ -24,6 +24,7 @@ pub struct ThreeServers {
     pub client: TestHost,
     pub switch: Switch,
     directory: tempfile::TempDir,
+    program: String,
     _turn: ClusterPermit,
 }
 
@@ -37,6 +38,11 @@ fn name_of(server: usize) -> String {
 
 impl ThreeServers {
     pub fn start() -> Self {
+        Self::start_with(&program())
+    }
+
+    /// Starts servers, and later agents, with a program.
+    pub fn start_with(program: &str) -> Self {
         let turn = turn();
         let switch = Switch::new();
         let directory = tempfile::tempdir().expect("a directory");
@@ -52,6 +58,7 @@ impl ThreeServers {
             client,
             switch,
             directory,
+            program: program.to_owned(),
             _turn: turn,
         };
         // The first has a store of its own, which moves into etcd.
@@ -88,6 +95,7 @@ impl ThreeServers {
             .collect();
         arguments.extend(flags.iter().map(ToString::to_string));
         let mut node = Node::new(host, &name_of(number), "server", self.directory.path(), arguments);
+        node.set_program(&self.program);
         self.clocks.push(Clock::of(&mut node, &self.directory.path().join("libshifted_clock.so")));
         node.start();
         self.nodes.push(node);
@@ -119,6 +127,7 @@ impl ThreeServers {
         let host = self.switch.plug(FIRST_AGENT + u8::try_from(number).expect("few nodes"));
         let name = format!("agent-{}", number + 1);
         let mut agent = Node::new(host, &name, "agent", self.directory.path(), words);
+        agent.set_program(&self.program);
         agent.start();
         self.agents.push(agent);
         wait_for("the node to be ready", || {

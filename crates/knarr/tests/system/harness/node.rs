@@ -12,6 +12,7 @@ pub struct Node {
     pub host: TestHost,
     pub data: PathBuf,
     pub cgroup_root: String,
+    program: String,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     process: Option<Child>,
@@ -44,12 +45,21 @@ impl Node {
             all.extend(["--node-ip".to_owned(), host.address.clone()]);
         }
         all.extend(arguments);
-        Node { name: name.to_owned(), host, data, cgroup_root, arguments: all, environment: Vec::new(), process: None }
+        Node {
+            name: name.to_owned(),
+            host,
+            data,
+            cgroup_root,
+            program: program(),
+            arguments: all,
+            environment: Vec::new(),
+            process: None,
+        }
     }
 
     /// A Knarr command on this node's host.
     pub fn knarr(&self, arguments: &[&str]) -> Command {
-        let mut command = self.host.command(&program());
+        let mut command = self.host.command(&self.program);
         command.args(arguments).env("KNARR_LOG", std::env::var("KNARR_LOG").unwrap_or_else(|_| "info".into()));
         command
     }
@@ -63,6 +73,11 @@ impl Node {
         command.envs(self.environment.iter().cloned());
         let child = command.stdout(Stdio::from(log)).stderr(Stdio::from(errors)).spawn();
         self.process = Some(child.expect("knarr starts"));
+    }
+
+    /// Sets the program for the next start.
+    pub fn set_program(&mut self, program: &str) {
+        program.clone_into(&mut self.program);
     }
 
     /// Sets a variable of Knarr's environment, for the next start.
