@@ -151,7 +151,7 @@ impl State {
         let mut text: String = page
             .iter()
             .map(|(key, value)| {
-                let key = key.replace('/', "%2F");
+                let key = encoded(key);
                 format!("<Contents><Key>{key}</Key><Size>{}</Size></Contents>", value.len())
             })
             .collect();
@@ -181,6 +181,12 @@ fn query(text: &str) -> BTreeMap<String, String> {
         .filter_map(|pair| pair.split_once('='))
         .map(|(name, value)| (decoded(name), decoded(value)))
         .collect()
+}
+
+fn encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let letter = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(letter).collect()
 }
 
 fn decoded(text: &str) -> String {
