@@ -53,9 +53,10 @@ fn needed_features(old: &Value, new: &Value) -> Vec<&'static str> {
 /// Sidecars are resized as containers are.
 fn resizes_init_container(old: &Value, new: &Value) -> bool {
     let of = |pod| Value::items(pod, &["spec", "initContainers"]);
-    of(old).iter().zip(of(new)).any(|(old, new)| {
-        old.text(&["restartPolicy"]) != "Always" && old.at(&["resources"]) != new.at(&["resources"])
-    })
+    of(old)
+        .iter()
+        .zip(of(new))
+        .any(|(old, new)| old.text(&["restartPolicy"]) != "Always" && old.at(&["resources"]) != new.at(&["resources"]))
 }
 
 fn undeclared<'f>(needed: &[&'f str], node: &Value) -> Vec<&'f str> {
