@@ -85,6 +85,15 @@ pub fn decode(bytes: &[u8], expected: Option<&GroupVersionKind>) -> Result<Value
     decode_message(&kind, envelope.raw)
 }
 
+/// Decodes an object as one of another version, whose fields must have the same numbers.
+pub fn decode_in(api_version: &str, bytes: &[u8]) -> Result<Value, ProtobufError> {
+    let envelope = envelope::open(bytes)?;
+    if !envelope.content_encoding.is_empty() {
+        return Err(ProtobufError::ContentEncoding(envelope.content_encoding.to_owned()));
+    }
+    decode_message(&GroupVersionKind::new(api_version, envelope.kind), envelope.raw)
+}
+
 /// Decodes an object that has no envelope.
 pub fn decode_message(kind: &GroupVersionKind, bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (plans, message) = plan::message_of(kind).ok_or_else(|| unknown(kind))?;

@@ -8,16 +8,21 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use knarr_api::catalogue::{Catalogue, GroupVersionKind};
-use knarr_api::protobuf::{self, MAGIC};
+use knarr_api::protobuf::{self, MAGIC, ProtobufError};
 use knarr_store::Decode;
 use serde_json::Value;
 
-use super::stored;
+use super::{former_definition, stored};
 use crate::decode;
 use crate::kinds::{Kinds, Resource, no_descriptions};
 
 /// How a built-in object of this server starts.
 const OWN_START: &[u8] = b"{\"kind\":";
+
+/// For one release, kube-apiserver stores kinds in a version that it no longer serves by default. The fields are the same in the
+/// version that it does serve.
+const FORMER_VERSIONS: [(&str, &str); 1] =
+    [("admissionregistration.k8s.io/v1beta1", "admissionregistration.k8s.io/v1")];
 
 /// Converts values of kube-apiserver; those of this server are passed on as they are.
 pub fn decoder() -> Decode {
@@ -36,7 +41,9 @@ pub fn decoder() -> Decode {
 }
 
 fn is_foreign(value: &[u8]) -> bool {
-    value.starts_with(&MAGIC) || (value.starts_with(b"{") && !value.starts_with(OWN_START) && !is_in_order(value))
+    value.starts_with(&MAGIC)
+        || value.starts_with(former_definition::START)
+        || (value.starts_with(b"{") && !value.starts_with(OWN_START) && !is_in_order(value))
 }
 
 /// Whether a custom resource starts with its version, kind and metadata.
@@ -53,10 +60,13 @@ fn is_in_order(value: &[u8]) -> bool {
 
 fn convert(kinds: &Kinds, value: &[u8]) -> Result<Bytes, String> {
     let mut object = if value.starts_with(&MAGIC) {
-        protobuf::decode(value, None).map_err(|error| error.to_string())?
+        decode_protobuf(value).map_err(|error| error.to_string())?
     } else {
         stored::read(value).map_err(|error| error.to_string())?
     };
+    if object.get("apiVersion").is_some_and(|version| version == former_definition::FORMER_VERSION) {
+        former_definition::convert(&mut object);
+    }
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (version, kind) = (text("apiVersion"), text("kind"));
     if version.is_empty() || kind.is_empty() {
@@ -73,6 +83,16 @@ fn convert(kinds: &Kinds, value: &[u8]) -> Result<Bytes, String> {
         }
         None => Ok(stored::encode_custom(&version, &kind, &object)),
     }
+}
+
+fn decode_protobuf(value: &[u8]) -> Result<Value, ProtobufError> {
+    let decoded = protobuf::decode(value, None);
+    if let Err(ProtobufError::UnknownKind { version, .. }) = &decoded
+        && let Some((_, served)) = FORMER_VERSIONS.iter().find(|(former, _)| former == version)
+    {
+        return protobuf::decode_in(served, value);
+    }
+    decoded
 }
 
 /// The built-in resource of a kind, in the version in which it is stored.
@@ -138,6 +158,28 @@ mod tests {
             count += 1;
         }
         assert!(count >= 60, "{count}");
+    }
+
+    /// As kube-apiserver v1.36 stores it.
+    #[test]
+    fn kinds_in_a_version_that_is_no_longer_served_are_read() {
+        let served = json!({
+            "kind": "MutatingAdmissionPolicyBinding", "apiVersion": "admissionregistration.k8s.io/v1",
+            "metadata": {"name": "a"}, "spec": {"policyName": "p"},
+        });
+        let kind = GroupVersionKind::new("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding");
+        let message = protobuf::encode_message(&kind, &served).unwrap();
+        let bytes = protobuf::wrap("admissionregistration.k8s.io/v1beta1", &kind.kind, &message);
+        assert_eq!(read(bytes), served);
+    }
+
+    #[test]
+    fn definitions_of_custom_resources_are_read_in_their_present_version() {
+        let text = br#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{"name":"a.b.org"},"spec":{"group":"b.org","version":"v1","names":{"plural":"a","kind":"A"},"scope":"Cluster","validation":{"openAPIV3Schema":{"type":"object"}},"versions":[{"name":"v1","served":true,"storage":true}],"preserveUnknownFields":false}}"#;
+        let definition = read(text.to_vec());
+        assert_eq!(definition["apiVersion"], "apiextensions.k8s.io/v1");
+        assert_eq!(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["type"], "object");
+        assert_eq!(definition["spec"].get("version"), None);
     }
 
     #[test]
