@@ -8,6 +8,7 @@ pub mod convert;
 pub mod create;
 pub mod delete;
 pub mod foreign;
+mod former_definition;
 pub mod generated_name;
 pub mod list;
 pub mod managed_fields;
