@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("knarr/src/check/kernel.rs", 1, "a thread that is joined"),
     ("knarr/src/commands/node.rs", 1, "joined by the kubelet, which fails with it"),
     ("knarr/src/servers/child.rs", 2, "threads that are joined, and whose state is watched"),
-    ("knarr/src/servers/mod.rs", 1, "the maintenance of etcd's members, which is joined"),
+    ("knarr/src/servers/mod.rs", 1, "the maintenance of etcd's members, whose end ends the server"),
     ("store/src/embedded/mod.rs", 1, "threads whose panics fail the store"),
     ("store/src/etcd/mod.rs", 2, "watched by Store::failed, which ends the process"),
     ("supervisor/src/run.rs", 1, "the supervisor itself"),

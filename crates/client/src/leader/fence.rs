@@ -34,6 +34,19 @@ impl Fence {
         }
     }
 
+    /// Returns when it has closed by itself, or was found closed.
+    pub async fn closed(&self) {
+        loop {
+            let state = *self.state.lock();
+            match state {
+                State::Closed => return,
+                State::Until(end) if Instant::now() >= end => return,
+                State::Until(end) => tokio::time::sleep_until(end).await,
+                State::Always => std::future::pending().await,
+            }
+        }
+    }
+
     /// Whether it never closes.
     pub fn is_always_open(&self) -> bool {
         matches!(*self.state.lock(), State::Always)
@@ -65,5 +78,20 @@ mod tests {
         fence.open_until(Instant::now() + Duration::from_secs(7));
         fence.close();
         assert!(!fence.is_open());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_is_notified_when_it_closes() {
+        let fence = Fence::default();
+        fence.closed().await;
+        fence.open_until(Instant::now() + Duration::from_secs(7));
+        let (started, waiting) = (Instant::now(), fence.clone());
+        let waiting = tokio::spawn(async move { waiting.closed().await });
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        fence.open_until(Instant::now() + Duration::from_secs(7));
+        waiting.await.unwrap();
+        assert_eq!(started.elapsed(), Duration::from_secs(12));
+        let forever = tokio::time::timeout(Duration::from_secs(1000), Fence::always_open().closed()).await;
+        assert!(forever.is_err());
     }
 }

@@ -75,7 +75,8 @@ impl Elections {
     }
 }
 
-/// A client that sends nothing once the fence is closed.
+/// A client that sends nothing once the fence is closed. A request that is under way then is given up: it could be retried by
+/// the store until another server holds the Lease.
 pub fn fenced(client: Client, fence: &Fence) -> Client {
     if fence.is_always_open() {
         return client;
@@ -84,11 +85,17 @@ pub fn fenced(client: Client, fence: &Fence) -> Client {
     let send = tower::service_fn(move |request: http::Request<knarr_client::kube::client::Body>| {
         let (client, fence) = (client.clone(), fence.clone());
         async move {
-            if !fence.is_open() {
+            let lost = || {
                 let lost = std::io::Error::other("this server no longer holds the Lease");
-                return Err(knarr_client::kube::Error::Service(lost.into()));
+                Err(knarr_client::kube::Error::Service(lost.into()))
+            };
+            if !fence.is_open() {
+                return lost();
             }
-            client.send(request).await
+            tokio::select! {
+                response = client.send(request) => response,
+                () = fence.closed() => lost(),
+            }
         }
     });
     Client::new(send, "default")

@@ -174,6 +174,9 @@ impl Member {
             ("quota-backend-bytes", QUOTA_BYTES.to_string()),
             // Entries since the last snapshot are held in memory.
             ("snapshot-count", if start == Start::EarlySnapshot { "1" } else { "10000" }.to_owned()),
+            // Without a leader, nothing can be read or written: half of etcd's own values, so that this takes less than a second.
+            ("heartbeat-interval", "50".to_owned()),
+            ("election-timeout", "500".to_owned()),
             // A member that was away must not disturb the leader when it comes back.
             ("pre-vote", "true".to_owned()),
             ("logger", "zap".to_owned()),

@@ -56,6 +56,7 @@ pub const NETWORK_LEASE: &str = "knarr-network";
 const LEASES: [&str; 3] = [CONTROLLERS_LEASE, SCHEDULER_LEASE, NETWORK_LEASE];
 
 const POLL: Duration = Duration::from_millis(100);
+const TASK_POLL: Duration = Duration::from_secs(1);
 /// After this time, waiting for other servers is logged.
 const WARNING_DELAY: Duration = Duration::from_secs(10);
 
@@ -229,12 +230,19 @@ impl Managed {
         }
     }
 
-    /// Returns when the other servers have removed this one.
+    /// Returns when the other servers have removed this one, or when nobody looks after its etcd any more.
     pub async fn removed(&self) -> anyhow::Error {
         let mut state = self.process.state.clone();
-        // The sender lives as long as the process.
-        let _ = state.wait_for(|state| *state == State::Removed).await;
-        anyhow::anyhow!("{}", removed_message(&self.files))
+        let maintained = async {
+            while !self.task.is_finished() {
+                tokio::time::sleep(TASK_POLL).await;
+            }
+        };
+        tokio::select! {
+            // The sender lives as long as the process.
+            _ = state.wait_for(|state| *state == State::Removed) => anyhow::anyhow!("{}", removed_message(&self.files)),
+            () = maintained => anyhow::anyhow!("the maintenance of this server's etcd failed"),
+        }
     }
 
     /// Stops the member.
