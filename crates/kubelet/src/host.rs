@@ -93,12 +93,9 @@ pub fn hugepages(directory: &Path) -> BTreeMap<String, u64> {
     found
 }
 
-/// CPU time in seconds, memory in bytes and start time of this process.
+/// This process.
 pub struct Process {
-    pub cpu: f64,
-    pub resident: f64,
-    pub virtual_memory: f64,
-    /// In seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub started: f64,
 }
 
@@ -108,12 +105,7 @@ pub fn own_process() -> Option<Process> {
     let field = |place: usize| fields.get(place)?.parse::<f64>().ok();
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse::<f64>().ok()?;
     let booted = Timestamp::now().as_millisecond() as f64 / 1e3 - uptime;
-    Some(Process {
-        cpu: (field(11)? + field(12)?) / 100.0,
-        resident: field(21)? * 4096.0,
-        virtual_memory: field(20)?,
-        started: booted + field(19)? / 100.0,
-    })
+    Some(Process { started: booted + field(19)? / 100.0 })
 }
 
 #[cfg(test)]
