@@ -68,7 +68,13 @@ fn convert(kinds: &Kinds, value: &[u8]) -> Result<Bytes, String> {
         former_definition::convert(&mut object);
     }
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (version, kind) = (text("apiVersion"), text("kind"));
+    let (mut version, kind) = (text("apiVersion"), text("kind"));
+    if resource(kinds, &version, &kind).is_none()
+        && let Some((_, served)) = FORMER_VERSIONS.iter().find(|(former, _)| *former == version)
+    {
+        version = (*served).to_owned();
+        object["apiVersion"] = version.as_str().into();
+    }
     if version.is_empty() || kind.is_empty() {
         // A record of another kind, such as one of this server's own.
         return Ok(Bytes::copy_from_slice(value));
