@@ -50,8 +50,8 @@ pub mod route;
 pub mod service;
 #[cfg(test)]
 mod shared_etcd_tests;
-pub mod startup;
 mod shared_headers;
+pub mod startup;
 pub mod state;
 mod status_sync;
 pub mod subresource;

@@ -103,12 +103,10 @@ impl ApiServer {
                 let dispatched = Box::pin(self.dispatch(&mut parts, body, &arrival, &mut record, &mut permit));
                 let dispatched = panics::caught(dispatched, &running);
                 match timeout {
-                    Some(limit) => {
-                        tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| {
-                            running.terminated(504);
-                            Err(deadline::exceeded())
-                        })
-                    }
+                    Some(limit) => tokio::time::timeout(limit, dispatched).await.unwrap_or_else(|_| {
+                        running.terminated(504);
+                        Err(deadline::exceeded())
+                    }),
                     None => dispatched.await,
                 }
             }
@@ -213,7 +211,8 @@ impl ApiServer {
         };
         let body = read(body).await?;
         record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
-        let mut request = AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
+        let mut request =
+            AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
         if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());
         }

@@ -299,7 +299,6 @@ mod tests {
         assert_eq!(differences, Vec::<String>::new());
     }
 
-
     fn family(name: &str) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == name).expect("a family")
     }

@@ -168,6 +168,7 @@ mod tests {
     #[tokio::test]
     async fn tolerations_are_added_where_the_pod_has_none_of_its_own() {
         let none = Fixed::new(vec![]);
+        let plugin = DefaultTolerationSeconds::default();
         for (tolerations, count) in [
             (json!([]), 2),
             (json!([{"operator": "Exists"}]), 1),
@@ -175,7 +176,7 @@ mod tests {
             (json!([{"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"}]), 3),
         ] {
             let pod = json!({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"tolerations": tolerations}});
-            let made = run(&DefaultTolerationSeconds, Operation::Create, ("", "pods"), pod, None, &none).await.unwrap();
+            let made = run(&plugin, Operation::Create, ("", "pods"), pod, None, &none).await.unwrap();
             assert_eq!(made.items(&["spec", "tolerations"]).len(), count, "{tolerations}");
         }
     }

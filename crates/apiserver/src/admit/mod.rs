@@ -256,7 +256,9 @@ impl Chain {
     /// Writes the duration metrics of all plugins.
     pub fn write_metrics(&self, out: &mut String) {
         let name = "apiserver_admission_controller_admission_duration_seconds";
-        out.push_str(&format!("# HELP {name} [STABLE] How long admission plugins took, by plugin.\n# TYPE {name} histogram\n"));
+        out.push_str(&format!(
+            "# HELP {name} [STABLE] How long admission plugins took, by plugin.\n# TYPE {name} histogram\n"
+        ));
         for Timed { plugin, durations } in &self.plugins {
             durations.write(out, name, &format!("name={:?},", plugin.name()));
         }

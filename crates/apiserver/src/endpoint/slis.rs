@@ -12,7 +12,6 @@ pub fn serve(indicators: &Indicators) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::request_tests::{Cluster, admin};
     use http::Request;
     use http_body_util::{BodyExt, Empty};

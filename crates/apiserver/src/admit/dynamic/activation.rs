@@ -8,8 +8,8 @@ use knarr_api::cel::{AccessCheck, Authorize, AuthorizerValue, EvaluateError, Pro
 use serde_json::{Map, Value};
 
 use crate::authorize::{Authorizer, Decision};
-use crate::request::{Target, User};
 use crate::metrics;
+use crate::request::{Target, User};
 use crate::resource_request::ResourceRequest;
 
 /// The cost limit of all expressions of one policy on one write.

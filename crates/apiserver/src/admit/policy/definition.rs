@@ -76,5 +76,8 @@ fn read<B>(policy: &Value, bindings: Vec<Binding>, read_body: impl Fn(&Value, &S
 }
 
 pub fn compile(scope: &Scope, text: &str) -> Expression {
-    Expression { text: text.to_owned(), program: crate::metrics::compiling(|| scope.compile(text)).map_err(|error| error.to_string()) }
+    Expression {
+        text: text.to_owned(),
+        program: crate::metrics::compiling(|| scope.compile(text)).map_err(|error| error.to_string()),
+    }
 }

@@ -100,10 +100,7 @@ fn the_files_of_a_directory_are_merged_by_name() {
     assert_eq!(error(path), format!("no configuration files found in directory {path:?}"));
     let missing = path.join("none");
     let shown = missing.display();
-    assert_eq!(
-        error(&missing),
-        format!("unable to access path {missing:?}: stat {shown}: no such file or directory")
-    );
+    assert_eq!(error(&missing), format!("unable to access path {missing:?}: stat {shown}: no such file or directory"));
     for (name, provider) in [("b.yml", "two"), ("a.json", "one"), ("c.txt", "three")] {
         let text = format!("{HEAD}providers:\n- {}", GOOD.replace("one", provider));
         let text: Value = serde_yaml_ng::from_str(&text).expect("YAML");
