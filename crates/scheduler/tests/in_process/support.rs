@@ -58,7 +58,7 @@ impl Plane {
         startup::prepare(&handle.server, &ranges, address).await.expect("the objects of every cluster");
         let components = Supervisor::new(&registry);
         knarr_apiserver::background::run(&handle.server, &components);
-        let plane = Plane { handle, components: components, _directory: directory };
+        let plane = Plane { handle, components, _directory: directory };
         plane.start_controllers();
         plane.start_scheduler();
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
