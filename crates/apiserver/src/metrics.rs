@@ -179,11 +179,16 @@ mod tests {
     #[test]
     fn reloads_are_counted_by_result() {
         let now: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a moment");
-        AUTHORIZATION_RELOADS.record(true, now);
-        AUTHORIZATION_RELOADS.record(false, now);
+        // Other tests reload configurations meanwhile: these are this test's own.
+        static RELOADS: Reloads = Reloads {
+            count: Counter::new("reloads_total", "Reloads.", RELOAD_LABELS),
+            last: Gauge::new("last_seconds", "The last reload.", RELOAD_LABELS),
+        };
+        RELOADS.record(true, now);
+        RELOADS.record(false, now);
         let mut page = String::new();
-        AUTHORIZATION_RELOADS.count.write(&mut page);
-        AUTHORIZATION_RELOADS.last.write(&mut page);
+        RELOADS.count.write(&mut page);
+        RELOADS.last.write(&mut page);
         assert!(
             page.contains("status=\"failure\"} 1\n") && page.contains("status=\"success\"} 1.767323045e+09\n"),
             "{page}"

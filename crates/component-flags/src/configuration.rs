@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(own.values(flag).join(","), expected, "{flag}");
         }
         let settings: Vec<_> = own.settings().map(|(name, values)| format!("{name}={}", values.join(","))).collect();
-        assert_eq!(settings, ["pod-logs-dir=/logs", "shutdown-grace-period=90"]);
+        assert_eq!(settings, ["memory-swap-behavior=NoSwap", "pod-logs-dir=/logs", "shutdown-grace-period=90"]);
         assert_eq!(
             warnings,
             [

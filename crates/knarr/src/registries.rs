@@ -20,20 +20,22 @@ pub struct RegistriesFile {
     pub path: PathBuf,
     pub hosts: PathBuf,
     pub current: Arc<watch::Sender<Arc<Registries>>>,
+    /// What was in the file when it was read: a change before it is watched is one, too.
+    content: Option<Vec<u8>>,
 }
 
 impl RegistriesFile {
     /// Reads the file; a wrong one is an error.
     pub fn open(path: PathBuf, hosts: &Path) -> anyhow::Result<Self> {
+        let content = content(&path);
         let registries = load(&path, hosts).context("cannot use the registries file")?;
         let current = Arc::new(watch::channel(Arc::new(registries)).0);
-        Ok(Self { path, hosts: hosts.to_path_buf(), current })
+        Ok(Self { path, hosts: hosts.to_path_buf(), current, content })
     }
 
     /// Applies changes of the file for as long as the node runs. A wrong file changes nothing.
-    pub async fn keep(self) {
+    pub async fn keep(mut self) {
         let directory = self.path.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let mut known = content(&self.path);
         loop {
             let Ok(watcher) = Watcher::new(&directory) else {
                 tokio::time::sleep(RETRY).await;
@@ -41,8 +43,8 @@ impl RegistriesFile {
             };
             loop {
                 let now = content(&self.path);
-                if now != known {
-                    known = now;
+                if now != self.content {
+                    self.content = now;
                     self.apply();
                 }
                 match watcher.changed().await {

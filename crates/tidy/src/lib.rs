@@ -73,6 +73,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("local-storage", &["csi"]),
     ("metrics", &[]),
     ("network", &["client", "metrics", "supervisor", "version"]),
+    ("object-storage", &[]),
     ("registry", &[]),
     ("relay", &[]),
     ("rules", &["api"]),

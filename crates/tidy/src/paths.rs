@@ -47,6 +47,8 @@ const OWN_FILES: &[(&str, usize, &str)] = &[
     ("container/mounts.rs", 3, "termination files, and host paths that their authors may use as they like"),
     ("container/user_namespace.rs", 2, "the note of a pod's range of users"),
     ("images/access.rs", 2, "records of pulled images"),
+    ("images/mod.rs", 1, "the host's own credentials for registries"),
+    ("images/providers/config.rs", 1, "the operator's list of credential providers"),
     ("volumes/atomic.rs", 7, "below volumes that containers mount read-only"),
     ("volumes/empty_dir.rs", 1, "a volume before any container has it"),
     ("volumes/host_path.rs", 3, "host paths that their authors may use as they like"),

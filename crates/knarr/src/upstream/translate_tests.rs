@@ -137,10 +137,15 @@ fn what_cannot_be_honoured_is_refused_or_reported() {
          required flags]"
     );
     for (component, line, warning) in [
-        (Component::ApiServer, "--goaway-chance=0.1", Some("--goaway-chance has no effect: it is always 0")),
+        (Component::ApiServer, "--goaway-chance=0.1", None),
         (Component::ApiServer, "--allow-privileged", None),
-        (Component::ApiServer, "--event-ttl=60m", None),
-        (Component::ApiServer, "--event-ttl=2h", Some("--event-ttl has no effect: it is always 1h0m0s")),
+        (
+            Component::ApiServer,
+            "--aggregator-reject-forwarding-redirect=false",
+            Some("--aggregator-reject-forwarding-redirect has no effect: it is always true"),
+        ),
+        (Component::ApiServer, "--apiserver-count=1", None),
+        (Component::ApiServer, "--apiserver-count=2", Some("--apiserver-count has no effect")),
         (Component::Proxy, "--conntrack-min=1", Some("--conntrack-min has no effect")),
         (Component::Scheduler, "--vmodule=a=1", Some("--vmodule has no effect: `KNARR_LOG` selects modules")),
     ] {
@@ -234,6 +239,7 @@ fn sample(type_name: &str, default: &str, name: &str) -> &'static str {
         ("[]v1.Taint", _) => "a=b:NoSchedule",
         ("reserved-memory", _) => "0:memory=1Gi",
         ("namedCertKey", _) => "a,b",
+        _ if name == "service-node-port-range" => "30100-30200",
         _ => "sample",
     }
 }

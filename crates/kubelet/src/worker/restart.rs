@@ -108,6 +108,8 @@ impl Phase {
 /// `was_initialized` says that init containers may already have been removed.
 pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
     let mut main_started = false;
+    // Whatever has exited, and for whatever policy, starts again.
+    let all_restart = restarts_all(pod, runtime);
     let (mut running, mut waiting, mut succeeded, mut failed) = (0, 0, 0, 0);
     for container in pod::main_containers(pod) {
         let Some(view) = runtime.latest(&container.name) else {
@@ -123,6 +125,7 @@ pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
                 main_started = true;
                 match after_exit(pod, Role::Main, container, view.exit_code) {
                     AfterExit::Restart | AfterExit::RestartAll => running += 1,
+                    AfterExit::Stay if all_restart => running += 1,
                     AfterExit::Stay if view.exit_code == 0 => succeeded += 1,
                     AfterExit::Stay => failed += 1,
                 }
@@ -185,6 +188,7 @@ pub fn will_restart(pod: &Pod, role: Role, container: &Container, view: &Contain
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::Sandbox;
     use serde_json::json;
 
     fn pod(spec: serde_json::Value) -> Pod {
@@ -246,5 +250,15 @@ mod tests {
         let sidecar = pod::init_containers(&pod).next().expect("a sidecar").1;
         assert_eq!(after_exit(&pod, Role::Sidecar, sidecar, 42), AfterExit::RestartAll);
         assert_eq!(after_exit(&pod, Role::Sidecar, sidecar, 0), AfterExit::Restart);
+
+        // The main container was killed for it: the pod has not failed.
+        let in_sandbox = |view: ContainerView| ContainerView { sandbox: "s".into(), ..view };
+        let mut containers = vec![view("side", State::Exited, 42), view("a", State::Exited, 137)];
+        containers = containers.into_iter().map(in_sandbox).collect();
+        let sandboxes = vec![Sandbox { id: "s".into(), ready: true, ..Default::default() }];
+        let mut runtime = RuntimePod { containers, sandboxes, ..Default::default() };
+        assert_eq!(phase(&pod, &runtime, true), Phase::Running);
+        runtime.containers[0].exit_code = 0;
+        assert_eq!(phase(&pod, &runtime, true), Phase::Failed);
     }
 }
