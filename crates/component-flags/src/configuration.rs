@@ -329,7 +329,6 @@ mod tests {
             [
                 "Using lenient decoding as strict decoding failed: strict decoding error: unknown field \"colour\", unknown \
                  field \"logging.volume\"",
-                "memorySwap.swapBehavior has no effect",
             ]
         );
         let mut proxy = given(Component::Proxy, "--cluster-cidr=10.0.0.0/8");

@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use knarr_csi::Status;
 use knarr_csi::messages::{StringMap, Topology};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use parking_lot::Mutex;
 
@@ -17,6 +19,9 @@ use crate::plan::Abilities;
 use crate::record::{self, Kind, Snapshot, Volume};
 use crate::store::{DATA, IMAGE, Index, Layout};
 use crate::{TOPOLOGY_KEY, copy, filesystem, freeze, loop_device};
+
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What a driver is started with.
 #[derive(Clone, Debug)]
@@ -176,11 +181,24 @@ impl Driver {
     }
 }
 
+/// A driver that was restarted in this process may still end its last calls, and a child that is being started holds
+/// every open file for a moment: the lock is waited for.
 fn lock(path: &Path) -> Result<Flock<File>, Error> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
-    let file = file.map_err(Error::file("create", path))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| Error::Internal(format!("{} is locked: another driver uses this directory", path.display())))
+    let mut file = file.map_err(Error::file("create", path))?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => file,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let text = format!("{} is locked: another driver uses this directory", path.display());
+                return Err(Error::Internal(text));
+            }
+            Err((_, error)) => return Err(Error::system("lock", path)(error)),
+        };
+        std::thread::sleep(LOCK_INTERVAL);
+    }
 }
 
 /// An operation in progress.

@@ -18,6 +18,8 @@ async fn plane() -> Plane {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status});
         plane.create("/api/v1/nodes", node).await;
         plane.patch(&format!("/api/v1/nodes/{name}/status"), json!({"status": status})).await;
+        // Admission taints new nodes as not ready; no node lifecycle controller runs here.
+        plane.patch(&format!("/api/v1/nodes/{name}"), json!({"spec": {"taints": null}})).await;
     }
     let selectors = json!([{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]);
     let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
