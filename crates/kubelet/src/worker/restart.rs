@@ -256,7 +256,7 @@ mod tests {
         let mut containers = vec![view("side", State::Exited, 42), view("a", State::Exited, 137)];
         containers = containers.into_iter().map(in_sandbox).collect();
         let sandboxes = vec![Sandbox { id: "s".into(), ready: true, ..Default::default() }];
-        let mut runtime = RuntimePod { containers, sandboxes, ..Default::default() };
+        let mut runtime = RuntimePod { containers, sandboxes };
         assert_eq!(phase(&pod, &runtime, true), Phase::Running);
         runtime.containers[0].exit_code = 0;
         assert_eq!(phase(&pod, &runtime, true), Phase::Failed);
