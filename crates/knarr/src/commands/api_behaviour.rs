@@ -15,8 +15,8 @@ const MAX_GOAWAY_CHANCE: f64 = 0.02;
 const CORS_HELP: &str = "List of allowed origins for CORS, comma separated. An allowed origin can be a regular expression \
     to support subdomain matching. If this list is empty CORS will not be enabled. Please ensure each expression matches the \
     entire hostname by anchoring to the start with '^' or including the '//' prefix, and by anchoring to the end with '$' or \
-    including the ':' port separator suffix. Examples of valid expressions are '//example.com(:|$)' and \
-    '^https://example.com(:|$)'";
+    including the ':' port separator suffix. Examples of valid expressions are '//example\\.com(:|$)' and \
+    '^https://example\\.com(:|$)'";
 
 #[derive(Args, Clone, Debug)]
 pub struct BehaviourArguments {
