@@ -12,32 +12,27 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::admit::{DefaultTolerationSeconds, EnabledPlugins};
 use knarr_apiserver::authenticate::TokenFile;
-use knarr_apiserver::encrypt::{self, Configuration, Encrypted, Encryption};
+use knarr_apiserver::encrypt;
 use knarr_apiserver::fairness::FairnessSettings;
-use knarr_apiserver::outbound::Identity as ProxyIdentity;
-use knarr_apiserver::persist::foreign;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::startup::{self, ServerHandle, Settings};
 use knarr_apiserver::state::ApiServer;
-use knarr_apiserver::subresource::connect::Trust;
 use knarr_apiserver::{background, listen};
-use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
+use knarr_store::Store;
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::net::TcpListener;
 
 use super::access::{self, AccessArguments};
 use super::api_behaviour::{self, BehaviourArguments};
 use super::audit::{self, AuditArguments};
-use super::common;
+use super::client_certificates::{self, ClientCertificates};
 use super::snapshot_schedule::{self, SnapshotArguments};
+use super::{common, datastore};
 use crate::address::own_address;
 
 /// How long a process whose component has failed waits for the others to stop.
 const FAILED_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Short, because clocks are set.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Default network of Services.
 pub const SERVICES: &str = "10.96.0.0/12";
@@ -180,9 +175,9 @@ pub async fn start(
     let advertised = arguments.advertise_address.unwrap_or_else(|| advertised(address.ip()));
     let store = match store {
         Some(store) => store,
-        None => open_store(arguments).await?,
+        None => datastore::open(arguments).await?,
     };
-    let (store, encryption) = encrypted(arguments, store)?;
+    let (store, encryption) = datastore::encrypted(arguments, store)?;
     // The nodes and pods of `knarr server` trust the cluster's own authority.
     let tls = access::tls_settings(&arguments.access, arguments.resource_metrics);
     let directory = arguments.data_dir.join("pki");
@@ -213,12 +208,8 @@ pub async fn start(
     let server = started.server.clone();
     server.fairness.configure(fairness(arguments)?, &*server.objects);
     let audit_senders = audit::start(&arguments.audit, &server)?;
-    let clients = ClientCertificates {
-        trust: kubelet_trust(arguments, &pki)?,
-        kubelets: arguments.kubelet_client_certificate.clone().zip(arguments.kubelet_client_key.clone()),
-        aggregated: arguments.proxy_client_cert_file.clone().zip(arguments.proxy_client_key_file.clone()),
-    };
-    call_kubelets(&pki, &server, &clients, Timestamp::now())?;
+    let clients = ClientCertificates::configured(arguments, &pki)?;
+    client_certificates::apply(&pki, &server, &clients, Timestamp::now())?;
     let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
     let supervisor = Supervisor::new(&server.telemetry.components);
     if let Some(path) = &arguments.tracing_config_file {
@@ -249,7 +240,9 @@ pub async fn start(
     }
     {
         let (pki, server) = (pki.clone(), server.clone());
-        supervisor.restart("certificate-renewal", move || renew(pki.clone(), server.clone(), clients.clone()));
+        supervisor.restart("certificate-renewal", move || {
+            client_certificates::renew(pki.clone(), server.clone(), clients.clone())
+        });
     }
     let reached = SocketAddr::new(advertised, address.port());
     startup::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
@@ -317,132 +310,6 @@ async fn watch_store(server: Arc<ApiServer>) -> Result<(), String> {
     }
 }
 
-/// How this server shows itself to kubelets and aggregated API servers: with files, or with certificates of its own.
-#[derive(Clone)]
-struct ClientCertificates {
-    trust: Trust,
-    kubelets: Option<(PathBuf, PathBuf)>,
-    aggregated: Option<(PathBuf, PathBuf)>,
-}
-
-/// The certificate and key of a pair of files.
-fn read_pair((certificate, key): &(PathBuf, PathBuf)) -> anyhow::Result<(String, String)> {
-    let read =
-        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    Ok((read(certificate)?, read(key)?))
-}
-
-/// Renews certificates long before they expire, without a restart.
-async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, clients: ClientCertificates) {
-    let mut stopping = server.stopping.clone();
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(RENEWAL_INTERVAL) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        }
-        let now = Timestamp::now();
-        let renewed = pki.renew(now).map_err(anyhow::Error::from);
-        let renewed = renewed.and_then(|()| call_kubelets(&pki, &server, &clients, now));
-        if let Err(error) = renewed {
-            tracing::error!(%error, "cannot renew certificates");
-        }
-    }
-}
-
-/// Sets the current client certificates for kubelets and aggregated APIs.
-fn call_kubelets(pki: &Pki, server: &ApiServer, clients: &ClientCertificates, now: Timestamp) -> anyhow::Result<()> {
-    let proxy = match &clients.aggregated {
-        Some(files) => read_pair(files)?,
-        None => pki.front_proxy_client(now).map(|own| (own.certificate, own.key))?,
-    };
-    server.discovery.aggregation.set_identity(ProxyIdentity { certificate: proxy.0, key: proxy.1 });
-    let (certificate, key) = match &clients.kubelets {
-        Some(files) => read_pair(files)?,
-        None => pki.kubelet_client(now).map(|own| (own.certificate, own.key))?,
-    };
-    Ok(server.kubelets.set_credentials(&certificate, &key, &clients.trust)?)
-}
-
-fn kubelet_trust(arguments: &Arguments, pki: &Pki) -> anyhow::Result<Trust> {
-    if arguments.kubelet_insecure_tls {
-        return Ok(Trust::Anyone);
-    }
-    let mut authorities = pki.authority.certificate.clone();
-    if let Some(path) = &arguments.kubelet_certificate_authority {
-        let more = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        authorities.push('\n');
-        authorities.push_str(&more);
-    }
-    Ok(Trust::Authorities(authorities))
-}
-
-pub async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
-    if !arguments.datastore.is_empty() {
-        let options = EtcdOptions { decode: Some(foreign::decoder()), ..EtcdOptions::default() };
-        let store = Etcd::connect(&arguments.datastore, etcd_tls(arguments)?, options)
-            .await
-            .with_context(|| format!("cannot reach the store at {}", arguments.datastore.join(", ")))?;
-        return Ok(Arc::new(store));
-    }
-    let directory = arguments.store_dir.clone().unwrap_or_else(|| arguments.data_dir.join("store"));
-    let mut options = knarr_store::Options {
-        quota_bytes: quota(arguments.quota_backend_bytes, memory()),
-        reserve_bytes: DISK_RESERVE,
-        ..knarr_store::Options::default()
-    };
-    if arguments.store_unsafe_no_fsync {
-        // Data that may be lost needs no space set aside either.
-        options.reserve_bytes = 0;
-        options.disk = Arc::new(knarr_store::UnsyncedDisk::default());
-    }
-    let store = Embedded::open(&directory, options).with_context(|| {
-        format!(
-            "cannot open the store in {0}: `knarr store check` says whether it is damaged; then repair it with \
-                 `knarr store repair`, or move {0} away and bring back a snapshot with `knarr snapshot restore`",
-            directory.display()
-        )
-    })?;
-    Ok(Arc::new(store))
-}
-
-/// The default quota of the store, and the disk space that it keeps for deletions on a full disk.
-const DEFAULT_QUOTA: u64 = 8 << 30;
-const DISK_RESERVE: u64 = 64 << 20;
-
-/// The quota of the store on a host with this much memory: all data is in memory.
-fn quota(given: u64, memory: Option<u64>) -> u64 {
-    if given > 0 { given } else { memory.map_or(DEFAULT_QUOTA, |memory| DEFAULT_QUOTA.min(memory / 2)) }
-}
-
-/// The host's memory in bytes.
-fn memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
-}
-
-/// Wraps the store with encryption at rest, if configured.
-fn encrypted(
-    arguments: &Arguments,
-    store: Arc<dyn Store>,
-) -> anyhow::Result<(Arc<dyn Store>, Option<(Encryption, String)>)> {
-    let Some(path) = &arguments.encryption_provider_config else { return Ok((store, None)) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let configuration = Configuration::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
-    let encryption = Encryption::new(configuration);
-    Ok((Arc::new(Encrypted::new(store, encryption.clone())), Some((encryption, text))))
-}
-
-fn etcd_tls(arguments: &Arguments) -> anyhow::Result<Option<Tls>> {
-    let Some(authority) = &arguments.etcd_cafile else { return Ok(None) };
-    let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    let identity = match (&arguments.etcd_certfile, &arguments.etcd_keyfile) {
-        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-        _ => None,
-    };
-    Ok(Some(Tls { authority: read(authority)?, identity }))
-}
-
 fn token_file(arguments: &Arguments) -> anyhow::Result<TokenFile> {
     let Some(path) = &arguments.token_file else { return Ok(TokenFile::parse("")?) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -491,42 +358,4 @@ fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| knarr_files::rename_durably(&new, path));
     written.with_context(|| format!("cannot write {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        arguments: super::Arguments,
-    }
-
-    #[test]
-    fn the_quota_fits_into_memory() {
-        for (given, memory, quota) in [
-            (0, None, 8 << 30),
-            (0, Some(64 << 30), 8 << 30),
-            (0, Some(4 << 30), 2 << 30),
-            (5000, Some(4 << 30), 5000),
-            (100 << 30, Some(4 << 30), 100 << 30),
-        ] {
-            assert_eq!(super::quota(given, memory), quota);
-        }
-        assert!(super::memory().is_some_and(|bytes| bytes > 64 << 20));
-    }
-
-    #[test]
-    fn a_certificate_for_etcd_is_not_overlooked() {
-        let parse = |names: &[&str]| {
-            let flags = names.iter().flat_map(|name| [format!("--etcd-{name}"), "file".to_owned()]);
-            Line::try_parse_from(["knarr".to_owned()].into_iter().chain(flags)).map(|line| line.arguments.etcd_certfile)
-        };
-        assert!(parse(&["cafile", "certfile", "keyfile"]).is_ok_and(|file| file.is_some()));
-        assert!(parse(&["cafile"]).is_ok());
-        let refused = parse(&["certfile", "keyfile"]).unwrap_err().to_string();
-        assert!(refused.contains("--etcd-cafile"), "{refused}");
-        assert!(parse(&["cafile", "certfile"]).is_err());
-    }
 }

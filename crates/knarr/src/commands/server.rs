@@ -27,7 +27,7 @@ use super::disable::{self, BuiltIn};
 use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, Network, NodeArguments, NodeFiles, Runtime};
 use super::storage::NodeStorage;
-use super::{apiserver, common, preflight};
+use super::{apiserver, common, datastore, preflight};
 use crate::address::{ensure_address, own_address, restart_when_moved};
 use crate::check::{CheckPlan, Listen};
 use crate::cluster::{self, Cluster};
@@ -219,7 +219,7 @@ impl SharedStore {
         if arguments.apiserver.datastore.is_empty() {
             return Ok(SharedStore::No);
         }
-        let store = apiserver::open_store(&arguments.apiserver).await?;
+        let store = datastore::open(&arguments.apiserver).await?;
         servers::check_record(&*store, data).await?;
         Ok(SharedStore::Given(store))
     }
