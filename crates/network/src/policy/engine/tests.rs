@@ -1,0 +1,108 @@
+use super::*;
+use crate::policy::member::NamedPort;
+use serde_json::{Value, json};
+
+fn member(namespace: &str, app: &str, address: &str, is_local: bool) -> PolicyPod {
+    PolicyPod {
+        namespace: namespace.into(),
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        addresses: vec![address.parse().unwrap()],
+        named_ports: vec![NamedPort { name: "web".into(), protocol: Protocol::Tcp, number: 8080 }],
+        is_local,
+    }
+}
+
+fn policy(spec: Value) -> CompiledPolicy {
+    let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec});
+    CompiledPolicy::of(&serde_json::from_value(policy).unwrap())
+}
+
+/// The IPv4 lines of a transaction, without hashes.
+fn changes(engine: &mut Engine) -> Vec<String> {
+    let text = engine.transaction();
+    engine.installed();
+    let lines = text.lines().filter(|line| line.contains(" ip knarr-policy "));
+    lines.map(|line| without_hashes(&line.replace(" ip knarr-policy", ""))).collect()
+}
+
+fn without_hashes(line: &str) -> String {
+    let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    for word in &mut words {
+        if let Some((before, hash)) = word.rsplit_once('-')
+            && hash.len() == 16
+        {
+            *word = before.to_owned();
+        }
+    }
+    words.join(" ")
+}
+
+#[test]
+fn a_change_writes_only_itself() {
+    let mut engine = Engine::default();
+    engine.set_namespace("n", Some(Labels::default()));
+    engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
+    engine.set_pod("n/client", Some(member("n", "client", "10.0.0.2", false)));
+    let about_pods: Vec<String> = changes(&mut engine).into_iter().filter(|line| line.contains("10.0.0")).collect();
+    assert_eq!(about_pods, ["add element known { 10.0.0.1 }"], "no policy, nothing but that a pod is known");
+    let spec = json!({"podSelector": {"matchLabels": {"app": "server"}}, "ingress": [
+        {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": "web"}, {"port": 80}, {"port": 81, "endPort": 90}]}]});
+    engine.set_policy("n/p", Some(policy(spec)));
+    assert_eq!(
+        changes(&mut engine),
+        [
+            "add set pods { type ipv4_addr ; }",
+            "add set port { type ipv4_addr . inet_service ; }",
+            "add chain all-in",
+            "add chain policy-in",
+            "add rule all-in jump policy-in",
+            "add rule all-in drop",
+            "add rule policy-in ip saddr @pods meta l4proto tcp ip daddr . th dport @port accept",
+            "add rule policy-in ip saddr @pods tcp dport { 80-90 } accept",
+            "add element ingress { 10.0.0.1 : goto all-in }",
+            "add element itself { 10.0.0.1 . 10.0.0.1 }",
+            "add element pods { 10.0.0.2 }",
+            "add element port { 10.0.0.1 . 8080, 10.0.0.2 . 8080 }",
+        ]
+    );
+    engine.set_pod("n/client-2", Some(member("n", "client", "10.0.0.3", false)));
+    assert_eq!(
+        changes(&mut engine),
+        ["add element pods { 10.0.0.3 }", "add element port { 10.0.0.3 . 8080 }"],
+        "one more client"
+    );
+    engine.set_pod("n/client", None);
+    engine.set_pod("n/client-2", None);
+    assert_eq!(
+        changes(&mut engine),
+        ["delete element pods { 10.0.0.2, 10.0.0.3 }", "delete element port { 10.0.0.2 . 8080, 10.0.0.3 . 8080 }"]
+    );
+    engine.set_policy("n/p", None);
+    assert_eq!(
+        changes(&mut engine),
+        [
+            "delete element ingress { 10.0.0.1 }",
+            "delete element itself { 10.0.0.1 . 10.0.0.1 }",
+            "flush chain all-in",
+            "flush chain policy-in",
+            "delete chain all-in",
+            "delete chain policy-in",
+            "delete set pods",
+            "delete set port",
+        ]
+    );
+}
+
+#[test]
+fn namespaces_add_and_remove_their_pods() {
+    let mut engine = Engine::default();
+    let spec = json!({"podSelector": {}, "policyTypes": ["Egress"],
+        "egress": [{"to": [{"namespaceSelector": {"matchLabels": {"team": "x"}}}]}]});
+    engine.set_policy("n/p", Some(policy(spec)));
+    engine.set_pod("m/db", Some(member("m", "db", "10.0.0.5", false)));
+    changes(&mut engine);
+    engine.set_namespace("m", Some([("team".to_owned(), "x".to_owned())].into()));
+    assert_eq!(changes(&mut engine), ["add element pods { 10.0.0.5 }"]);
+    engine.set_namespace("m", Some(Labels::default()));
+    assert_eq!(changes(&mut engine), ["delete element pods { 10.0.0.5 }"]);
+}
