@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
 use crate::fast_path::RawConnection;
+use crate::payload::Payload;
 use crate::pod_connection::PodConnection;
-use crate::proxy::Payload;
 use crate::routes::{Port, Target};
 use crate::worker;
 

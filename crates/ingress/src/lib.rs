@@ -20,6 +20,7 @@ mod fast_path;
 mod forwarded;
 mod grants;
 mod metrics;
+mod payload;
 mod pod_connection;
 mod proxy;
 mod replay;

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::backends::Pod;
-use crate::proxy::Payload;
+use crate::payload::Payload;
 
 pub struct PodConnection {
     sender: http1::SendRequest<Payload>,

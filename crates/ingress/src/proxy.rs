@@ -18,11 +18,10 @@ use crate::Timeouts;
 use crate::backends::{Backend, Connection, Pod};
 use crate::forwarded::{self, Origin};
 use crate::metrics;
+use crate::payload::Payload;
 use crate::pod_connection::ForwardedBody;
 use crate::routes::Table;
 
-/// Request body: the client's, or empty.
-pub type Payload = Either<Incoming, Full<Bytes>>;
 /// Response body: the pod's, or an error of our own.
 pub type ResponseBody = Either<ForwardedBody, Full<Bytes>>;
 

@@ -1,216 +1,20 @@
 //! Requests through the ingress controller to pods, all on loopback, with a fake API.
 
-use std::convert::Infallible;
+mod cluster;
+mod pods;
+
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use knarr_client::Informers;
-use knarr_client::kube::Client;
-use knarr_client::kube::client::Body;
-use serde_json::{Value, json};
+use hyper_util::rt::TokioIo;
+
+use cluster::{connect, start, start_with};
+use pods::WAS_SHY;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A pod that returns its name and the whole head of each request, and echoes after an upgrade.
-fn pod(name: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || serve(stream, name));
-        }
-    });
-    address
-}
-
-fn serve(mut stream: TcpStream, name: &str) {
-    let mut read = Vec::new();
-    let mut part = [0; 4096];
-    loop {
-        while !read.windows(4).any(|window| window == b"\r\n\r\n") {
-            match stream.read(&mut part) {
-                Ok(length) if length > 0 => read.extend_from_slice(&part[..length]),
-                _ => return,
-            }
-        }
-        let head = String::from_utf8_lossy(&read).to_ascii_lowercase();
-        read.clear();
-        if head.contains("upgrade: websocket") {
-            let _ = stream
-                .write_all(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
-            while let Ok(length) = stream.read(&mut part) {
-                if length == 0 || stream.write_all(&part[..length]).is_err() {
-                    return;
-                }
-            }
-        }
-        let body = format!("{name}\n{head}");
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    }
-}
-
-static WAS_SHY: Mutex<bool> = Mutex::new(false);
-
-/// A pod that responds in the form that the path selects.
-fn shape_shifter() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || answer_in_shape(stream));
-        }
-    });
-    address
-}
-
-fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
-    let mut read = Vec::new();
-    let mut part = [0; 4096];
-    loop {
-        let end = loop {
-            if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
-                break end + 4;
-            }
-            let length = stream.read(&mut part).ok().filter(|length| *length > 0)?;
-            read.extend_from_slice(&part[..length]);
-        };
-        let head = String::from_utf8_lossy(&read[..end]).to_ascii_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-        let mut body: Vec<u8> = read.split_off(end);
-        read.clear();
-        let is_chunked = head.contains("transfer-encoding: chunked");
-        while body.len() < length.unwrap_or(0) || is_chunked && !body.ends_with(b"0\r\n\r\n") {
-            let length = stream.read(&mut part).ok().filter(|length| *length > 0)?;
-            body.extend_from_slice(&part[..length]);
-        }
-        let path = head.split(' ').nth(1).unwrap_or_default();
-        let response = match path {
-            // Closes without a response, but only once.
-            "/shape/shy" if !std::mem::replace(&mut *WAS_SHY.lock().unwrap(), true) => return None,
-            "/shape/gone" => return None,
-            "/shape/slow" => {
-                // Until the proxy has timed out.
-                let _ = stream.read(&mut part);
-                return None;
-            }
-            "/shape/chunked" => {
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-end: 1\r\n\r\n".to_owned()
-            }
-            "/shape/hint" => {
-                "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nreal".into()
-            }
-            "/shape/none" => "HTTP/1.1 204 No Content\r\n\r\n".into(),
-            "/shape/long" => format!("HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n{}", "x".repeat(3_000_000)),
-            "/shape/head" => "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".into(),
-            "/shape/last" => "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nlast".into(),
-            "/shape/close" => "HTTP/1.1 200 OK\r\n\r\nuntil the end".into(),
-            "/shape/broken" => "nonsense\r\n\r\n".into(),
-            _ => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}", body.len(), String::from_utf8_lossy(&body)),
-        };
-        stream.write_all(response.as_bytes()).ok()?;
-        if matches!(path, "/shape/last" | "/shape/close") {
-            return None;
-        }
-    }
-}
-
-/// A pod that speaks HTTP/2 only: it echoes the request's body, then sends trailers as gRPC does.
-async fn streaming_pod() -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {
-                let accepts_trailers = request.headers().get("te").is_some_and(|value| value == "trailers");
-                let mut ending = http::HeaderMap::new();
-                ending.insert("grpc-status", http::HeaderValue::from_static(if accepts_trailers { "0" } else { "13" }));
-                let body = request.into_body().with_trailers(std::future::ready(Some(Ok(ending))));
-                Ok::<_, Infallible>(
-                    http::Response::builder().header("content-type", "application/grpc").body(body).unwrap(),
-                )
-            });
-            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(served.serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    address
-}
-
-/// An unused address: the port is derived from the process id and below the ephemeral range.
-fn unused_address() -> SocketAddr {
-    static PORT: AtomicU16 = AtomicU16::new(20_000);
-    let [_, first, second, third] = std::process::id().to_be_bytes();
-    (Ipv4Addr::new(127, 64 | first, second, third), PORT.fetch_add(1, Ordering::Relaxed)).into()
-}
-
-fn slice(service: &str, pods: &[SocketAddr]) -> Vec<Value> {
-    // Pods on one host differ in their port, so each has its own slice.
-    let one = |(index, pod): (usize, &SocketAddr)| {
-        json!({"metadata": {"name": format!("{service}-{index}"), "namespace": "n", "uid": format!("{service}{index}"),
-            "labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
-            "endpoints": [{"addresses": [pod.ip()], "conditions": {"ready": true}}], "ports": [{"name": "", "port": pod.port()}]})
-    };
-    pods.iter().enumerate().map(one).collect()
-}
-
-struct Cluster {
-    http: SocketAddr,
-    https: SocketAddr,
-    certificate: rustls_pki_types::CertificateDer<'static>,
-}
-
-async fn start() -> Cluster {
-    start_with(knarr_ingress::Timeouts::default()).await
-}
-
-/// The controller with its Services: `web` has one dead and one live pod, `empty` none, the others one.
-async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
-    let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
-    let path = |path: &str, service: &str| json!({"path": path, "pathType": "Prefix", "backend": {"service": {"name": service, "port": {"number": 80}}}});
-    let service = |name: &str| json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"ports": [{"port": 80}]}});
-    let secret = json!({"metadata": {"name": "tls", "namespace": "n", "uid": "t"}, "type": "kubernetes.io/tls",
-        "data": {"tls.crt": k8s_openapi::ByteString(made.cert.pem().into_bytes()),
-            "tls.key": k8s_openapi::ByteString(made.signing_key.serialize_pem().into_bytes())}});
-    let ingress = json!({"metadata": {"name": "i", "namespace": "n", "uid": "i"}, "spec": {"ingressClassName": "knarr",
-        "rules": [{"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api"), path("/empty", "empty"), path("/shape", "shape"),
-            path("/grpc", "grpc")]}}],
-        "tls": [{"hosts": ["shop.example"], "secretName": "tls"}]}});
-    let class = json!({"metadata": {"name": "knarr", "uid": "c"}, "spec": {"controller": knarr_ingress::CONTROLLER}});
-    let mut slices = slice("web", &[unused_address(), pod("web")]);
-    slices.extend(slice("api", &[pod("api")]));
-    slices.extend(slice("shape", &[shape_shifter()]));
-    slices.extend(slice("grpc", &[streaming_pod().await]));
-    let mut streaming = service("grpc");
-    streaming["spec"]["ports"][0]["appProtocol"] = json!("kubernetes.io/h2c");
-    let objects = Arc::new(json!({"nodes": [], "ingresses": [ingress], "ingressclasses": [class], "secrets": [secret],
-        "services": [service("web"), service("api"), service("empty"), service("shape"), streaming], "endpointslices": slices}));
-    let response = move |request: http::Request<Body>| {
-        let objects = Arc::clone(&objects);
-        async move {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let kind = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-            if is_watch {
-                // Nothing changes.
-                std::future::pending::<()>().await;
-            }
-            let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": objects[kind.as_str()]});
-            Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(list.to_string()))))
-        }
-    };
-    let client = Client::new(tower::service_fn(response), "default");
-    let (http, https) = (unused_address(), unused_address());
-    let listeners = knarr_ingress::Addresses { http: vec![http], https: vec![https] }.bind().unwrap();
-    let informers = Informers::new(client.clone());
-    let limits = knarr_ingress::Limits { connections_of_client: 100, allows_loopback_pods: true, ..Default::default() };
-    tokio::spawn(knarr_ingress::run(informers, client, "here".into(), listeners, timeouts, limits));
-    Cluster { http, https, certificate: made.cert.der().clone() }
-}
 
 async fn ask(address: SocketAddr, request: String) -> String {
     tokio::task::spawn_blocking(move || {
@@ -437,26 +241,6 @@ async fn web_sockets_flow_both_ways() {
         echoed
     });
     assert_eq!(&echoed.await.unwrap(), b"ping");
-}
-
-/// HTTP/2 over TLS to the ingress.
-async fn connect(cluster: &Cluster) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(cluster.certificate.clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = tokio::net::TcpStream::connect(cluster.https).await.unwrap();
-    let name = rustls_pki_types::ServerName::try_from("shop.example").unwrap();
-    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-    let (sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    sender
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,8 @@
+//! The body of a request to a pod.
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+
+/// The client's body, or an empty one.
+pub type Payload = Either<Incoming, Full<Bytes>>;
