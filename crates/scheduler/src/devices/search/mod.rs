@@ -3,8 +3,12 @@
 //! The first complete assignment counts, so the order of pools, slices and devices is the order of preference. A claim
 //! decides how deep the search gets: choices are kept in a list, not on the stack of the thread.
 
+mod assignment;
+mod candidate;
+
+pub use candidate::Candidate;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1 as api;
 
@@ -15,46 +19,11 @@ use super::in_use::InUse;
 use super::pool::Pool;
 use super::request::{Claim, Count, MAX_DEVICES, Request};
 use super::selectors::Selectors;
-use super::slice::{Amounts, Device, Slice, device_is_for};
+use super::slice::{Amounts, device_is_for};
 use crate::cluster::node::NodeState;
 
 /// How many devices are tried between two looks at the clock.
 const STEPS_PER_CHECK: usize = 32;
-
-/// A device of a usable pool.
-#[derive(Clone, Copy)]
-pub struct Candidate<'a> {
-    pub pool: usize,
-    pub slice: &'a Arc<Slice>,
-    index: usize,
-}
-
-impl<'a> Candidate<'a> {
-    pub fn new(pool: usize, slice: &'a Arc<Slice>, index: usize) -> Self {
-        Candidate { pool, slice, index }
-    }
-
-    pub fn device(&self) -> &'a Device {
-        &self.slice.devices[self.index]
-    }
-
-    pub fn api(&self) -> &'a api::Device {
-        self.slice.device(self.index)
-    }
-
-    fn is_shareable(&self) -> bool {
-        self.api().allow_multiple_allocations == Some(true)
-    }
-
-    /// Whether the other differs in its name alone. Shares of a device differ in what is left of it.
-    fn is_like(&self, other: &Candidate<'_>) -> bool {
-        self.device().likeness == other.device().likeness
-            && self.pool == other.pool
-            && !self.is_shareable()
-            && self.slice.object.spec.node_name == other.slice.object.spec.node_name
-            && self.slice.object.spec.node_selector == other.slice.object.spec.node_selector
-    }
-}
 
 /// A device that was given to a request.
 pub struct Given {
@@ -342,100 +311,5 @@ impl<'a> Search<'a> {
             }
         }
         Ok(true)
-    }
-
-    /// Gives a device to the request, if it can be used. With `must`, a violated constraint is an error.
-    fn give(&mut self, at: Position, candidate: usize, must: bool) -> Result<bool, AllocationError> {
-        if !self.is_free(at, candidate) {
-            return Ok(false);
-        }
-        let by = self.candidates[candidate];
-        let (device, is_shareable) = (by.device(), by.is_shareable());
-        if !self.request(at).tolerates(by.api()) || !self.fits(at, candidate) {
-            return Ok(false);
-        }
-        // The first share of a device has consumed its counters.
-        let is_shared =
-            is_shareable && (self.in_use.consumed(&device.id).is_some() || self.shared.contains_key(&candidate));
-        let has_counters = !is_shared && !device.consumes.is_empty();
-        if has_counters && !self.counters_of(by.pool).reserve(device) {
-            return Ok(false);
-        }
-        if !self.satisfies_constraints(at, &by) {
-            if has_counters {
-                self.counters_of(by.pool).release(device);
-            }
-            if must {
-                let claim = super::request::key(self.claims[at.claim].object);
-                let (request, id) = (self.request(at).own_name(), &device.id);
-                return Err(AllocationError::Fatal(format!(
-                    "claim {claim}, request {request}: cannot add device {id} because a claim constraint would not be satisfied"
-                )));
-            }
-            return Ok(false);
-        }
-        let consumed = is_shareable.then(|| capacity::consumption(&self.request(at).capacity, device));
-        match &consumed {
-            None => self.taken.entry(candidate).or_default().push(at.claim),
-            Some(amounts) => {
-                let (shares, total) = self.shared.entry(candidate).or_default();
-                *shares += 1;
-                for (name, amount) in amounts {
-                    *total.entry(name.clone()).or_default() += *amount;
-                }
-            }
-        }
-        let (request, alternative) = (at.request, at.alternative.unwrap_or(0));
-        self.given[at.claim].push(Given { candidate, request, alternative, consumed, has_counters });
-        Ok(true)
-    }
-
-    /// Takes back what the claim got last.
-    fn take_back(&mut self, at: Position) {
-        let Some(given) = self.given[at.claim].pop() else { return };
-        let candidate = given.candidate;
-        match &given.consumed {
-            None => {
-                if let Some(claims) = self.taken.get_mut(&candidate) {
-                    claims.pop();
-                }
-            }
-            Some(amounts) => {
-                if let Some((shares, total)) = self.shared.get_mut(&candidate) {
-                    *shares -= 1;
-                    for (name, amount) in amounts {
-                        if let Some(total) = total.get_mut(name) {
-                            *total = *total - *amount;
-                        }
-                    }
-                    if *shares == 0 {
-                        self.shared.remove(&candidate);
-                    }
-                }
-            }
-        }
-        let (name, subrequest) = (self.request(at).name, self.request(at).subrequest);
-        self.claims[at.claim].constraints.iter_mut().for_each(|constraint| constraint.remove(name, subrequest));
-        if given.has_counters {
-            let by = self.candidates[candidate];
-            self.counters_of(by.pool).release(by.device());
-        }
-    }
-
-    fn satisfies_constraints(&mut self, at: Position, by: &Candidate<'a>) -> bool {
-        let (name, subrequest) = (self.request(at).name, self.request(at).subrequest);
-        let constraints = &mut self.claims[at.claim].constraints;
-        let driver = &by.device().id.pool.driver;
-        let violated =
-            (0..constraints.len()).find(|index| !constraints[*index].add(name, subrequest, driver, by.api()));
-        if let Some(index) = violated {
-            constraints[..index].iter_mut().for_each(|constraint| constraint.remove(name, subrequest));
-        }
-        violated.is_none()
-    }
-
-    fn counters_of(&mut self, pool: usize) -> &mut Counters {
-        let (pools, in_use) = (self.pools, self.in_use);
-        self.counters.entry(pool).or_insert_with(|| Counters::of(&pools[pool], in_use))
     }
 }
