@@ -190,9 +190,14 @@ impl fmt::Display for Error {
     }
 }
 
-/// The errors of an object, in the order in which they were found.
+/// How many errors are kept, and how much text they have together. An object can be wrong in as many places as its author
+/// likes, and each error repeats a path and a value: more than this is of no use, and must not fill memory.
+const MAX_ERRORS: usize = 10_000;
+const MAX_BYTES: usize = 2 << 20;
+
+/// The errors of an object, in the order in which they were found, and the length of their texts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Errors(pub Vec<Error>);
+pub struct Errors(pub Vec<Error>, usize);
 
 impl Errors {
     /// No errors.
@@ -207,16 +212,31 @@ impl Errors {
 
     /// Appends other errors.
     pub fn extend(&mut self, other: Errors) {
-        self.0.extend(other.0);
+        other.0.into_iter().for_each(|error| self.push(error));
     }
 
-    /// Appends an error.
+    /// Appends an error, unless there are too many.
     pub fn push(&mut self, error: Error) {
-        self.0.push(error);
+        if !self.is_full() {
+            self.1 += error.field.len() + error.bad_value.as_ref().map_or(0, String::len) + error.detail.len();
+            self.0.push(error);
+        }
+    }
+
+    /// Whether further errors are not kept: there are more than anybody reads.
+    pub fn is_full(&self) -> bool {
+        self.0.len() >= MAX_ERRORS || self.1 >= MAX_BYTES
     }
 
     fn add(&mut self, path: &Path<'_>, error_type: ErrorType, bad_value: Option<String>, detail: impl Into<String>) {
-        self.0.push(Error { field: path.to_string(), error_type, bad_value, detail: detail.into() });
+        if !self.is_full() {
+            self.push(Error { field: path.to_string(), error_type, bad_value, detail: detail.into() });
+        }
+    }
+
+    /// A value as a message prints it; nothing if no more messages are kept.
+    fn print(&self, value: impl Into<Value>) -> Option<String> {
+        (!self.is_full()).then(|| format_value(&value.into()))
     }
 
     /// Adds an error for an absent value.
@@ -226,7 +246,8 @@ impl Errors {
 
     /// Adds an error for an invalid value.
     pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
-        self.add(path, ErrorType::Invalid, Some(format_value(&value.into())), detail);
+        let value = self.print(value);
+        self.add(path, ErrorType::Invalid, value, detail);
     }
 
     /// Adds an error for an invalid value that is printed verbatim, for values that have no JSON form.
@@ -236,17 +257,20 @@ impl Errors {
 
     /// Adds an error for a value of the wrong type.
     pub fn type_invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
-        self.add(path, ErrorType::TypeInvalid, Some(format_value(&value.into())), detail);
+        let value = self.print(value);
+        self.add(path, ErrorType::TypeInvalid, value, detail);
     }
 
     /// Adds an error for a value that occurs twice.
     pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.add(path, ErrorType::Duplicate, Some(format_value(&value.into())), "");
+        let value = self.print(value);
+        self.add(path, ErrorType::Duplicate, value, "");
     }
 
     /// Adds an error for a reference to an absent value.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.add(path, ErrorType::NotFound, Some(format_value(&value.into())), "");
+        let value = self.print(value);
+        self.add(path, ErrorType::NotFound, value, "");
     }
 
     /// Adds an error for a value outside an enumeration.
@@ -257,7 +281,8 @@ impl Errors {
             let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
             format!("supported values: {}", names.join(", "))
         };
-        self.add(path, ErrorType::NotSupported, Some(format_value(&value.into())), detail);
+        let value = self.print(value);
+        self.add(path, ErrorType::NotSupported, value, detail);
     }
 
     /// Adds an error for a field that must not be set.
@@ -346,5 +371,20 @@ mod tests {
                 "spec: Too many: 3: must have at most 1 item",
             ]
         );
+    }
+
+    #[test]
+    fn errors_without_end_do_not_fill_memory() {
+        let long = "x".repeat(100_000);
+        let mut errors = Errors::new();
+        for index in 0..20_000 {
+            errors.invalid(&Path::root("list").index(index), long.as_str(), "wrong");
+        }
+        assert!((1..100).contains(&errors.0.len()), "{}", errors.0.len());
+        let mut short = Errors::new();
+        (0..100_000).for_each(|index| short.required(&Path::root("list").index(index), ""));
+        assert_eq!(short.0.len(), MAX_ERRORS);
+        errors.extend(short);
+        assert!(errors.0.iter().map(|error| error.to_string().len()).sum::<usize>() < 2 * MAX_BYTES);
     }
 }

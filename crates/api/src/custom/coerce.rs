@@ -1,5 +1,6 @@
 //! Decoding of the metadata in custom resources, which has a type of its own.
 
+use super::place::Place;
 use crate::decode::{self, DecodeError, StrictProblem};
 use crate::json_schema::JsonSchemaProps;
 use crate::schema::{NodeRef, builtin};
@@ -38,13 +39,14 @@ pub(super) fn coerce_metadata(
 pub(super) fn coerce_embedded(
     value: &mut Value,
     props: &JsonSchemaProps,
-    path: &str,
+    place: &Place<'_>,
     drop_malformed: bool,
     unknown: &mut Vec<String>,
 ) -> Result<(), String> {
     match value {
         Value::Object(fields) => {
             if props.embedded {
+                let path = place.prefix();
                 for name in ["apiVersion", "kind"] {
                     match fields.get(name) {
                         Some(Value::String(_)) | None => {}
@@ -55,22 +57,21 @@ pub(super) fn coerce_embedded(
                         }
                     }
                 }
-                if let Err(error) = coerce_metadata(fields, path, drop_malformed, unknown) {
+                if let Err(error) = coerce_metadata(fields, &path, drop_malformed, unknown) {
                     let shown = fields.get("metadata").cloned().unwrap_or_default();
                     return Err(format!("{path}metadata: Invalid value: {shown}: {error}"));
                 }
             }
             for (name, value) in fields.iter_mut() {
                 if let Some(child) = props.child(name) {
-                    coerce_embedded(value, child, &format!("{path}{name}."), drop_malformed, unknown)?;
+                    coerce_embedded(value, child, &Place::Field(place, name), drop_malformed, unknown)?;
                 }
             }
         }
         Value::Array(items) => {
             let Some(element) = props.items.as_deref() else { return Ok(()) };
-            let list = path.strip_suffix('.').unwrap_or(path);
             for (at, item) in items.iter_mut().enumerate() {
-                coerce_embedded(item, element, &format!("{list}[{at}]."), drop_malformed, unknown)?;
+                coerce_embedded(item, element, &Place::Index(place, at), drop_malformed, unknown)?;
             }
         }
         _ => {}

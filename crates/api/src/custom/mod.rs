@@ -12,6 +12,7 @@ mod defaults;
 mod embedded;
 mod list_type;
 mod numbers;
+mod place;
 mod prune;
 mod resource;
 mod rule_checks;

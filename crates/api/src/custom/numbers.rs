@@ -1,5 +1,6 @@
 //! Validation of numbers: range, limits and factor.
 
+use super::place::Place;
 use super::violation::{Outcome, Violation};
 use crate::json_schema::JsonSchemaProps;
 use serde_json::Value;
@@ -15,6 +16,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    /// The limits of a schema.
     pub fn of(props: &JsonSchemaProps) -> Self {
         Numbers {
             maximum: props.maximum,
@@ -25,7 +27,8 @@ impl Numbers {
         }
     }
 
-    pub fn check(&self, value: &Value, kinds: &[String], format: &str, path: &str, outcome: &mut Outcome) {
+    /// Reports the limits that a number violates.
+    pub fn check(&self, value: &Value, kinds: &[String], format: &str, path: &Place<'_>, outcome: &mut Outcome) {
         let Some(number) = value.as_f64() else { return };
         let kind = if let [kind] = kinds { kind.as_str() } else { "" };
         let in_range = |number: f64| match (kind, format) {

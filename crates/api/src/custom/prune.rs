@@ -4,9 +4,12 @@ use crate::json_schema::{AdditionalProperties, JsonSchemaProps};
 use serde_json::Value;
 use std::fmt::Write;
 
+/// How much text the paths of removed fields may have together. Who writes an object decides how many there are and how long.
+const MAX_PATH_BYTES: usize = 1 << 20;
+
 /// Removes unspecified fields and returns their paths, sorted.
 pub(super) fn prune(object: &mut Value, props: &JsonSchemaProps) -> Vec<String> {
-    let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
+    let mut pruner = Pruner { path: String::new(), unknown: Vec::new(), left: MAX_PATH_BYTES };
     pruner.value(object, Some(props), true);
     pruner.unknown.sort();
     pruner.unknown
@@ -37,6 +40,8 @@ pub(super) fn prune_nulls(value: &mut Value, props: Option<&JsonSchemaProps>) {
 struct Pruner {
     path: String,
     unknown: Vec<String>,
+    /// How many more bytes of paths are kept.
+    left: usize,
 }
 
 impl Pruner {
@@ -56,7 +61,7 @@ impl Pruner {
                     Below::Unknown if preserve => true,
                     Below::Unknown => {
                         if !is_meta || !self.path.is_empty() {
-                            self.within_field(name, |pruner| pruner.unknown.push(pruner.path.clone()));
+                            self.within_field(name, Self::report);
                         }
                         false
                     }
@@ -75,6 +80,13 @@ impl Pruner {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn report(&mut self) {
+        if self.left > 0 {
+            self.left = self.left.saturating_sub(self.path.len());
+            self.unknown.push(self.path.clone());
         }
     }
 
@@ -109,6 +121,16 @@ fn below<'p>(props: Option<&'p JsonSchemaProps>, name: &str) -> Below<'p> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_long_path_is_not_repeated_without_end() {
+        let props = json!({"type": "object", "additionalProperties": {"type": "object"}});
+        let fields: serde_json::Map<String, Value> = (0..50_000).map(|at| (format!("u{at}"), json!(1))).collect();
+        let mut object = json!({ "k".repeat(1 << 20): fields });
+        let unknown = prune(&mut object, &JsonSchemaProps::read(&props));
+        assert!(!unknown.is_empty() && unknown.iter().map(String::len).sum::<usize>() <= 2 * MAX_PATH_BYTES);
+        assert!(object.as_object().unwrap().values().all(|value| *value == json!({})), "all are removed");
+    }
 
     #[test]
     fn unknown_fields_go_and_are_named() {

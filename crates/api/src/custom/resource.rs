@@ -6,6 +6,7 @@ use super::correlated::CorrelatedValue;
 use super::defaults::set_defaults;
 use super::embedded::check_embedded;
 use super::list_type::check_lists;
+use super::place::Place;
 use super::prune::{prune, prune_nulls};
 use super::rules::Rules;
 use super::scale::ScalePaths;
@@ -170,7 +171,7 @@ impl CustomSchema {
             prune_nulls(object, Some(&self.props));
         }
         let mut within = Vec::new();
-        coerce_embedded(object, &self.props, "", drop_malformed, &mut within)
+        coerce_embedded(object, &self.props, &Place::Root, drop_malformed, &mut within)
             .map_err(|message| DecodeError::Value(message.into()))?;
         within.sort();
         unknown.extend(within);

@@ -1,8 +1,14 @@
 //! Violations that schema validation finds, and the field errors they become.
 
+use super::place::Place;
 use crate::field::{Error, ErrorType, Errors, Path, quoted};
 use serde_json::Value;
 use std::collections::HashSet;
+
+/// Violations with more text than this, or more of them, are not collected: the object is refused anyway, and its author
+/// decides how many there are and how long their paths.
+const MAX_BYTES: usize = 1 << 20;
+const MAX_VIOLATIONS: usize = 10_000;
 
 /// The result of validating one value.
 ///
@@ -12,14 +18,21 @@ pub(super) struct Outcome {
     pub violations: Vec<Violation>,
     pub matches: usize,
     messages: HashSet<String>,
+    bytes: usize,
 }
 
 impl Outcome {
     /// Adds a violation unless one with the same message is there.
     pub fn add(&mut self, violation: Violation) {
-        if self.messages.insert(violation.message.clone()) {
+        if !self.is_full() && self.messages.insert(violation.message.clone()) {
+            self.bytes += violation.message.len() + violation.path.as_ref().map_or(0, String::len);
             self.violations.push(violation);
         }
+    }
+
+    /// Whether there are so many violations that no more are looked for.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= MAX_BYTES || self.violations.len() >= MAX_VIOLATIONS
     }
 
     /// The same result with its violations dropped.
@@ -27,6 +40,7 @@ impl Outcome {
         Outcome { matches: self.matches, ..Outcome::default() }
     }
 
+    /// Adds what another check found.
     pub fn merge(&mut self, other: Outcome) {
         other.violations.into_iter().for_each(|violation| self.add(violation));
         self.matches += other.matches;
@@ -52,23 +66,28 @@ pub(super) enum ViolationKind {
 }
 
 impl Violation {
-    pub fn new(path: &str, message: String, kind: ViolationKind) -> Self {
-        Violation { path: Some(path.to_owned()), message, kind }
+    /// A violation at a path.
+    pub fn new(path: &Place<'_>, message: String, kind: ViolationKind) -> Self {
+        Violation { path: Some(path.to_string()), message, kind }
     }
 
-    pub fn wrong_type(path: &str, expected: &str, found: &str) -> Self {
+    /// A value of a wrong type.
+    pub fn wrong_type(path: &Place<'_>, expected: &str, found: &str) -> Self {
         let message = format!("{path} in body must be of type {expected}: {}", quoted(found));
         Violation::new(path, message, ViolationKind::WrongType(found.into()))
     }
 
-    pub fn invalid(path: &str, value: impl Into<Value>, message: String) -> Self {
+    /// A value that is not allowed.
+    pub fn invalid(path: &Place<'_>, value: impl Into<Value>, message: String) -> Self {
         Violation::new(path, message, ViolationKind::Invalid(value.into()))
     }
 
+    /// A violation of the object as a whole.
     pub fn whole(message: String) -> Self {
         Violation { path: None, message, kind: ViolationKind::Invalid("".into()) }
     }
 
+    /// The field error, with its path below a prefix.
     pub fn into_error(self, prefix: &str) -> Error {
         let below = self.path.as_deref().map(|path| path.trim_start_matches('.')).unwrap_or_default();
         let field = match (prefix, below) {

@@ -5,6 +5,7 @@ mod tests;
 
 use super::correlated::CorrelatedValue;
 use super::numbers::Numbers;
+use super::place::Place;
 use super::violation::{Outcome, Violation, ViolationKind};
 use crate::field::{Errors, quoted};
 use crate::json_schema::{AdditionalProperties, JsonSchemaProps};
@@ -66,11 +67,14 @@ pub(super) fn validate(
     correlated: Option<CorrelatedValue<'_>>,
     prefix: &str,
 ) -> Errors {
-    let outcome = validator.check_changed(value, correlated, "");
-    Errors(outcome.violations.into_iter().map(|violation| violation.into_error(prefix)).collect())
+    let outcome = validator.check_changed(value, correlated, &Place::Root);
+    let mut errors = Errors::new();
+    outcome.violations.into_iter().for_each(|violation| errors.push(violation.into_error(prefix)));
+    errors
 }
 
 impl Validator {
+    /// Compiles the validation of a schema.
     pub fn new(props: &JsonSchemaProps) -> Self {
         let all = |schemas: &[JsonSchemaProps]| schemas.iter().map(Validator::new).collect();
         let format = supported_format(props);
@@ -101,12 +105,13 @@ impl Validator {
         }
     }
 
+    /// The validator of a property of that name.
     pub fn property(&self, name: &str) -> Option<&Validator> {
         self.properties.get(name)
     }
 
     /// Validates a value, ignoring violations if it did not change.
-    fn check_changed(&self, value: &Value, correlated: Option<CorrelatedValue<'_>>, path: &str) -> Outcome {
+    fn check_changed(&self, value: &Value, correlated: Option<CorrelatedValue<'_>>, path: &Place<'_>) -> Outcome {
         let outcome = self.check(value, correlated, path);
         if !outcome.violations.is_empty() && correlated.is_some_and(|correlated| correlated.is_unchanged()) {
             return outcome.without_violations();
@@ -114,7 +119,7 @@ impl Validator {
         outcome
     }
 
-    fn check(&self, value: &Value, correlated: Option<CorrelatedValue<'_>>, path: &str) -> Outcome {
+    fn check(&self, value: &Value, correlated: Option<CorrelatedValue<'_>>, path: &Place<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         if value.is_null() {
             self.check_type(value, path, &mut outcome);
@@ -158,7 +163,7 @@ impl Validator {
         outcome
     }
 
-    fn check_type(&self, value: &Value, path: &str, outcome: &mut Outcome) {
+    fn check_type(&self, value: &Value, path: &Place<'_>, outcome: &mut Outcome) {
         let expected = self.kinds.join(",");
         let allows = |kind: &str| self.kinds.iter().any(|other| other == kind);
         let (kind, format) = match value {
@@ -189,7 +194,7 @@ impl Validator {
         outcome.matches += 1;
     }
 
-    fn check_text(&self, text: &str, path: &str, outcome: &mut Outcome) {
+    fn check_text(&self, text: &str, path: &Place<'_>, outcome: &mut Outcome) {
         let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
         if let Some(limit) = self.max_length.filter(|limit| length > *limit) {
             let message = format!("{path} in body should be at most {limit} chars long");
@@ -211,11 +216,20 @@ impl Validator {
         }
     }
 
-    fn check_items(&self, items: &[Value], correlated: Option<CorrelatedValue<'_>>, path: &str, outcome: &mut Outcome) {
+    fn check_items(
+        &self,
+        items: &[Value],
+        correlated: Option<CorrelatedValue<'_>>,
+        path: &Place<'_>,
+        outcome: &mut Outcome,
+    ) {
         if let Some(validator) = &self.items {
             let elements = correlated.and_then(|correlated| correlated.elements());
             for (at, item) in items.iter().enumerate() {
-                let path = format!("{path}[{at}]");
+                if outcome.is_full() {
+                    return;
+                }
+                let path = Place::Index(path, at);
                 let correlated = elements.as_ref().and_then(|elements| elements.at(at));
                 outcome.merge(validator.check_changed(item, correlated, &path));
             }
@@ -234,7 +248,7 @@ impl Validator {
         }
     }
 
-    fn check_values(&self, value: &Value, path: &str, outcome: &mut Outcome) {
+    fn check_values(&self, value: &Value, path: &Place<'_>, outcome: &mut Outcome) {
         let same = |allowed: &Value| !value.is_null() && crate::apply::same_value(allowed, value);
         if !self.values.is_empty() && !self.values.iter().any(same) {
             let message =
@@ -247,7 +261,7 @@ impl Validator {
         &self,
         fields: &Map<String, Value>,
         correlated: Option<CorrelatedValue<'_>>,
-        path: &str,
+        path: &Place<'_>,
         outcome: &mut Outcome,
     ) {
         let size = i64::try_from(fields.len()).unwrap_or(i64::MAX);
@@ -260,28 +274,25 @@ impl Validator {
             outcome.add(Violation::new(path, message, ViolationKind::TooMany { size, limit }));
         }
         for (name, value) in fields.iter().filter(|(name, _)| !self.properties.contains_key(*name)) {
+            if outcome.is_full() {
+                return;
+            }
             if self.closed {
                 let message = format!("{path}.{name} in body is a forbidden property");
                 outcome.add(Violation::invalid(path, name.as_str(), message));
             } else if let Some(validator) = &self.additional {
-                outcome.merge(check_field(
-                    validator,
-                    name,
-                    value,
-                    correlated,
-                    &format!("{path}.{name}"),
-                    path.is_empty(),
-                ));
+                let below = Place::Dotted(path, name);
+                outcome.merge(check_field(validator, name, value, correlated, &below, path.is_root()));
             }
         }
         for (name, validator) in &self.properties {
             if let Some(value) = fields.get(name) {
-                let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                outcome.merge(check_field(validator, name, value, correlated, &below, path.is_empty()));
+                let below = Place::Field(path, name);
+                outcome.merge(check_field(validator, name, value, correlated, &below, path.is_root()));
             }
         }
         for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
-            let path = format!("{path}.{name}");
+            let path = Place::Dotted(path, name);
             let message = format!("{path} in body is required");
             outcome.add(Violation::new(&path, message, ViolationKind::Required));
         }
@@ -291,14 +302,14 @@ impl Validator {
         &self,
         value: &Value,
         correlated: Option<CorrelatedValue<'_>>,
-        path: &str,
+        path: &Place<'_>,
         outcome: &mut Outcome,
     ) {
-        let shown = quoted(path);
+        let shown = || quoted(&path.to_string());
         if !self.any_of.is_empty() {
             let (found, best) = alternatives(&self.any_of, value, correlated, path, true);
             if found == 0 {
-                outcome.add(Violation::whole(format!("{shown} must validate at least one schema (anyOf)")));
+                outcome.add(Violation::whole(format!("{} must validate at least one schema (anyOf)", shown())));
             }
             outcome.merge(best);
         }
@@ -309,7 +320,7 @@ impl Validator {
                     0 => "Found none valid".to_owned(),
                     _ => format!("Found {found} valid alternatives"),
                 };
-                let message = format!("{shown} must validate one and only one schema (oneOf). {detail}");
+                let message = format!("{} must validate one and only one schema (oneOf). {detail}", shown());
                 outcome.add(Violation::whole(message));
             }
             if found <= 1 {
@@ -325,11 +336,11 @@ impl Validator {
             }
             if valid != self.all_of.len() {
                 let detail = if valid == 0 { ". None validated" } else { "" };
-                outcome.add(Violation::whole(format!("{shown} must validate all the schemas (allOf){detail}")));
+                outcome.add(Violation::whole(format!("{} must validate all the schemas (allOf){detail}", shown())));
             }
         }
         if self.not.as_ref().is_some_and(|not| not.check(value, correlated, path).violations.is_empty()) {
-            outcome.add(Violation::whole(format!("{shown} must not validate the schema (not)")));
+            outcome.add(Violation::whole(format!("{} must not validate the schema (not)", shown())));
         }
     }
 }
@@ -339,7 +350,7 @@ fn check_field(
     name: &str,
     value: &Value,
     correlated: Option<CorrelatedValue<'_>>,
-    path: &str,
+    path: &Place<'_>,
     at_root: bool,
 ) -> Outcome {
     let is_type_meta = at_root && matches!(name, "kind" | "apiVersion");
@@ -352,7 +363,7 @@ fn alternatives(
     all: &[Validator],
     value: &Value,
     correlated: Option<CorrelatedValue<'_>>,
-    path: &str,
+    path: &Place<'_>,
     stop_at_first: bool,
 ) -> (usize, Outcome) {
     let mut found = 0;

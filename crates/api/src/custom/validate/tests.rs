@@ -151,3 +151,16 @@ fn unchanged_values_are_not_validated_again() {
         ]
     );
 }
+
+/// Who writes an object chooses a long key and many values below it.
+#[test]
+fn a_long_key_is_not_copied_for_each_value_below_it() {
+    let schema = json!({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}});
+    let key = "k".repeat(1 << 20);
+    let object = |item: Value| json!({ &key: vec![item; 100_000] });
+    let started = std::time::Instant::now();
+    assert_eq!(errors(&schema, object(json!(1)), None), Vec::<String>::new());
+    let wrong = errors(&schema, object(json!("x")), None);
+    assert!(!wrong.is_empty() && wrong.iter().map(String::len).sum::<usize>() < 16 << 20, "{} errors", wrong.len());
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+}

@@ -155,8 +155,8 @@ fn read_pointer(text: &str) -> Option<Pointer> {
 /// The maximum number of bytes that the copies of a patch may add: copies of copies double each time.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// The maximum number of values that one patch may visit to measure depths. Only patches that move values down hundreds
-/// of times need it at all.
+/// The maximum number of values that one patch may visit to measure depths, or shift within lists. Only patches that move
+/// values down hundreds of times, or insert thousands at the start of long lists, need it at all.
 const MEASURE_LIMIT: usize = 200_000_000;
 
 /// The limits of all operations of one patch together.
@@ -165,7 +165,7 @@ struct Limits {
     copied: usize,
     /// The document nests at most this deep.
     deepest: usize,
-    /// The number of values that may still be visited to measure depths.
+    /// The number of values that may still be visited or shifted.
     measurable: usize,
 }
 
@@ -198,6 +198,16 @@ impl Limits {
         Ok(())
     }
 
+    /// Counts the values that an insertion or removal at `path` shifts, if that is in a list.
+    fn check_shift(&mut self, document: &mut Value, path: &[String]) -> Result<(), String> {
+        let Some((last, parents)) = path.split_last() else { return Ok(()) };
+        let Some(Value::Array(items)) = find_mut(document, parents) else { return Ok(()) };
+        let shifted = items.len() - place(last, items.len()).unwrap_or(items.len());
+        let left = self.measurable.checked_sub(shifted);
+        self.measurable = left.ok_or("the operations of the patch shift too many values within lists")?;
+        Ok(())
+    }
+
     fn measure(&mut self, value: &Value) -> Result<usize, String> {
         depth(value, &mut self.measurable).ok_or_else(too_deep)
     }
@@ -211,9 +221,13 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
     match operation {
         Operation::Add(path, value) => {
             limits.check_depth(path, value)?;
+            limits.check_shift(document, path)?;
             add(document, path, value.clone())
         }
-        Operation::Remove(path) => remove(document, path).map(drop),
+        Operation::Remove(path) => {
+            limits.check_shift(document, path)?;
+            remove(document, path).map(drop)
+        }
         Operation::Replace(path, value) => {
             limits.check_depth(path, value)?;
             // An absent field of an existing object is added.
@@ -228,8 +242,10 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
             Ok(())
         }
         Operation::Move { from, to } => {
+            limits.check_shift(document, from)?;
             let value = remove(document, from)?;
             limits.check_moved_depth(document, from, to, &value)?;
+            limits.check_shift(document, to)?;
             add(document, to, value)
         }
         Operation::Copy { from, to } => {
@@ -248,6 +264,7 @@ fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Re
             }
             limits.check_depth(to, value)?;
             let value = value.clone();
+            limits.check_shift(document, to)?;
             add(document, to, value)
         }
         Operation::Test(path, expected) => {

@@ -112,3 +112,23 @@ fn lenient_reading_leaves_mistakes_to_the_operations() {
     assert_eq!(problem("{}"), "json: cannot unmarshal object into Go value of type jsonpatch.Patch");
     assert_eq!(problem("[1]"), "json: cannot unmarshal number into Go value of type jsonpatch.Operation");
 }
+
+/// Each insertion at the start of a list shifts all of it.
+#[test]
+fn a_long_list_is_not_shifted_without_end() {
+    let document = json!({"list": vec![0; 300_000]});
+    for operation in [
+        json!({"op": "add", "path": "/list/0", "value": 1}),
+        json!({"op": "add", "path": "/list/-200000", "value": 1}),
+        json!({"op": "remove", "path": "/list/0"}),
+        json!({"op": "move", "from": "/list/0", "path": "/list/1"}),
+        json!({"op": "copy", "from": "/list/1", "path": "/list/0"}),
+    ] {
+        let refusal = patched(document.clone(), Value::Array(vec![operation.clone(); MAX_OPERATIONS])).unwrap_err();
+        assert!(refusal.to_string().contains("shift too many values"), "{operation}: {refusal}");
+        let few = patched(document.clone(), Value::Array(vec![operation; 100]));
+        assert!(few.is_ok());
+    }
+    let appended = json!({"op": "add", "path": "/list/-", "value": 1});
+    assert!(patched(document, Value::Array(vec![appended; MAX_OPERATIONS])).is_ok(), "nothing is shifted");
+}
