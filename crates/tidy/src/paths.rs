@@ -48,25 +48,25 @@ const OWN_FILES: &[(&str, usize, &str)] = &[
     ("container/user_namespace.rs", 2, "the note of a pod's range of users"),
     ("images/access.rs", 2, "records of pulled images"),
     ("images/mod.rs", 1, "the host's own credentials for registries"),
-    ("images/providers/config.rs", 1, "the operator's list of credential providers"),
+    ("images/providers/config/mod.rs", 1, "the operator's list of credential providers"),
     ("volumes/atomic.rs", 7, "below volumes that containers mount read-only"),
     ("volumes/empty_dir.rs", 1, "a volume before any container has it"),
     ("volumes/host_path.rs", 3, "host paths that their authors may use as they like"),
     ("volumes/subpath.rs", 1, "the place to mount at, outside the volume"),
-    ("worker/resize.rs", 3, "the note of a pod's resources"),
+    ("worker/resize/mod.rs", 3, "the note of a pod's resources"),
 ];
 
 #[test]
 fn what_pods_name_is_opened_beneath_its_volume() {
-    let folder = root().join("crates/kubelet/src");
+    let directory = root().join("crates/kubelet/src");
     let mut wrong = Vec::new();
-    for file in sources(&folder) {
-        let name = file.strip_prefix(&folder).unwrap_or(&file).to_string_lossy().into_owned();
+    for file in sources(&directory) {
+        let name = file.strip_prefix(&directory).unwrap_or(&file).to_string_lossy().into_owned();
         let text = read(&file);
         wrong.extend(complaints(&name, before_tests(&text)));
     }
     for (name, _, _) in OWN_FILES {
-        if !folder.join(name).exists() {
+        if !directory.join(name).exists() {
             wrong.push(format!("{name} is in a rule and does not exist"));
         }
     }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::CheckpointContainerRequest;
 use serde_json::json;
 
-use super::route::Query;
+use super::query::Query;
 use super::{Body, Server, text};
 use crate::pod;
 

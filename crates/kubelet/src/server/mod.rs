@@ -8,8 +8,11 @@ mod checkpoint;
 mod configuration;
 pub mod health;
 mod log_query;
+mod logs;
 pub mod metrics;
 mod node_metrics;
+mod own_certificate;
+mod query;
 mod route;
 mod stats;
 mod streams;
@@ -18,6 +21,7 @@ pub mod tls;
 mod zpages;
 
 pub use auth::Access;
+pub use own_certificate::keep_certificate;
 pub use tls::ServingCertificate;
 
 use std::net::SocketAddr;

@@ -4,73 +4,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{AttachRequest, ExecRequest};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
 
+use super::logs::instance;
+use super::query::{Query, decode};
 use super::{
-    Body, Server, cadvisor, checkpoint, configuration, health, json, log_query, metrics, node_metrics, stats, streams,
-    system_logs, text, zpages,
+    Body, Server, cadvisor, checkpoint, configuration, health, json, log_query, logs, metrics, node_metrics, stats,
+    streams, system_logs, text, zpages,
 };
-use crate::container_logs::{LogOptions, send};
 use crate::pod;
-use crate::runtime::{ContainerView, State};
+use crate::runtime::ContainerView;
 use crate::settings::Tuning;
 use crate::worker::Handle;
 
 /// The host's log directory.
 const SYSTEM_LOGS: &str = "/var/log";
-
-/// The parameters of a query; a name may come more than once.
-pub struct Query(Vec<(String, String)>);
-
-impl Query {
-    pub fn of<B>(request: &Request<B>) -> Self {
-        let query = request.uri().query().unwrap_or_default();
-        Self(query.split('&').filter(|part| !part.is_empty()).map(pair).collect())
-    }
-
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    pub fn all(&self, name: &str) -> Vec<String> {
-        self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
-    }
-
-    fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True" | "TRUE"))
-    }
-}
-
-fn pair(part: &str) -> (String, String) {
-    let (key, value) = part.split_once('=').unwrap_or((part, ""));
-    (decode(key, true), decode(value, true))
-}
-
-fn decode(text: &str, plus_is_blank: bool) -> String {
-    let bytes = text.as_bytes();
-    let mut result = Vec::with_capacity(bytes.len());
-    let mut position = 0;
-    while position < bytes.len() {
-        let hex = (bytes[position] == b'%').then(|| text.get(position + 1..position + 3)).flatten();
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                result.push(byte);
-                position += 3;
-            }
-            None => {
-                result.push(if plus_is_blank && bytes[position] == b'+' { b' ' } else { bytes[position] });
-                position += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&result).into_owned()
-}
 
 /// Why an endpoint is not served on this node.
 fn why_disabled(tuning: &Tuning, path: &[&str]) -> Option<&'static str> {
@@ -115,7 +66,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         }
         (&Method::GET, ["logs", rest @ ..]) => system_logs::respond(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
-            logs(server, namespace, pod, container, &query).await
+            logs::respond(server, namespace, pod, container, &query).await
         }
         (&Method::POST, ["checkpoint", namespace, pod, container]) => {
             checkpoint::respond(server, namespace, pod, container, &query).await
@@ -136,11 +87,9 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         | (&Method::POST, ["run", namespace, pod, _, container]) => {
             run(server, namespace, pod, container, &query).await
         }
-        (&Method::POST, ["checkpoint", ..]) => text(
-            StatusCode::NOT_FOUND,
-            "this node does not support checkpoints of containers
-",
-        ),
+        (&Method::POST, ["checkpoint", ..]) => {
+            text(StatusCode::NOT_FOUND, "this node does not support checkpoints of containers\n")
+        }
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
@@ -224,107 +173,6 @@ fn running_pods(server: &Server) -> Response<Body> {
 
 fn not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "pod does not exist")
-}
-
-/// The newest instance of a container, or the one before it.
-fn instance(worker: &Handle, container: &str, previous: bool) -> Option<ContainerView> {
-    let runtime = worker.runtime.lock();
-    let mut all = runtime.all_of(container);
-    if !previous {
-        return all.next().cloned();
-    }
-    // For a container in back-off, the newest instance is the previous one.
-    let newest = all.next()?;
-    match all.next() {
-        Some(before) => Some(before.clone()),
-        None if newest.state == State::Exited && is_waiting(worker, container) => Some(newest.clone()),
-        None => None,
-    }
-}
-
-fn is_waiting(worker: &Handle, container: &str) -> bool {
-    let status = worker.status.lock();
-    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    all.into_iter()
-        .filter(|status| status.name == container)
-        .any(|status| status.state.as_ref().is_some_and(|state| state.waiting.is_some()))
-}
-
-async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
-    let Some(worker) = server.pods.find(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" does not exist"));
-    };
-    let known = crate::pod::roles(&worker.pod.lock()).any(|(_, name)| name == container);
-    if !known {
-        return text(StatusCode::NOT_FOUND, format!("container \"{container}\" not found in pod \"{pod}\"\n"));
-    }
-    let previous = query.flag("previous");
-    let Some(view) = instance(&worker, container, previous) else {
-        let message = if previous {
-            format!("previous terminated container \"{container}\" in pod \"{pod}\" not found")
-        } else {
-            no_logs(&worker.status.lock(), pod, container)
-        };
-        return text(StatusCode::BAD_REQUEST, message);
-    };
-    let options = match log_options(query) {
-        Ok(options) => options,
-        Err(message) => return text(StatusCode::BAD_REQUEST, message),
-    };
-    if !std::path::Path::new(&view.log_path).exists() && view.state == State::Created {
-        let message = no_logs(&worker.status.lock(), pod, container);
-        return text(StatusCode::BAD_REQUEST, message);
-    }
-    let (sender, receiver) = tokio::sync::mpsc::channel(4);
-    let (path, id) = (view.log_path.clone(), view.id.clone());
-    knarr_supervisor::spawn(async move {
-        let is_finished = || !worker.runtime.lock().by_id(&id).is_some_and(ContainerView::is_running);
-        send(path.into(), options, sender, is_finished).await;
-    });
-    let stream = ReceiverStream::new(receiver).map(|chunk| chunk.map(Frame::data));
-    let mut response = Response::new(BodyExt::boxed(StreamBody::new(stream)));
-    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
-    response
-}
-
-/// Why there is no log to read.
-fn no_logs(status: &PodStatus, pod: &str, container: &str) -> String {
-    let all = status.container_statuses.iter().chain(&status.init_container_statuses);
-    let mut all = all.chain(&status.ephemeral_container_statuses).flatten();
-    let who = format!("container \"{container}\" in pod \"{pod}\"");
-    let Some(found) = all.find(|status| status.name == container) else { return format!("{who} is not available") };
-    let state = found.state.clone().unwrap_or_default();
-    if state.terminated.is_some() || found.last_state.as_ref().is_some_and(|last| last.terminated.is_some()) {
-        return format!("{who} is terminated");
-    }
-    match state.waiting.and_then(|waiting| waiting.reason).as_deref() {
-        Some("ErrImagePull") => format!("{who} is waiting to start: image can't be pulled"),
-        Some("ImagePullBackOff") => format!("{who} is waiting to start: trying and failing to pull image"),
-        Some(reason) => format!("{who} is waiting to start: {reason}"),
-        None => format!("{who} is waiting to start - no logs yet"),
-    }
-}
-
-fn log_options(query: &Query) -> Result<LogOptions, String> {
-    let number = |name: &str| match query.get(name) {
-        Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{name} must be a number")),
-        None => Ok(None),
-    };
-    let since_seconds = number("sinceSeconds")?.and_then(|seconds| i64::try_from(seconds).ok());
-    let since = match (since_seconds, query.get("sinceTime")) {
-        (Some(seconds), _) => Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok(),
-        (None, Some(time)) => Some(time.parse().map_err(|_| "sinceTime must be a time".to_string())?),
-        (None, None) => None,
-    };
-    Ok(LogOptions {
-        follow: query.flag("follow"),
-        tail: number("tailLines")?,
-        since,
-        timestamps: query.flag("timestamps"),
-        limit: number("limitBytes")?,
-        stream: query.get("stream").filter(|stream| *stream != "All").map(str::to_lowercase),
-    })
 }
 
 /// None if no such container runs.

@@ -9,10 +9,12 @@ mod effects;
 mod fake_runtime;
 mod grant;
 mod hooks;
+mod outcome;
 mod panicked;
 pub mod plan;
 mod recovery;
 mod refresh;
+mod report;
 pub mod resize;
 pub mod restart;
 #[cfg(test)]
@@ -21,8 +23,9 @@ mod sandbox;
 mod start;
 pub mod state;
 mod stop;
+mod termination;
 
-pub use effects::Outcome;
+pub use outcome::Outcome;
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
@@ -31,7 +34,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use knarr_client::time::until;
 use knarr_supervisor::panic_message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -43,7 +46,6 @@ use crate::objects::Subscription;
 use crate::pod;
 use crate::probes::{self, ProbeKind, ProbeTasks};
 use crate::runtime::{ContainerView, RelistRound, RuntimePod, State};
-use crate::status;
 use crate::volumes::MountedVolumes;
 use plan::{Plan, Situation};
 use recovery::{known_results, known_starts};
@@ -383,89 +385,5 @@ impl Worker {
             let message = format!("Back-off restarting failed container {name} in pod {}", pod::full_title(&self.pod));
             self.context.container_event(&self.pod, name, true, "BackOff", message);
         }
-    }
-
-    /// Records how long the pod took until it ran.
-    fn measure_start(&self, now: Timestamp) {
-        let metrics = &self.context.metrics;
-        metrics.observe("kubelet_pod_start_duration_seconds", &[], self.created_at.elapsed());
-        let Some(created) = &self.pod.metadata.creation_timestamp else { return };
-        let whole = until(created.0, now);
-        metrics.observe("kubelet_pod_start_total_duration_seconds", &[], whole);
-        let without_pulls = whole.saturating_sub(self.context.images.time_pulling(pod::uid(&self.pod)));
-        metrics.observe("kubelet_pod_start_sli_duration_seconds", &[], without_pulls);
-        if !pod::host_network(&self.pod) {
-            let name = "kubelet_first_network_pod_start_sli_duration_seconds";
-            metrics.set_once(name, without_pulls.as_secs_f64());
-        }
-    }
-
-    fn termination_reason(&self, now: Timestamp) -> Option<Termination> {
-        if self.pod.metadata.deletion_timestamp.is_some() {
-            return Some(Termination::Deleted);
-        }
-        if matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-            return Some(Termination::Finished);
-        }
-        if let Some(seconds) = pod::spec(&self.pod).active_deadline_seconds
-            && let Some(start) = &self.status.start_time
-            && start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX) <= now
-        {
-            let message = "Pod was active on the node longer than the specified deadline".to_string();
-            self.context.pod_event(&self.pod, false, "DeadlineExceeded", message.clone());
-            return Some(Termination::Stopped {
-                reason: "DeadlineExceeded".into(),
-                message,
-                grace: None,
-                condition: None,
-            });
-        }
-        let phase = restart::phase(&self.pod, &self.runtime, status::was_initialized(&self.status));
-        phase.is_final().then_some(Termination::Finished)
-    }
-
-    fn report(&mut self, now: Instant, wall: Timestamp) {
-        let mut devices = self.context.resources.health_of(pod::uid(&self.pod));
-        self.context.dra.add_health(&self.pod, &mut devices);
-        let input = status::Input {
-            devices: &devices,
-            pod: &self.pod,
-            previous: &self.status,
-            runtime: &self.runtime,
-            state: &self.state,
-            plan: &self.plan,
-            node_addresses: &self.context.addresses,
-            runtime_name: &self.context.runtime_name,
-            now: wall,
-        };
-        // Keeps what other components wrote to the API's status.
-        let mut previous = self.status.clone();
-        carry_foreign(&self.pod, &mut previous);
-        let status = status::compute(&status::Input { previous: &previous, ..input });
-        let runs = status.phase.as_deref() == Some("Running");
-        if runs && matches!(self.status.phase.as_deref(), None | Some("Pending")) {
-            self.measure_start(wall);
-        }
-        if status != self.status {
-            self.probes.status_changed(&self.pod, &self.runtime, &self.state);
-        }
-        self.status = status;
-        *self.shared_status.lock() = self.status.clone();
-        self.send_status(now);
-    }
-}
-
-/// Copies the conditions that other components own from the API.
-fn carry_foreign(pod: &Pod, status: &mut PodStatus) {
-    const OWN: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
-    let Some(api) = &pod.status else { return };
-    let conditions = status.conditions.get_or_insert_default();
-    conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
-    let foreign = api.conditions.iter().flatten().filter(|condition| !OWN.contains(&condition.type_.as_str()));
-    conditions.extend(foreign.cloned());
-    if let Some(scheduled) = api.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled")
-        && let Some(own) = conditions.iter_mut().find(|condition| condition.type_ == "PodScheduled")
-    {
-        *own = scheduled.clone();
     }
 }

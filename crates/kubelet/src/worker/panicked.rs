@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Worker;
-use super::effects::{Outcome, StatusError};
+use super::outcome::{Outcome, StatusError};
 use super::start::StartFailure;
 use super::state::Operation;
 use crate::pod;

@@ -230,7 +230,7 @@ async fn context(root: PathBuf, socket: &std::path::Path, api: &Arc<PodApi>) -> 
     while !socket.exists() {
         tokio::task::yield_now().await;
     }
-    let (context, _bound) = crate::assemble(api.client(), settings, runtime).await.expect("a node");
+    let (context, _bound) = crate::assemble::context(api.client(), settings, runtime).await.expect("a node");
     assert!(context.cgroups.is_none());
     context
 }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::route::Query;
+use super::query::Query;
 use super::{Body, system_logs, text};
 use options::LogQuery;
 

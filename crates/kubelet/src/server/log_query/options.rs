@@ -5,7 +5,7 @@ use std::path::Path;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::super::route::Query;
+use super::super::query::Query;
 use super::super::system_logs;
 
 const MAX_LINES: i64 = 100_000;

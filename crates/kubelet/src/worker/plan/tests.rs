@@ -1,4 +1,5 @@
-use super::super::state::{ResizeState, StartState, VolumeState};
+use super::super::resize;
+use super::super::state::{ResizeState, StartState, Termination, VolumeState};
 use super::*;
 use serde_json::json;
 
