@@ -9,6 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use rand::Rng;
 
 use super::disk::{Disk, DiskFile};
+use super::{Embedded, Options};
+use crate::contract::Error;
 
 const SECTOR: usize = 512;
 
@@ -34,6 +36,7 @@ pub struct Fault {
     pub written: usize,
 }
 
+/// A disk in memory that fails as a test plans it. Clones share its content.
 #[derive(Clone, Default)]
 pub struct FakeDisk(Arc<Mutex<Inner>>);
 
@@ -58,6 +61,7 @@ struct FileData {
 }
 
 impl FakeDisk {
+    /// Lets an operation fail.
     pub fn plan(&self, fault: Fault) {
         self.0.lock().faults.push(fault);
     }
@@ -67,6 +71,7 @@ impl FakeDisk {
         self.0.lock().syncs_held = true;
     }
 
+    /// Lets waiting syncs continue.
     pub fn release_syncs(&self) {
         let mut inner = self.0.lock();
         inner.syncs_held = false;
@@ -79,10 +84,12 @@ impl FakeDisk {
         released.wait_while(&mut inner, |inner| inner.syncs_held);
     }
 
+    /// Cuts the power after this many operations.
     pub fn cut_power_after(&self, operations: usize) {
         self.0.lock().power_left = Some(operations);
     }
 
+    /// What a running process reads from a file.
     pub fn content(&self, path: &Path) -> Vec<u8> {
         let inner = self.0.lock();
         inner.names.get(path).map(|id| inner.files[id].content.clone()).unwrap_or_default()
@@ -306,4 +313,19 @@ impl DiskFile for FakeFile {
             Ok(())
         })
     }
+}
+
+/// The error of a full disk.
+pub const ENOSPC: i32 = 28;
+/// The error of a broken disk.
+pub const EIO: i32 = 5;
+
+/// The directory of the store on a fake disk.
+pub fn directory() -> &'static Path {
+    Path::new("/store")
+}
+
+/// A store on a fake disk.
+pub fn open(disk: &FakeDisk, segment_bytes: u64) -> Result<Embedded, Error> {
+    Embedded::open(directory(), Options { segment_bytes, disk: Arc::new(disk.clone()), ..Options::default() })
 }

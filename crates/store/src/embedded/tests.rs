@@ -1,5 +1,8 @@
+use bytes::Bytes;
+
+use super::store::MAX_VALUE_BYTES;
 use super::*;
-use crate::contract::Notice;
+use crate::contract::{Notice, Store, StoreStatus};
 
 fn open(directory: &Path) -> Embedded {
     Embedded::open(directory, Options::default()).unwrap()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::Notice;
+use crate::contract::{Notice, Page, Range, Scope, Store};
 use etcd_server::EtcdCluster;
 
 /// The tests of the whole contract start etcd in the same way; they see the crate from outside.
@@ -164,7 +164,7 @@ async fn a_store_moves_into_etcd_with_its_revisions() {
         ));
         let updated = store.update("/registry/pods/007", Bytes::new(), newest.revision, None).await.unwrap();
         assert_eq!((updated.created, updated.revision), (newest.created, revision + skip + 1));
-        // What was deleted can be created anew, and everything survives a restart.
+        // What was deleted can be created again, and everything survives a restart.
         store.create("/registry/pods/299", Bytes::from("new"), None).await.unwrap();
         cluster.kill(0);
         cluster.restart(0);
