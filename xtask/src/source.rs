@@ -17,12 +17,16 @@ pub struct SourceFile {
 }
 
 impl SourceFile {
-    /// The lines before the inline test module.
+    /// The lines before the inline test module. Test modules in files of their own are declared anywhere.
     pub fn product_lines(&self) -> usize {
-        match self.is_test {
-            true => 0,
-            false => self.text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count(),
+        if self.is_test {
+            return 0;
         }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let is_test_module = |pair: &[&str]| {
+            pair[0].trim() == "#[cfg(test)]" && pair[1].contains("mod ") && pair[1].trim_end().ends_with('{')
+        };
+        lines.windows(2).position(is_test_module).unwrap_or(lines.len())
     }
 
     pub fn test_lines(&self) -> usize {

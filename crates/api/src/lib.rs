@@ -10,7 +10,6 @@ pub mod custom;
 pub mod decode;
 pub mod discovery;
 pub mod field;
-pub mod go_duration;
 pub mod json_schema;
 pub mod names;
 pub mod openapi;
@@ -22,3 +21,5 @@ pub mod selector;
 pub mod status;
 pub mod time;
 pub mod value;
+
+pub use knarr_go_duration as go_duration;

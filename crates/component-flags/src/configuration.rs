@@ -4,6 +4,7 @@
 
 use std::sync::LazyLock;
 
+use knarr_go_duration as go_duration;
 use serde_json::{Map, Value};
 
 use crate::parse::{Given, ParseError};
@@ -192,8 +193,8 @@ fn values(kind: &'static str, field: &Field, value: &Value) -> Result<Vec<String
             map.iter().map(|(key, value)| pair(field, key, value).ok_or_else(|| wrong("string"))).collect()
         }
         (name, _) if name.starts_with("[]") || name.starts_with("map[") => Err(wrong(name)),
-        ("duration", Value::String(text)) => go::parse_duration_nanoseconds(text)
-            .map(|length| vec![go::format_duration(length)])
+        ("duration", Value::String(text)) => go_duration::parse(text)
+            .map(|length| vec![go_duration::format(length)])
             .map_err(|reason| ConfigurationError::Value { path: field.path.to_owned(), reason }),
         (_, Value::String(text)) => Ok(vec![text.clone()]),
         (name, Value::Number(number)) if matches!(name, "quantity") || name.starts_with("duration|") => {
@@ -241,8 +242,8 @@ fn pair(field: &Field, key: &str, value: &Value) -> Option<String> {
 
 fn seconds(field: &Field, values: &[String]) -> Result<String, ConfigurationError> {
     let text = values.first().map(String::as_str).unwrap_or_default();
-    let nanoseconds = go::parse_duration_nanoseconds(text)
-        .map_err(|reason| ConfigurationError::Value { path: field.path.to_owned(), reason })?;
+    let nanoseconds =
+        go_duration::parse(text).map_err(|reason| ConfigurationError::Value { path: field.path.to_owned(), reason })?;
     Ok((nanoseconds.max(0) / 1_000_000_000).to_string())
 }
 

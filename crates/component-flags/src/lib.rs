@@ -18,7 +18,7 @@ pub use component::Component;
 pub use configuration::{ConfigurationError, Field, Target, configuration_kind, configure, fields, merge};
 pub use document::render as document;
 pub use gates::{Gate, GateError, Gates, gates};
-pub use go::parse_duration_nanoseconds;
+pub use knarr_go_duration::parse as parse_duration_nanoseconds;
 pub use help::help;
 pub use parse::{CommandLine, Given, ParseError, parse};
 pub use status::{Status, gate_effect, status};

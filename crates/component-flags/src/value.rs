@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use knarr_go_duration as go_duration;
+
 use crate::table::Flag;
 use crate::{Component, go};
 
@@ -15,7 +17,7 @@ pub fn read(component: Component, flag: &Flag, text: &str) -> Result<Vec<String>
         "uint" => one(go::parse_uint(text, 0, 64)?.to_string()),
         "float" => go::parse_float(text, 64).map(|_| one(text.to_owned()))?,
         "float32" => go::parse_float(text, 32).map(|_| one(text.to_owned()))?,
-        "duration" => one(go::format_duration(go::parse_duration_nanoseconds(text)?)),
+        "duration" => one(go_duration::format(go_duration::parse(text)?)),
         "Level" => one(go::parse_uint(text, 10, 31)?.to_string()),
         "strings" if text.is_empty() => Vec::new(),
         "strings" => go::parse_csv(text)?,

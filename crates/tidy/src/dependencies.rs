@@ -1,6 +1,6 @@
 //! Each dependency that a crate declares is used by it.
 
-use super::{FEATURES, file_name, folders, none, read, root, sources};
+use super::{FEATURES, directories, file_name, none, read, root, sources};
 
 /// Used by their features or by macros, without being named.
 const NEVER_NAMED: &[(&str, &str)] = &[];
@@ -8,20 +8,20 @@ const NEVER_NAMED: &[(&str, &str)] = &[];
 #[test]
 fn dependencies_are_used() {
     let mut wrong = Vec::new();
-    let mut crates = folders(&root().join("crates"));
+    let mut crates = directories(&root().join("crates"));
     crates.push(root().join("xtask"));
-    for folder in crates {
+    for directory in crates {
         let mut text = String::new();
-        for file in sources(&folder) {
+        for file in sources(&directory) {
             text += &read(&file);
         }
-        for dependency in declared(&read(&folder.join("Cargo.toml"))) {
+        for dependency in declared(&read(&directory.join("Cargo.toml"))) {
             let name = dependency.replace('-', "_");
-            let is_excused = NEVER_NAMED.contains(&(file_name(&folder).as_str(), dependency.as_str()))
-                || file_name(&folder) == FEATURES
+            let is_excused = NEVER_NAMED.contains(&(file_name(&directory).as_str(), dependency.as_str()))
+                || file_name(&directory) == FEATURES
                 || dependency.strip_prefix("knarr-") == Some(FEATURES);
             if !text.contains(&name) && !is_excused {
-                wrong.push(format!("{} declares {dependency} and never uses it", folder.display()));
+                wrong.push(format!("{} declares {dependency} and never uses it", directory.display()));
             }
         }
     }
@@ -31,10 +31,10 @@ fn dependencies_are_used() {
 #[test]
 fn all_crates_share_the_features_of_dependencies() {
     let mut wrong = Vec::new();
-    for folder in folders(&root().join("crates")) {
-        let has = declared(&read(&folder.join("Cargo.toml"))).iter().any(|name| name.ends_with(FEATURES));
-        if !has && file_name(&folder) != FEATURES {
-            wrong.push(format!("{} does not depend on knarr-{FEATURES}", folder.display()));
+    for directory in directories(&root().join("crates")) {
+        let has = declared(&read(&directory.join("Cargo.toml"))).iter().any(|name| name.ends_with(FEATURES));
+        if !has && file_name(&directory) != FEATURES {
+            wrong.push(format!("{} does not depend on knarr-{FEATURES}", directory.display()));
         }
     }
     none(wrong);

@@ -42,6 +42,44 @@ fn the_architecture_says_which_crates_each_crate_uses() {
     none(wrong);
 }
 
+/// Pages that say where things are.
+const MAPS: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
+#[test]
+fn paths_that_documents_name_exist() {
+    let mut wrong = Vec::new();
+    for page in MAPS {
+        for path in paths(&read(&root().join(page))) {
+            if !exists(&path) {
+                wrong.push(format!("{page}: there is no {path}"));
+            }
+        }
+    }
+    none(wrong);
+}
+
+/// Words in backticks that look like a path. Those with capitals stand for others, and sockets are not in the tree.
+fn paths(page: &str) -> Vec<String> {
+    let words = page.split('`').skip(1).step_by(2);
+    let is_path = |word: &&str| {
+        word.contains('/')
+            && word.starts_with(|letter: char| letter.is_ascii_lowercase())
+            && word
+                .chars()
+                .all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "_./-".contains(letter))
+            && !word.ends_with(".sock")
+    };
+    words.filter(is_path).map(str::to_owned).collect()
+}
+
+/// A path from the root, or the name of a crate and a module or directory in it.
+fn exists(path: &str) -> bool {
+    let (name, module) = path.split_once('/').unwrap_or((path, ""));
+    let directory = root().join("crates").join(name);
+    let places = [root().join(path), directory.join(module), directory.join("src").join(module)];
+    places.iter().any(|place| place.exists()) || directory.join("src").join(format!("{module}.rs")).exists()
+}
+
 /// Words in backticks that look like the name of a test.
 fn test_names(page: &str) -> Vec<String> {
     let words = page.split('`').skip(1).step_by(2);

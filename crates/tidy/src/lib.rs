@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Which of our crates each crate may use. Crates meet only in the binary.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("api", &["version"]),
+    ("api", &["go-duration", "version"]),
     (
         "apiserver",
         &[
@@ -35,8 +35,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &[]),
-    ("client", &["identity", "metrics", "supervisor"]),
-    ("component-flags", &[]),
+    ("client", &["go-duration", "identity", "metrics", "supervisor"]),
+    ("component-flags", &["go-duration"]),
     ("controllers", &["client", "identity", "metrics", "supervisor"]),
     ("cri", &[]),
     ("csi", &[]),
@@ -62,6 +62,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "tunnel",
         ],
     ),
+    ("go-duration", &[]),
     ("identity", &[]),
     ("ingress", &["client", "relay", "supervisor"]),
     ("journey", &[]),
@@ -76,7 +77,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("object-storage", &[]),
     ("registry", &[]),
     ("relay", &[]),
-    ("rules", &["api"]),
+    ("rules", &["api", "component-flags"]),
     ("scheduler", &["api", "client", "metrics", "supervisor"]),
     ("store", &["metrics", "supervisor"]),
     ("supervisor", &[]),
@@ -99,8 +100,8 @@ const WITHOUT_TYPED_API: &[&str] = &["api", "apiserver", "rules", "store"];
 const DECIDES: &[&str] = &["controllers", "scheduler", "rules", "api"];
 const CLOCKS: &[&str] = &["SystemTime::now", "Timestamp::now", "Zoned::now", "Utc::now", "time::now()"];
 
-/// Reconcilers are given their clock: only what is handed to all of them chooses the machine's own.
-const MACHINE_CLOCK: &str = "Clock::system()";
+/// Reconcilers are given their clock: only what is handed to all of them chooses that of the host.
+const HOST_CLOCK: &str = "Clock::system()";
 const CHOOSES_THE_CLOCK: &[&str] = &["clock.rs", "context.rs"];
 
 const LONGEST_FILE: usize = 800;
@@ -108,12 +109,12 @@ const LONGEST_FILE: usize = 800;
 #[test]
 fn crates_use_only_what_they_may() {
     let mut wrong = Vec::new();
-    for folder in folders(&root().join("crates")) {
-        let name = file_name(&folder);
+    for directory in directories(&root().join("crates")) {
+        let name = file_name(&directory);
         if name == "knarr" {
             continue;
         }
-        let manifest = read(&folder.join("Cargo.toml"));
+        let manifest = read(&directory.join("Cargo.toml"));
         let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
         let Some((_, allowed)) = MAY_USE.iter().find(|(known, _)| *known == name) else {
             wrong.push(format!("crates/{name} is in no rule: say which crates it may use"));
@@ -149,7 +150,7 @@ fn decisions_are_given_the_time() {
                 if let Some(clock) = CLOCKS.iter().find(|clock| line.contains(*clock)) {
                     wrong.push(format!("{}:{}: {clock} in a decision", file.display(), number + 1));
                 }
-                if line.contains(MACHINE_CLOCK) && !CHOOSES_THE_CLOCK.contains(&file_name(&file).as_str()) {
+                if line.contains(HOST_CLOCK) && !CHOOSES_THE_CLOCK.contains(&file_name(&file).as_str()) {
                     wrong.push(format!("{}:{}: the clock comes with the context", file.display(), number + 1));
                 }
             }
@@ -171,10 +172,22 @@ fn files_hold_one_concept() {
 }
 
 #[test]
+fn modules_with_children_are_directories() {
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("crates")) {
+        let children = file.with_extension("");
+        if children.is_dir() {
+            wrong.push(format!("{}: move it to {}/mod.rs", file.display(), children.display()));
+        }
+    }
+    none(wrong);
+}
+
+#[test]
 fn crates_open_with_what_they_are() {
     let mut wrong = Vec::new();
-    for folder in folders(&root().join("crates")) {
-        let library = folder.join("src/lib.rs");
+    for directory in directories(&root().join("crates")) {
+        let library = directory.join("src/lib.rs");
         if library.exists() && !read(&library).starts_with("//!") {
             wrong.push(format!("{} does not open with what the crate is", library.display()));
         }
@@ -194,15 +207,28 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The text before the inline module of tests. Test modules in files of their own are declared anywhere.
 fn before_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap_or_default()
+    const MARK: &str = "#[cfg(test)]\n";
+    let is_module = |at: &usize| {
+        let next = text[at + MARK.len()..].lines().next().unwrap_or_default();
+        next.contains("mod ") && next.ends_with('{')
+    };
+    let end = text.match_indices(MARK).map(|(at, _)| at).find(is_module);
+    &text[..end.unwrap_or(text.len())]
+}
+
+#[test]
+fn declarations_of_test_modules_hide_nothing() {
+    let text = "#[cfg(test)]\nmod fake;\nfn one() {}\n#[cfg(test)]\nmod tests {\n}\n";
+    assert_eq!(before_tests(text), "#[cfg(test)]\nmod fake;\nfn one() {}\n");
 }
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn folders(path: &Path) -> Vec<PathBuf> {
+fn directories(path: &Path) -> Vec<PathBuf> {
     entries(path).into_iter().filter(|entry| entry.is_dir()).collect()
 }
 

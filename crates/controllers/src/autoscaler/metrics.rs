@@ -207,7 +207,7 @@ fn encoded(text: &str) -> String {
 
 /// The window a value was measured over ("30s", "1m0s"); a minute when it is missing.
 fn window(text: &str) -> Duration {
-    go_duration::parse(text).unwrap_or(Duration::from_secs(60))
+    go_duration::parse_positive(text).unwrap_or(Duration::from_secs(60))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Schedule {
         if let Some(length) = text.strip_prefix("@every ") {
             let length = length.trim();
             let (is_negative, length) = length.strip_prefix('-').map_or((false, length), |length| (true, length));
-            let length = go_duration::parse(length).and_then(|length| SignedDuration::try_from(length).ok());
+            let length = go_duration::parse_positive(length).and_then(|length| SignedDuration::try_from(length).ok());
             let length = length.ok_or_else(|| ScheduleError::Descriptor(text.to_owned()))?;
             let min = SignedDuration::from_secs(1);
             return Ok(Self::Every(if is_negative { min } else { length.max(min) }));

@@ -48,7 +48,8 @@ fn check_lease(file: &File, errors: &mut FieldErrors) {
     let seconds = |value: &Option<String>, usual: &'static str| {
         let text = value.as_deref().unwrap_or(usual).to_owned();
         let negative = text.starts_with('-');
-        let length = go_duration::parse(text.trim_start_matches('-')).map_or(0.0, |length| length.as_secs_f64());
+        let length =
+            go_duration::parse_positive(text.trim_start_matches('-')).map_or(0.0, |length| length.as_secs_f64());
         (if negative { -length } else { length }, text)
     };
     let lasts = seconds(&lease.lease_duration, "15s");

@@ -137,7 +137,7 @@ fn check_readable(file: &File) -> Result<(), ConfigurationError> {
         }
     }
     let timeouts = file.extenders.iter().filter_map(|extender| extender.timeout.as_deref());
-    match timeouts.into_iter().find(|timeout| go_duration::parse(timeout).is_none()) {
+    match timeouts.into_iter().find(|timeout| go_duration::parse_positive(timeout).is_none()) {
         Some(timeout) => Err(ConfigurationError::Duration(timeout.to_owned())),
         None => Ok(()),
     }

@@ -88,7 +88,7 @@ fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), Co
                 resources.filter_map(|resource| Some(resource["name"].as_str()?.to_owned())).collect();
         }
         "DynamicResources" => {
-            let duration = |field: &str| args[field].as_str().and_then(knarr_client::go_duration::parse);
+            let duration = |field: &str| args[field].as_str().and_then(knarr_client::go_duration::parse_positive);
             profile.device_search_timeout = duration("filterTimeout").unwrap_or(profile.device_search_timeout);
             profile.device_binding_timeout = duration("bindingTimeout").unwrap_or(profile.device_binding_timeout);
         }

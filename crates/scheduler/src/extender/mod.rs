@@ -105,7 +105,7 @@ impl Extender {
         let address = url.parse().map_err(|_| ExtenderError::Address(url.clone()))?;
         let mut config = kube::Config::new(address);
         config.read_timeout =
-            Some(settings.timeout.as_deref().and_then(go_duration::parse).unwrap_or(Duration::from_secs(5)));
+            Some(settings.timeout.as_deref().and_then(go_duration::parse_positive).unwrap_or(Duration::from_secs(5)));
         let tls = &settings.tls_config;
         config.root_cert = tls.authorities()?;
         // As in Kubernetes, the certificate of an extender without its own authority is not verified.

@@ -1,8 +1,12 @@
-//! Go durations (`1h30m`, `250ms`): parsing, with the error messages of Go, and formatting.
+//! Durations as Go writes them (`1h30m`, `250ms`): in the API, in configuration files and on command lines.
+//!
+//! The error messages are those of `time.ParseDuration`: clients and scripts see them.
+
+use std::time::Duration;
 
 /// Returns a duration in nanoseconds, or Go's error message.
 pub fn parse(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
+    let invalid = || format!("time: invalid duration {}", quote(text));
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -29,7 +33,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
         let unit_end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
         let (unit, after) = rest.split_at(unit_end);
         if unit.is_empty() {
-            return Err(format!("time: missing unit in duration {text:?}"));
+            return Err(format!("time: missing unit in duration {}", quote(text)));
         }
         rest = after;
         let nanoseconds: i128 = match unit {
@@ -39,7 +43,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
             "s" => 1_000_000_000,
             "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
-            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+            _ => return Err(format!("time: unknown unit {} in duration {}", quote(unit), quote(text))),
         };
         let number: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
         total = total.checked_add(number.checked_mul(nanoseconds).ok_or_else(invalid)?).ok_or_else(invalid)?;
@@ -51,6 +55,11 @@ pub fn parse(text: &str) -> Result<i64, String> {
         }
     }
     i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+}
+
+/// Parses a duration that is not negative.
+pub fn parse_positive(text: &str) -> Option<Duration> {
+    u64::try_from(parse(text).ok()?).ok().map(Duration::from_nanos)
 }
 
 /// Formats nanoseconds as Go does: `1h30m0s`, `1.5s`, `100ms`.
@@ -81,6 +90,20 @@ pub fn format(nanoseconds: i64) -> String {
     }
 }
 
+/// Quotes as Go's package `time` does: bytes outside of printable ASCII are hexadecimal.
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
+            b' '..0x80 => quoted.push(char::from(byte)),
+            _ => quoted.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
 fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
@@ -100,6 +123,10 @@ mod tests {
             ("5", Err("time: missing unit in duration \"5\"")),
             ("5x", Err("time: unknown unit \"x\" in duration \"5x\"")),
             ("abc", Err("time: invalid duration \"abc\"")),
+            ("1.5.2s", Err("time: missing unit in duration \"1.5.2s\"")),
+            ("1µ\"", Err("time: unknown unit \"\\xc2\\xb5\\\"\" in duration \"1\\xc2\\xb5\\\"\"")),
+            ("-9223372036854775808ns", Ok(i64::MIN)),
+            ("9223372036854775808ns", Err("time: invalid duration \"9223372036854775808ns\"")),
         ] {
             assert_eq!(parse(text), read.map_err(str::to_owned), "{text}");
         }
@@ -122,6 +149,36 @@ mod tests {
         }
         for text in ["", "1", "s", "1x", ".s", "-"] {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn positive_durations_are_those_of_go() {
+        for (text, expected) in [
+            ("100ms", Some(Duration::from_millis(100))),
+            ("5s", Some(Duration::from_secs(5))),
+            ("1m", Some(Duration::from_secs(60))),
+            ("1m0s", Some(Duration::from_secs(60))),
+            ("1h1m30s", Some(Duration::from_secs(3690))),
+            ("1.5h", Some(Duration::from_secs(5400))),
+            (".5s", Some(Duration::from_millis(500))),
+            ("0.25ms", Some(Duration::from_micros(250))),
+            ("15us", Some(Duration::from_micros(15))),
+            ("15µs", Some(Duration::from_micros(15))),
+            ("7ns", Some(Duration::from_nanos(7))),
+            ("0", Some(Duration::ZERO)),
+            ("+1s", Some(Duration::from_secs(1))),
+            ("-1s", None),
+            ("5", None),
+            ("", None),
+            (".s", None),
+            ("1.2.3s", None),
+            ("1d", None),
+            ("soon", None),
+            ("1s ", None),
+            ("9999999999h", None),
+        ] {
+            assert_eq!(parse_positive(text), expected, "{text:?}");
         }
     }
 }
