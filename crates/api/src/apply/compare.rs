@@ -266,6 +266,7 @@ pub(super) struct Zipped<'a> {
 }
 
 impl<'a> Zipped<'a> {
+    /// Starts before the first field.
     pub fn new(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Self {
         Zipped { old, new, old_left: old.map(Map::iter), new_left: new.map(Map::iter) }
     }

@@ -75,6 +75,7 @@ fn by_value<'s>(value: Option<&Value>, atomic: bool) -> Atom<'s> {
 }
 
 impl Atom<'_> {
+    /// Whether both are scalars, lists or maps.
     pub fn same_kind(&self, other: &Atom<'_>) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

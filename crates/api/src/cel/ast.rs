@@ -77,12 +77,14 @@ pub(super) enum MacroName {
 }
 
 impl Node {
+    /// A node at a position of the text.
     pub fn new(at: usize, kind: Kind) -> Self {
         let mut node = Node { at, kind, height: 0 };
         node.height = node.children().into_iter().map(|child| child.height + 1).max().unwrap_or_default();
         node
     }
 
+    /// A call of a global function.
     pub fn call(at: usize, function: &str, arguments: Vec<Node>) -> Self {
         Node::new(at, Kind::Call { function: function.to_owned(), target: None, arguments })
     }

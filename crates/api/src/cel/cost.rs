@@ -16,10 +16,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    /// Nothing is spent yet.
     pub fn new(limit: u64) -> Self {
         Meter { spent: 0, limit }
     }
 
+    /// Counts a cost; an error beyond the limit.
     pub fn spend(&mut self, cost: u64) -> Result<(), EvaluateError> {
         self.spent = self.spent.saturating_add(cost);
         if self.spent > self.limit { Err(EvaluateError::TooExpensive) } else { Ok(()) }

@@ -24,6 +24,7 @@ pub enum SelectorError {
 }
 
 impl DeviceSelector {
+    /// Compiles an expression over the variable `device`, which must evaluate to a boolean.
     pub fn compile(expression: &str) -> Result<Self, SelectorError> {
         let program = Program::compile(expression, &[("device".to_owned(), device_type())])?;
         match program.kind() {

@@ -20,10 +20,12 @@ pub(super) struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
+    /// An evaluator with these variables, up to a cost limit.
     pub fn new(variables: Vec<(&'a str, Value<'a>)>, limit: u64) -> Self {
         Evaluator { variables, meter: Meter::new(limit) }
     }
 
+    /// The value of an expression.
     pub fn evaluate(&mut self, node: &'a Node) -> Outcome<'a> {
         match &node.kind {
             Kind::Null => Ok(Value::Null),

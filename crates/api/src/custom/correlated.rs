@@ -13,6 +13,7 @@ pub(super) struct CorrelatedValue<'v> {
 }
 
 impl<'v> CorrelatedValue<'v> {
+    /// The new and the old value of the same place, with its schema.
     pub fn new(new: &'v Value, old: &'v Value, props: &'v JsonSchemaProps) -> Self {
         CorrelatedValue { new, old, props }
     }

@@ -32,6 +32,7 @@ pub(super) struct State<'a> {
 }
 
 impl<'a> State<'a> {
+    /// Starts before the first byte, in strict mode.
     pub fn new(bytes: &'a [u8]) -> Self {
         State {
             scanner: Scanner::new(bytes),
@@ -44,6 +45,7 @@ impl<'a> State<'a> {
         }
     }
 
+    /// The decoded value with its problems, or the error that takes precedence.
     pub fn outcome(self, value: Value) -> Result<Decoded, DecodeError> {
         match self.unreadable.or(self.mistyped) {
             Some(error) => Err(error),
@@ -51,6 +53,7 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Records a strict problem with a field, once.
     pub fn report(&mut self, kind: fn(Box<str>) -> StrictProblem, name: &str) {
         if self.strict && self.problems.len() < MAX_PROBLEMS {
             let problem = kind(document_path(&self.steps, name));
@@ -60,6 +63,7 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Records a value of a wrong type; decoding continues.
     pub fn mistyped(&mut self, found: &str, go_type: &str) {
         if self.mistyped.is_none() {
             self.mistyped = Some(self.type_error(found, go_type));
@@ -73,6 +77,7 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Records an invalid value; after it only the syntax is checked.
     pub fn unreadable(&mut self, message: String) {
         self.unreadable.get_or_insert(DecodeError::Value(message.into()));
     }
@@ -86,6 +91,7 @@ impl<'a> State<'a> {
         DecodeError::Type(format!("json: cannot unmarshal {found} into {}", go_target(&self.steps, go_type)).into())
     }
 
+    /// Decodes a value without a schema.
     pub fn any(&mut self) -> Result<Value, DecodeError> {
         match self.scanner.start_value()? {
             ValueStart::Object => self.any_object(),

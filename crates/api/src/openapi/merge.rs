@@ -24,9 +24,10 @@ pub struct Additions {
 
 /// The part of a document that describes the paths with a prefix: these, and what they refer to.
 pub fn v2_part(mut document: Value, prefix: &str) -> Value {
-    let mut paths = taken(&mut document, "paths");
+    let mut paths = remove_map(&mut document, "paths");
     paths.retain(|path, _| path.starts_with(prefix));
-    let (mut definitions, mut parameters) = (taken(&mut document, "definitions"), taken(&mut document, "parameters"));
+    let (mut definitions, mut parameters) =
+        (remove_map(&mut document, "definitions"), remove_map(&mut document, "parameters"));
     let used = references(paths.values(), &definitions, &parameters);
     definitions.retain(|name, _| used.contains(&format!("{DEFINITIONS}{name}")));
     parameters.retain(|name, _| used.contains(&format!("{PARAMETERS}{name}")));
@@ -34,7 +35,7 @@ pub fn v2_part(mut document: Value, prefix: &str) -> Value {
     parts.into_iter().map(|(name, part)| (name.to_owned(), Value::Object(part))).collect()
 }
 
-fn taken(document: &mut Value, field: &str) -> Map<String, Value> {
+fn remove_map(document: &mut Value, field: &str) -> Map<String, Value> {
     match document.get_mut(field).map(Value::take) {
         Some(Value::Object(fields)) => fields,
         _ => Map::new(),
@@ -92,7 +93,7 @@ impl Additions {
         }
         // What only the removed paths refer to is not added.
         let mut part = v2_part(part, "");
-        let (definitions, parameters) = (taken(&mut part, "definitions"), taken(&mut part, "parameters"));
+        let (definitions, parameters) = (remove_map(&mut part, "definitions"), remove_map(&mut part, "parameters"));
         let existing = |name: &str| {
             let own = || Some(v2::definition(source, name)).filter(|own| !own.is_null());
             self.definitions.get(name).cloned().or_else(own)
@@ -112,7 +113,7 @@ impl Additions {
                 self.parameters.entry(name).or_insert(parameter);
             }
         }
-        let mut paths = Value::Object(taken(&mut part, "paths"));
+        let mut paths = Value::Object(remove_map(&mut part, "paths"));
         replace_references(&mut paths, &renames);
         if let Value::Object(paths) = paths {
             self.paths.extend(paths);
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_group_version_needs_is_taken() {
+    fn only_what_the_group_version_needs_is_kept() {
         let part = part(json!({"type": "object"}));
         let names = |field: &str| part[field].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(names("paths"), "/apis/ships.example/v1/ /apis/ships.example/v1/ships");

@@ -75,6 +75,7 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// The names of this group version.
     pub fn of(group: &str, version: &str) -> Names {
         let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
         let short = match group {
@@ -98,6 +99,7 @@ pub(super) struct OperationBuilder<'a> {
 }
 
 impl OperationBuilder<'_> {
+    /// The parameters that all operations of a path share.
     pub fn scope_parameters(&self, named: bool) -> Vec<Parameter> {
         let mut parameters = vec![parameters::PRETTY.clone()];
         if self.kind.namespaced {
@@ -126,6 +128,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// Lists objects, in one namespace or in all.
     pub fn list(&self, suffix: &str) -> Operation {
         let Kind { kind, .. } = self.kind;
         let scope = if suffix.is_empty() { self.scope } else { "" };
@@ -140,6 +143,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// Creates an object.
     pub fn create(&self) -> Operation {
         let Kind { kind, type_name, .. } = self.kind;
         let id = format!("create{}{}{kind}", self.names.camel, self.scope);
@@ -152,6 +156,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// Deletes the objects that selectors match.
     pub fn delete_collection(&self) -> Operation {
         let Kind { kind, .. } = self.kind;
         let id = format!("delete{}Collection{}{kind}", self.names.camel, self.scope);
@@ -166,6 +171,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// The operations of one object that the kind has.
     pub fn item_operations(&self) -> Vec<Operation> {
         let Kind { kind, type_name, .. } = self.kind;
         let mut operations = Vec::new();
@@ -192,6 +198,7 @@ impl OperationBuilder<'_> {
         operations
     }
 
+    /// The operations of a subresource that is an object.
     pub fn subresource_operations(&self, subresource: &Subresource) -> Vec<Operation> {
         let suffix = capitalized(&subresource.name);
         let what = format!("{} of ", subresource.name);
@@ -268,6 +275,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// Connects to a subresource that is a stream or a proxy.
     pub fn connect(&self, subresource: &Subresource, method: &'static str, suffix: &str) -> Operation {
         let Kind { kind, .. } = self.kind;
         let (scope, camel) = (self.scope, &self.names.camel);
@@ -283,6 +291,7 @@ impl OperationBuilder<'_> {
         }
     }
 
+    /// Watches by the deprecated path.
     pub fn watch(&self, action: &'static str, scope: &str, suffix: &str) -> Operation {
         let Kind { kind, .. } = self.kind;
         let id = format!("watch{}{scope}{kind}{suffix}", self.names.camel);

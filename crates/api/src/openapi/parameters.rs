@@ -18,6 +18,7 @@ pub(super) enum Place {
 }
 
 impl Place {
+    /// Its name in OpenAPI.
     pub fn name(self) -> &'static str {
         match self {
             Place::Query => "query",
@@ -41,16 +42,16 @@ pub(super) fn name_of(kind: &str) -> Parameter {
 pub(super) static NAMESPACE: Parameter =
     path("namespace", "the namespace that holds the object, and by which access to it is granted");
 pub(super) static PROXY_PATH_SEGMENT: Parameter = path("path", "path below the resource that is asked for");
-pub(super) static PRETTY: Parameter = query("pretty", "string", "print the answer with indentation if 'true'");
+pub(super) static PRETTY: Parameter = query("pretty", "string", "print the response with indentation if 'true'");
 pub(super) static RESOURCE_VERSION: Parameter = query(
     "resourceVersion",
     "string",
-    "the resource version that the answer must be from, or not older than; without it the newest state is read",
+    "the resource version that the response must be from, or not older than; without it the newest state is read",
 );
 
 /// The parameters of lists and watches.
 pub(super) static LIST: [Parameter; 11] = [
-    query("allowWatchBookmarks", "boolean", "whether the watch may send BOOKMARK events, which tell of progress only"),
+    query("allowWatchBookmarks", "boolean", "whether the watch may send BOOKMARK events, which report progress only"),
     CONTINUE,
     FIELD_SELECTOR,
     LABEL_SELECTOR,
@@ -128,14 +129,14 @@ pub(super) static LOG: [Parameter; 9] = [
     query(
         "insecureSkipTLSVerifyBackend",
         "boolean",
-        "whether to read from a node whose certificate cannot be verified; the answer may then come from anyone",
+        "whether to read from a node whose certificate cannot be verified; the response may then come from anyone",
     ),
     query("limitBytes", "integer", "how many bytes to send at most; the last line may be cut"),
     query("previous", "boolean", "whether to read the log of the container's run before this one"),
-    query("sinceSeconds", "integer", "how many seconds back to begin"),
+    query("sinceSeconds", "integer", "how many seconds back to start"),
     query("stream", "string", "which of the container's streams to send: All, Stdout or Stderr"),
-    query("tailLines", "integer", "how many lines from the end to begin"),
-    query("timestamps", "boolean", "whether to begin each line with its time"),
+    query("tailLines", "integer", "how many lines before the end to start"),
+    query("timestamps", "boolean", "whether to prefix each line with its time"),
 ];
 
 pub(super) static PORT_FORWARD: [Parameter; 1] =
@@ -149,28 +150,28 @@ pub(super) static SERVICE_PROXY: [Parameter; 1] =
 const CONTINUE: Parameter = query(
     "continue",
     "string",
-    "the token by which the answer before said that there is more; it expires after a while",
+    "the token of the previous response, which said that there is more; it expires after a while",
 );
 const FIELD_SELECTOR: Parameter =
-    query("fieldSelector", "string", "which objects to answer, by their fields; all by default");
+    query("fieldSelector", "string", "which objects to return, by their fields; all by default");
 const LABEL_SELECTOR: Parameter =
-    query("labelSelector", "string", "which objects to answer, by their labels; all by default");
+    query("labelSelector", "string", "which objects to return, by their labels; all by default");
 const LIMIT: Parameter =
-    query("limit", "integer", "how many objects to answer at most; a continue token stands in for the rest");
+    query("limit", "integer", "how many objects to return at most; a continue token stands in for the rest");
 const RESOURCE_VERSION_OF_LIST: Parameter = query(
     "resourceVersion",
     "string",
-    "the resource version that the answer must be from, or not older than; without it the newest state is read",
+    "the resource version that the response must be from, or not older than; without it the newest state is read",
 );
 const RESOURCE_VERSION_MATCH: Parameter =
     query("resourceVersionMatch", "string", "what resourceVersion asks of a list: Exact or NotOlderThan");
 const SEND_INITIAL_EVENTS: Parameter = query(
     "sendInitialEvents",
     "boolean",
-    "whether a watch begins with the objects there are, followed by a bookmark that says they are complete",
+    "whether a watch starts with the objects there are, followed by a bookmark that says they are complete",
 );
 const SHARD_SELECTOR: Parameter =
-    query("shardSelector", "string", "which objects to answer, by a range of a hash of one of their fields");
+    query("shardSelector", "string", "which objects to return, by a range of a hash of one of their fields");
 const TIMEOUT_SECONDS: Parameter =
     query("timeoutSeconds", "integer", "how long the list or watch may last, however active it is");
 const DRY_RUN: Parameter =

@@ -14,6 +14,7 @@ pub(super) enum Style {
 }
 
 impl Style {
+    /// A reference to a type.
     pub fn reference(self, type_name: &str) -> Value {
         match self {
             Style::V2 => json!({"$ref": format!("#/definitions/{type_name}")}),

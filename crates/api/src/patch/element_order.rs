@@ -8,6 +8,7 @@ use std::collections::HashMap;
 pub(super) struct Identity<'a>(pub Option<&'a str>);
 
 impl Identity<'_> {
+    /// The identity of an element, if it has one.
     pub fn of<'v>(&self, element: &'v Value) -> Option<&'v Value> {
         match self.0 {
             Some(key) => element.get(key),
@@ -27,6 +28,7 @@ pub(super) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
+    /// The index of a list.
     pub fn of(list: &[Value], identity: Identity<'a>) -> Self {
         let mut places = Places { identity, first: HashMap::with_capacity(list.len()) };
         for (at, element) in list.iter().enumerate() {

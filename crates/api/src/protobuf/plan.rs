@@ -95,6 +95,7 @@ pub(super) fn message_of(kind: &GroupVersionKind) -> Option<(&'static Plans, Mes
 }
 
 impl Plans {
+    /// The plan of a message.
     pub fn message(&self, id: MessageId) -> &Message {
         &self.messages[id.0 as usize]
     }

@@ -16,11 +16,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// An empty writer with room for this many bytes.
     pub fn new(capacity: usize) -> Writer {
         let buffer = vec![0; capacity.max(64)];
         Writer { start: buffer.len(), buffer }
     }
 
+    /// The bytes in the order of reading.
     pub fn finish(mut self) -> Vec<u8> {
         self.buffer.drain(..self.start);
         self.buffer
@@ -31,18 +33,21 @@ impl Writer {
         self.buffer.len() - self.start
     }
 
+    /// Writes bytes in front of those written before.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
         self.start -= bytes.len();
         self.buffer[self.start..self.start + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Writes a number in the variable-length encoding.
     pub fn varint(&mut self, value: u64) {
         let mut encoded = [0; 10];
         let length = varint(value, &mut encoded);
         self.bytes(&encoded[..length]);
     }
 
+    /// Writes the number and the wire type of a field.
     pub fn tag(&mut self, number: u32, wire_type: u8) {
         self.varint(u64::from(number) << 3 | u64::from(wire_type));
     }
@@ -53,12 +58,14 @@ impl Writer {
         self.tag(number, BYTES);
     }
 
+    /// Writes a length-delimited field.
     pub fn text(&mut self, number: u32, text: &[u8]) {
         let before = self.len();
         self.bytes(text);
         self.close(number, before);
     }
 
+    /// Writes a numeric field.
     pub fn number(&mut self, number: u32, value: u64) {
         self.varint(value);
         self.tag(number, VARINT);
@@ -106,6 +113,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Starts before the first field.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
@@ -134,10 +142,12 @@ impl<'a> Reader<'a> {
         Ok(Some((number, content)))
     }
 
+    /// Whether everything is read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
+    /// Reads a number in the variable-length encoding.
     pub fn varint(&mut self) -> Result<u64, ProtobufError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -151,6 +161,7 @@ impl<'a> Reader<'a> {
         Err(ProtobufError::Overlong)
     }
 
+    /// Reads a number of eight bytes.
     pub fn fixed64(&mut self) -> Result<u64, ProtobufError> {
         let bytes = self.take(8)?;
         Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| ProtobufError::Truncated)?))

@@ -12,6 +12,7 @@ pub(super) enum Amount {
 use Amount::{Large, Small};
 
 impl Amount {
+    /// -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         match self {
             Small { value, .. } => value.signum() as i32,
@@ -23,6 +24,7 @@ impl Amount {
         }
     }
 
+    /// The value, if it is a whole number that fits.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
             Small { value, scale } if *scale >= 0 => scale_up(*value, *scale as u32),
@@ -30,6 +32,7 @@ impl Amount {
         }
     }
 
+    /// The nearest floating-point number.
     pub fn as_f64(&self) -> f64 {
         let (value, scale) = match self {
             Small { value, scale } => (*value as f64, *scale),
@@ -79,6 +82,7 @@ impl Amount {
         }
     }
 
+    /// The exact sum.
     pub fn plus(&self, other: &Amount) -> Amount {
         match (self, other) {
             (Small { value: a, scale: a_scale }, Small { value: b, scale: b_scale }) => {
@@ -94,6 +98,7 @@ impl Amount {
         }
     }
 
+    /// The exact product.
     pub fn times(&self, factor: i64) -> Amount {
         if let Small { value, scale } = self {
             if *value == 0 || factor == 0 {
@@ -109,6 +114,7 @@ impl Amount {
         Large { value: value * factor, scale }
     }
 
+    /// The value with the opposite sign.
     pub fn negated(&self) -> Amount {
         match self {
             Small { value, scale } => match value.checked_neg() {
@@ -119,6 +125,7 @@ impl Amount {
         }
     }
 
+    /// Compares the values, whatever their scales are.
     pub fn compare(&self, other: &Amount) -> Ordering {
         let (sign, other_sign) = (self.signum(), other.signum());
         if sign != other_sign || sign == 0 {

@@ -5,10 +5,14 @@
 
 mod builder;
 mod builtin;
+mod field;
+mod node;
 mod table;
 
 pub use builder::SchemaBuilder;
 pub use builtin::builtin;
+pub use field::{Field, PatchStrategy, Presence};
+pub use node::{Alternative, Inlined, List, ListKind, MapType, Node, Object, Shape};
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -56,172 +60,6 @@ pub struct GroupVersionKind {
     pub kind: Box<str>,
 }
 
-/// The schema of one value.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// The type of the value.
-    pub shape: Shape,
-    /// The OpenAPI definition this node is, if it is one.
-    pub name: Option<Box<str>>,
-    /// The type as Kubernetes' decoding errors name it: `v1.Container`, `[]string`.
-    pub go_type: Box<str>,
-    /// How an object or map merges; `None` means granular, unless the field overrides it.
-    pub map_type: Option<MapType>,
-    /// Null is a value of its own and not the same as absence (custom resources).
-    pub nullable: bool,
-    /// Unknown fields are kept.
-    pub preserve_unknown: bool,
-    /// The object is a whole Kubernetes object with its own apiVersion, kind and metadata.
-    pub embedded: bool,
-}
-
-/// The type of a value.
-#[derive(Clone, Debug)]
-pub enum Shape {
-    Object(Object),
-    Map(NodeId),
-    List(List),
-    String,
-    Integer {
-        bits: u8,
-    },
-    Number,
-    Boolean,
-    /// Base64 in JSON, raw in protobuf.
-    Bytes,
-    Time,
-    MicroTime,
-    Duration,
-    Quantity,
-    IntOrString,
-    /// A whole object of any kind, kept verbatim.
-    Raw,
-    /// A set of field paths, kept verbatim.
-    Fields,
-    /// Any JSON value.
-    Any,
-    /// A JSON schema, or one other form.
-    SchemaOr {
-        schema: NodeId,
-        other: Alternative,
-    },
-}
-
-/// The alternative to a JSON schema inside a JSON schema.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Alternative {
-    Boolean,
-    Schemas,
-    Strings,
-}
-
-/// An object with known fields.
-#[derive(Clone, Debug, Default)]
-pub struct Object {
-    /// Sorted by name.
-    fields: Vec<Field>,
-    /// Which of them are printed always.
-    always: Vec<u16>,
-    /// Structs whose fields are this object's in JSON but nested messages in protobuf.
-    pub inlined: Vec<Inlined>,
-}
-
-/// A struct whose fields are part of another.
-#[derive(Clone, Debug)]
-pub struct Inlined {
-    /// The schema of the value.
-    pub node: NodeId,
-    /// The number of the nested message; zero if protobuf omits it.
-    pub number: u32,
-    /// The place of its first field.
-    pub place: u32,
-}
-
-/// A list.
-#[derive(Clone, Debug)]
-pub struct List {
-    /// The schema of the elements.
-    pub element: NodeId,
-    /// How elements are identified and merged.
-    pub kind: ListKind,
-    /// Whether OpenAPI states the kind; a list that says nothing is atomic.
-    pub declared: bool,
-}
-
-/// How the elements of a list are identified and merged.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ListKind {
-    Atomic,
-    Set,
-    Map(Vec<Box<str>>),
-}
-
-/// Whether a map is owned field by field or as a whole.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapType {
-    Atomic,
-    Granular,
-}
-
-/// A field of an object.
-#[derive(Clone, Debug)]
-pub struct Field {
-    /// The name in JSON.
-    pub name: Box<str>,
-    /// The schema of the value.
-    pub node: NodeId,
-    /// Whether OpenAPI lists the field as required.
-    pub required: bool,
-    /// When the field is written.
-    pub presence: Presence,
-    /// How a strategic merge patch treats the field.
-    pub patch: PatchStrategy,
-    /// The key by which a strategic merge patch merges a list.
-    pub merge_key: Option<Box<str>>,
-    /// Protobuf's field number; zero when it has none.
-    pub number: u32,
-    /// Protobuf puts the list (or each list in the map) in a message of its own with one repeated field.
-    pub wrapped: bool,
-    /// Came with the inlined struct of this index in [`Object::inlined`].
-    pub inlined: Option<u16>,
-    /// The position in the type's declaration, by which fields are printed in messages.
-    pub place: u32,
-    /// Overrides the map type of the field's type.
-    pub map_type: Option<MapType>,
-    /// The allowed values of an enumeration.
-    pub values: Vec<Box<str>>,
-    /// The default value.
-    pub default: Option<Value>,
-    /// The default OpenAPI states for each element of the list or map.
-    pub element_default: Option<Value>,
-}
-
-/// When a field is printed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Presence {
-    /// Left out when it has its zero value (`""`, 0, false, empty list or map).
-    NonZero,
-    /// Left out when absent; every value is kept, zero too.
-    Optional,
-    /// Always printed, with its zero value when absent.
-    Always,
-    /// Always printed, as null when absent; every value is kept.
-    Nullable,
-    /// Absent, null or empty: kept just as it is (custom resources).
-    AsGiven,
-}
-
-/// How a strategic merge patch treats a field.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct PatchStrategy {
-    /// Merge lists and maps.
-    pub merge: bool,
-    /// Replace the value.
-    pub replace: bool,
-    /// Remove the keys that the patch does not list.
-    pub retain_keys: bool,
-}
-
 /// A node with its schema.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRef<'s> {
@@ -262,85 +100,6 @@ impl Schema {
     /// All kinds with their root nodes.
     pub fn kinds(&self) -> impl Iterator<Item = (&GroupVersionKind, NodeId)> {
         self.kinds.iter().map(|(kind, node)| (kind, *node))
-    }
-}
-
-impl Node {
-    /// A node of that shape.
-    pub fn new(shape: Shape, go_type: &str) -> Self {
-        Node {
-            shape,
-            name: None,
-            go_type: go_type.into(),
-            map_type: None,
-            nullable: false,
-            preserve_unknown: false,
-            embedded: false,
-        }
-    }
-
-    /// Owned and replaced as a whole.
-    pub fn is_atomic(&self) -> bool {
-        match &self.shape {
-            Shape::Object(_) | Shape::Map(_) => self.map_type == Some(MapType::Atomic),
-            Shape::List(list) => list.kind == ListKind::Atomic,
-            _ => true,
-        }
-    }
-
-    /// The type's name without its package, as decoding errors name the struct around a field.
-    pub fn struct_name(&self) -> &str {
-        self.go_type.rsplit('.').next().unwrap_or(&self.go_type)
-    }
-}
-
-impl Object {
-    /// The fields, sorted by name.
-    pub fn fields(&self) -> &[Field] {
-        &self.fields
-    }
-
-    /// The field of that name.
-    pub fn field(&self, name: &str) -> Option<&Field> {
-        self.field_index(name).map(|at| &self.fields[at])
-    }
-
-    pub(crate) fn field_index(&self, name: &str) -> Option<usize> {
-        self.fields.binary_search_by(|field| (*field.name).cmp(name)).ok()
-    }
-
-    /// The fields that are printed even when absent.
-    pub fn always_printed(&self) -> impl ExactSizeIterator<Item = &Field> {
-        self.always.iter().map(|at| &self.fields[*at as usize])
-    }
-
-    pub(crate) fn from_fields(mut fields: Vec<Field>, inlined: Vec<Inlined>) -> Self {
-        fields.sort_by(|a, b| a.name.cmp(&b.name));
-        let printed = |field: &Field| matches!(field.presence, Presence::Always | Presence::Nullable);
-        let always = (0..fields.len()).filter(|at| printed(&fields[*at])).map(|at| at as u16).collect();
-        Object { fields, always, inlined }
-    }
-}
-
-impl Field {
-    /// A field without marks.
-    pub fn new(name: &str, node: NodeId) -> Self {
-        Field {
-            name: name.into(),
-            node,
-            required: false,
-            presence: Presence::Optional,
-            patch: PatchStrategy::default(),
-            merge_key: None,
-            number: 0,
-            wrapped: false,
-            inlined: None,
-            map_type: None,
-            values: Vec::new(),
-            default: None,
-            element_default: None,
-            place: 0,
-        }
     }
 }
 

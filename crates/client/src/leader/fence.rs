@@ -1,4 +1,4 @@
-//! Tells work that it may no longer act: a process that was suspended can wake up after its lease has passed to another.
+//! Notifies work that it may no longer act: a process that was suspended can wake up after its lease has passed to another.
 
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ impl Fence {
         Self { state: Arc::new(Mutex::new(State::Always)) }
     }
 
+    /// Whether work may act now.
     pub fn is_open(&self) -> bool {
         match *self.state.lock() {
             State::Closed => false,

@@ -52,6 +52,7 @@ impl Format {
         }
     }
 
+    /// The `version` of the configuration file.
     pub fn number(self) -> i64 {
         match self {
             Format::Version2 => 2,

@@ -28,14 +28,17 @@ pub(super) struct Scanner<'a> {
 type Result<T> = std::result::Result<T, DecodeError>;
 
 impl<'a> Scanner<'a> {
+    /// Starts before the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
         Scanner { bytes, at: 0, depth: 0 }
     }
 
+    /// How many bytes are consumed.
     pub fn position(&self) -> usize {
         self.at
     }
 
+    /// The bytes from a position to the current one.
     pub fn slice_from(&self, start: usize) -> &'a [u8] {
         &self.bytes[start..self.at]
     }

@@ -44,6 +44,7 @@ pub(super) struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
+    /// Starts before the first event.
     pub fn new(text: &'a str) -> Result<Self, Failure> {
         let mut parser = Box::new(MaybeUninit::<yaml_parser_t>::uninit());
         // SAFETY: the memory is large enough for a parser and is only used as one after this succeeded.
@@ -55,6 +56,7 @@ impl<'a> Events<'a> {
         Ok(Events { parser, text: PhantomData })
     }
 
+    /// The next event, or the syntax error.
     pub fn next_event(&mut self) -> Result<Event, Failure> {
         let mut event = MaybeUninit::<yaml_event_t>::uninit();
         // SAFETY: the parser is initialized; the event is only read when this succeeds, which fills it.

@@ -16,10 +16,12 @@ pub(super) struct Scalar {
 }
 
 impl Scalar {
+    /// Whether this is the merge key `<<`.
     pub fn is_merge(&self) -> bool {
         self.text == "<<" && (self.tag.as_deref() == Some("!!merge") || self.tag.is_none() && self.plain)
     }
 
+    /// The value by its tag, or by its form if it has none.
     pub fn resolve(&self) -> Result<Value, Failure> {
         let text = || Ok(Value::String(self.text.clone()));
         let Some(tag) = self.tag.as_deref() else {
