@@ -1,8 +1,8 @@
 //! Listens for TLS connections, and authenticates the client certificate of each.
 
-#[cfg(test)]
-mod hostile_client_tests;
 mod in_process;
+#[cfg(test)]
+mod tests;
 
 pub use in_process::InProcess;
 
