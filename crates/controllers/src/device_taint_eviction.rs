@@ -11,13 +11,14 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, run_workers, time};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, time};
 use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::Key;
 use crate::common::disruption::mark_disrupted;
 use crate::common::key::{namespace, uid};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::delete;
 use crate::error::Result;
 
@@ -41,11 +42,7 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.claims.synced().await;
     controller.slices.synced().await;
-    run_workers(controller.queue.clone(), 8, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &controller.queue, 8).await;
 }
 
 struct Controller {
@@ -57,6 +54,34 @@ struct Controller {
     /// Uids of pods whose deletion is scheduled.
     marked: Mutex<HashSet<String>>,
     recorder: EventRecorder,
+}
+
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(()) };
+        let claims = claims_named(&pod).filter_map(|name| self.claims.get(&key.namespace, name));
+        let claims: Vec<_> = claims.filter(|claim| is_used_by(claim, &pod)).collect();
+        let is_placed = pod::node_name(&pod).is_some_and(|node| !node.is_empty());
+        let end = claims.iter().filter_map(|claim| end_of(claim, |device| self.taints(device))).min();
+        let Some(end) = end.filter(|_| is_placed && !pod::is_terminating(&pod)) else {
+            if self.marked.lock().remove(uid(&*pod)) && !pod::is_terminating(&pod) {
+                self.record_event(&pod, "Cancelling deletion");
+            }
+            return Ok(());
+        };
+        self.marked.lock().insert(uid(&*pod).to_owned());
+        let now = self.context.clock.now();
+        if end > now {
+            self.queue.add_after(key, time::until(now, end));
+            return Ok(());
+        }
+        self.record_event(&pod, "Marking for deletion");
+        let message = "Device Taint manager: deleting due to NoExecute taint";
+        mark_disrupted(&self.context.client, &pod, "DeletionByDeviceTaintManager", message, None, now).await?;
+        delete(&self.context.client, &*pod, None).await?;
+        self.marked.lock().remove(uid(&*pod));
+        Ok(())
+    }
 }
 
 impl Controller {
@@ -91,32 +116,6 @@ impl Controller {
         for user in users.filter(|user| user.resource == "pods") {
             self.queue.add(Key::new(namespace(claim), user.name.clone()));
         }
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
-        let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(()) };
-        let claims = claims_named(&pod).filter_map(|name| self.claims.get(&key.namespace, name));
-        let claims: Vec<_> = claims.filter(|claim| is_used_by(claim, &pod)).collect();
-        let is_placed = pod::node_name(&pod).is_some_and(|node| !node.is_empty());
-        let end = claims.iter().filter_map(|claim| end_of(claim, |device| self.taints(device))).min();
-        let Some(end) = end.filter(|_| is_placed && !pod::is_terminating(&pod)) else {
-            if self.marked.lock().remove(uid(&*pod)) && !pod::is_terminating(&pod) {
-                self.record_event(&pod, "Cancelling deletion");
-            }
-            return Ok(());
-        };
-        self.marked.lock().insert(uid(&*pod).to_owned());
-        let now = self.context.clock.now();
-        if end > now {
-            self.queue.add_after(key, time::until(now, end));
-            return Ok(());
-        }
-        self.record_event(&pod, "Marking for deletion");
-        let message = "Device Taint manager: deleting due to NoExecute taint";
-        mark_disrupted(&self.context.client, &pod, "DeletionByDeviceTaintManager", message, None, now).await?;
-        delete(&self.context.client, &*pod, None).await?;
-        self.marked.lock().remove(uid(&*pod));
-        Ok(())
     }
 
     /// The taints of an allocated device, from the newest generation of the pool.

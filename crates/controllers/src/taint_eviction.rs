@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, run_workers};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod};
 use kube::Api;
 use kube::api::DeleteParams;
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use crate::common::Key;
 use crate::common::disruption::mark_disrupted;
 use crate::common::key::{name, uid};
 use crate::common::pods::{BY_NODE, index_by_node};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::error::{Result, ignore_not_found};
 use knarr_client::node_fit::tolerates;
 
@@ -49,11 +50,7 @@ pub async fn run(context: Context) {
     let recorder = context.recorder("taint-eviction-controller");
     let controller =
         Arc::new(Controller { context, pods, nodes, queue: queue.clone(), since: Mutex::default(), recorder });
-    run_workers(queue, 8, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &queue, 8).await;
 }
 
 struct Controller {
@@ -66,8 +63,8 @@ struct Controller {
     recorder: EventRecorder,
 }
 
-impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else {
             self.since.lock().remove(&key);
             return Ok(());
@@ -103,7 +100,9 @@ impl Controller {
             }
         }
     }
+}
 
+impl Controller {
     async fn evict(&self, pod: &Pod) -> Result<()> {
         if pod::is_terminating(pod) {
             return Ok(());

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::key::name;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::error::Result;
 use crate::volume_binder::index_pods_by_claim;
 
@@ -69,13 +70,7 @@ pub async fn run(context: Context) {
     controller.drivers.synced().await;
     controller.attachments.synced().await;
     controller.restore();
-    let volumes = {
-        let controller = controller.clone();
-        run_workers(controller.queue.clone(), WORKERS, move |id: VolumeId| {
-            let controller = controller.clone();
-            async move { controller.reconcile(id).await }
-        })
-    };
+    let volumes = run_controller(&controller, &controller.queue, WORKERS);
     let nodes = {
         let controller = controller.clone();
         run_workers(controller.node_queue.clone(), WORKERS, move |node: String| {
@@ -117,6 +112,29 @@ struct ControllerState {
     in_use: HashMap<String, bool>,
     /// What was last written to a node's `volumesAttached`.
     reported: HashMap<String, Vec<String>>,
+}
+
+impl Reconcile<VolumeId> for Controller {
+    async fn reconcile(self: &Arc<Self>, id: VolumeId) -> Result<()> {
+        let observed = self.observe(&id);
+        let now = self.now();
+        let plan = {
+            let mut state = self.state.lock();
+            let memory = state.memory.entry(id.clone()).or_default();
+            let plan = plan::plan(&observed, memory, now);
+            if memory.is_empty() {
+                state.memory.remove(&id);
+            }
+            plan
+        };
+        if let Some(at) = plan.again_at {
+            self.queue.add_after(id, at.saturating_sub(now).max(Duration::from_millis(1)));
+        }
+        for action in plan.actions {
+            self.carry_out(&observed, action).await?;
+        }
+        Ok(())
+    }
 }
 
 impl Controller {
@@ -292,26 +310,5 @@ impl Controller {
         }
         self.state.lock().ids.insert(name(attachment).to_owned(), id.clone());
         Some(id)
-    }
-
-    async fn reconcile(self: &Arc<Self>, id: VolumeId) -> Result<()> {
-        let observed = self.observe(&id);
-        let now = self.now();
-        let plan = {
-            let mut state = self.state.lock();
-            let memory = state.memory.entry(id.clone()).or_default();
-            let plan = plan::plan(&observed, memory, now);
-            if memory.is_empty() {
-                state.memory.remove(&id);
-            }
-            plan
-        };
-        if let Some(at) = plan.again_at {
-            self.queue.add_after(id, at.saturating_sub(now).max(Duration::from_millis(1)));
-        }
-        for action in plan.actions {
-            self.carry_out(&observed, action).await?;
-        }
-        Ok(())
     }
 }

@@ -14,6 +14,7 @@ pub mod network;
 pub mod pod_resources;
 pub mod pods;
 pub mod port_order;
+pub mod reconcile;
 pub mod requests;
 pub mod service_pods;
 pub mod written_versions;

@@ -12,13 +12,14 @@ use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use knarr_client::events::reference;
-use knarr_client::{EventRecorder, Informer, WorkQueue, owner, run_workers, time};
+use knarr_client::{EventRecorder, Informer, WorkQueue, owner, time};
 use kube::Api;
 use kube::api::{PostParams, PropagationPolicy};
 
 use crate::Context;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::BY_CONTROLLER;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::{delete, replace_status};
 use crate::common::written_versions::WrittenVersions;
 use crate::common::{Key, journey};
@@ -54,11 +55,7 @@ pub async fn run(context: Context) {
         written: WrittenVersions::default(),
         recorder,
     });
-    run_workers(queue, workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &queue, workers).await;
 }
 
 struct Controller {
@@ -70,8 +67,8 @@ struct Controller {
     recorder: EventRecorder,
 }
 
-impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let _step = journey::sync_span("cronjob", "cronjobs", &key);
         let Some(cron) = self.crons.get(&key.namespace, &key.name) else {
             self.written.forget(&key);
@@ -99,7 +96,9 @@ impl Controller {
         }
         Ok(())
     }
+}
 
+impl Controller {
     /// Removes finished and deleted jobs from the list of active ones.
     async fn note_jobs(&self, cron: &CronJob, jobs: &[Arc<Job>], status: &mut CronJobStatus) -> Result<()> {
         for job in jobs {

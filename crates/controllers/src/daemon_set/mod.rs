@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::selector::Selector;
-use knarr_client::{Change, Informer, WorkQueue, owner, pod, run_workers};
+use knarr_client::{Change, Informer, WorkQueue, owner, pod};
 use parking_lot::Mutex;
 
 use crate::Context;
@@ -26,6 +26,7 @@ use crate::common::pods::{
     BY_CONTROLLER, BY_NODE, ORPHANS, PodControl, creation, each, index_by_controller, index_by_node, retryable,
     slow_start,
 };
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace_status;
 use crate::common::{Expectations, Key, history, journey};
 use crate::error::{Error, Result, ignore_not_found, is_not_found, message};
@@ -63,11 +64,7 @@ pub async fn run(context: Context) {
     controller.nodes.synced().await;
     controller.revisions.synced().await;
     let workers = controller.context.settings.concurrent_syncs;
-    run_workers(controller.queue.clone(), workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &controller.queue, workers).await;
 }
 
 struct Controller {
@@ -110,6 +107,53 @@ impl Failures {
 
     fn forget(&self, set: &str) {
         self.0.lock().retain(|(known, _), _| known != set);
+    }
+}
+
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let _step = journey::sync_span("daemonset", "daemonsets", &key);
+        let Some(set) = self.sets.get(&key.namespace, &key.name) else {
+            self.expectations.forget(&key);
+            return Ok(());
+        };
+        let Some(spec) = &set.spec else { return Ok(()) };
+        if spec.selector == LabelSelector::default() {
+            let message = "This daemon set is selecting all pods. A non-empty selector is required.";
+            self.control.recorder.warning(&*set, "SelectingAll", message);
+            return Ok(());
+        }
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let selector = selector_of(&set);
+        let client = &self.context.client;
+        let alive = || is_alive(client, &*set);
+        let mut candidates = self.revisions.by_index(BY_CONTROLLER, uid(&*set));
+        candidates.extend(self.revisions.by_index(ORPHANS, &key.namespace));
+        let revisions = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
+        let (current, old) = revision::current(client, &set, spec, revisions).await?;
+        let hash = current.metadata.labels.as_ref().and_then(|labels| labels.get(history::REVISION_HASH)).cloned();
+        let hash = hash.unwrap_or_default();
+
+        let may_act = self.expectations.are_satisfied(&key);
+        let mut candidates = self.pods.by_index(BY_CONTROLLER, uid(&*set));
+        candidates.extend(self.pods.by_index(ORPHANS, &key.namespace));
+        let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
+        let by_node = placement::by_node(pods.clone());
+        let nodes = self.nodes.list();
+        let now = self.context.clock.now();
+        let observed = Observed { set: &set, spec, nodes: &nodes, by_node: &by_node, hash: &hash };
+        let mut outcome = Ok(());
+        if may_act {
+            let plan = plan::plan(&observed, now, |node| self.failures.wait(uid(&*set), node, now));
+            outcome = self.carry_out(&key, &set, &hash, plan).await;
+            if outcome.is_ok() {
+                revision::clean_up(client, spec, old, &pods).await?;
+            }
+        }
+        self.write_status(&key, &observed, &by_node, may_act, now).await?;
+        outcome
     }
 }
 
@@ -209,51 +253,6 @@ impl Controller {
         let reference = owner::controller_of(&pod.metadata).filter(|owner| owner.kind == "DaemonSet")?;
         let set = self.sets.get(namespace(pod), &reference.name)?;
         (uid(&*set) == reference.uid).then(|| Key::of(&*set))
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
-        let _step = journey::sync_span("daemonset", "daemonsets", &key);
-        let Some(set) = self.sets.get(&key.namespace, &key.name) else {
-            self.expectations.forget(&key);
-            return Ok(());
-        };
-        let Some(spec) = &set.spec else { return Ok(()) };
-        if spec.selector == LabelSelector::default() {
-            let message = "This daemon set is selecting all pods. A non-empty selector is required.";
-            self.control.recorder.warning(&*set, "SelectingAll", message);
-            return Ok(());
-        }
-        if set.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let selector = selector_of(&set);
-        let client = &self.context.client;
-        let alive = || is_alive(client, &*set);
-        let mut candidates = self.revisions.by_index(BY_CONTROLLER, uid(&*set));
-        candidates.extend(self.revisions.by_index(ORPHANS, &key.namespace));
-        let revisions = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
-        let (current, old) = revision::current(client, &set, spec, revisions).await?;
-        let hash = current.metadata.labels.as_ref().and_then(|labels| labels.get(history::REVISION_HASH)).cloned();
-        let hash = hash.unwrap_or_default();
-
-        let may_act = self.expectations.are_satisfied(&key);
-        let mut candidates = self.pods.by_index(BY_CONTROLLER, uid(&*set));
-        candidates.extend(self.pods.by_index(ORPHANS, &key.namespace));
-        let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
-        let by_node = placement::by_node(pods.clone());
-        let nodes = self.nodes.list();
-        let now = self.context.clock.now();
-        let observed = Observed { set: &set, spec, nodes: &nodes, by_node: &by_node, hash: &hash };
-        let mut outcome = Ok(());
-        if may_act {
-            let plan = plan::plan(&observed, now, |node| self.failures.wait(uid(&*set), node, now));
-            outcome = self.carry_out(&key, &set, &hash, plan).await;
-            if outcome.is_ok() {
-                revision::clean_up(client, spec, old, &pods).await?;
-            }
-        }
-        self.write_status(&key, &observed, &by_node, may_act, now).await?;
-        outcome
     }
 
     async fn carry_out(&self, key: &Key, set: &Arc<DaemonSet>, hash: &str, plan: Plan) -> Result<()> {

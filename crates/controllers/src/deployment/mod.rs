@@ -16,7 +16,7 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_client::selector::Selector;
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod};
 use kube::Api;
 use kube::api::PostParams;
 
@@ -24,6 +24,7 @@ use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_CONTROLLER, ORPHANS, index_by_controller};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::{delete, replace, replace_status};
 use crate::common::{Key, journey};
 use crate::error::{Error, Result, is_already_there, message, namespace_terminating};
@@ -49,11 +50,7 @@ pub async fn run(context: Context) {
     controller.deployments.synced().await;
     controller.replica_sets.synced().await;
     controller.pods.synced().await;
-    run_workers(queue, workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &queue, workers).await;
 }
 
 struct Controller {
@@ -63,6 +60,25 @@ struct Controller {
     pods: Arc<Informer<Pod>>,
     queue: Arc<WorkQueue<Key>>,
     recorder: EventRecorder,
+}
+
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let _step = journey::sync_span("deployment", "deployments", &key);
+        let Some(deployment) = self.deployments.get(&key.namespace, &key.name) else { return Ok(()) };
+        if selects_everything(&deployment) {
+            return self.refuse(&deployment).await;
+        }
+        let mut candidates = self.replica_sets.by_index(BY_CONTROLLER, uid(&*deployment));
+        candidates.extend(self.replica_sets.by_index(ORPHANS, &key.namespace));
+        let client = &self.context.client;
+        let selector = selector_of(&deployment);
+        let sets =
+            claim_all(client, &*deployment, &selector, candidates, &[], || is_alive(client, &*deployment)).await?;
+        let running = if plan::recreates(&deployment) { self.sets_with_pods(&sets) } else { HashSet::new() };
+        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, self.context.clock.now());
+        self.carry_out(&key, &deployment, plan).await
+    }
 }
 
 impl Controller {
@@ -119,23 +135,6 @@ impl Controller {
     fn deployment_of(&self, set: &ReplicaSet) -> Option<Arc<Deployment>> {
         let reference = owner::controller_of(&set.metadata).filter(|owner| owner.kind == "Deployment")?;
         self.deployments.get(namespace(set), &reference.name).filter(|found| uid(&**found) == reference.uid)
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
-        let _step = journey::sync_span("deployment", "deployments", &key);
-        let Some(deployment) = self.deployments.get(&key.namespace, &key.name) else { return Ok(()) };
-        if selects_everything(&deployment) {
-            return self.refuse(&deployment).await;
-        }
-        let mut candidates = self.replica_sets.by_index(BY_CONTROLLER, uid(&*deployment));
-        candidates.extend(self.replica_sets.by_index(ORPHANS, &key.namespace));
-        let client = &self.context.client;
-        let selector = selector_of(&deployment);
-        let sets =
-            claim_all(client, &*deployment, &selector, candidates, &[], || is_alive(client, &*deployment)).await?;
-        let running = if plan::recreates(&deployment) { self.sets_with_pods(&sets) } else { HashSet::new() };
-        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, self.context.clock.now());
-        self.carry_out(&key, &deployment, plan).await
     }
 
     /// Uids of ReplicaSets that have pods which are not finished.

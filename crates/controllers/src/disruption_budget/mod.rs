@@ -23,6 +23,7 @@ use crate::common::Key;
 use crate::common::discovery::{Kind, discover};
 use crate::common::key::{name, namespace, uid};
 use crate::common::messages;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace_status;
 use crate::error::{Error, Result, ignore_not_found};
 
@@ -54,13 +55,7 @@ pub async fn run(context: Context) {
     controller.replica_sets.synced().await;
     controller.replication_controllers.synced().await;
     controller.stateful_sets.synced().await;
-    let budgets = {
-        let controller = controller.clone();
-        run_workers(controller.queue.clone(), 5, move |key| {
-            let controller = controller.clone();
-            async move { controller.reconcile(key).await }
-        })
-    };
+    let budgets = run_controller(&controller, &controller.queue, 5);
     let stale = {
         let controller = controller.clone();
         run_workers(controller.stale.clone(), 2, move |key| {
@@ -84,6 +79,22 @@ struct Controller {
     stale: Arc<WorkQueue<Key>>,
     recorder: EventRecorder,
     kinds: Mutex<Vec<Kind>>,
+}
+
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let Some(budget) = self.budgets.get(&key.namespace, &key.name) else { return Ok(()) };
+        let outcome = self.update(&key, &budget).await;
+        if let Err(Error::Later(reason)) = &outcome {
+            // Without a known state nothing may be disrupted.
+            let failed = plan::failed(&budget, reason, self.context.clock.now());
+            if budget.status.as_ref() != Some(&failed) {
+                let changed = PodDisruptionBudget { status: Some(failed), ..(*budget).clone() };
+                ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+            }
+        }
+        outcome
+    }
 }
 
 impl Controller {
@@ -131,20 +142,6 @@ impl Controller {
             );
             self.recorder.warning(&**pod, "MultiplePodDisruptionBudgets", message);
         }
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
-        let Some(budget) = self.budgets.get(&key.namespace, &key.name) else { return Ok(()) };
-        let outcome = self.update(&key, &budget).await;
-        if let Err(Error::Later(reason)) = &outcome {
-            // Without a known state nothing may be disrupted.
-            let failed = plan::failed(&budget, reason, self.context.clock.now());
-            if budget.status.as_ref() != Some(&failed) {
-                let changed = PodDisruptionBudget { status: Some(failed), ..(*budget).clone() };
-                ignore_not_found(replace_status(&self.context.client, &changed).await)?;
-            }
-        }
-        outcome
     }
 
     async fn update(&self, key: &Key, budget: &PodDisruptionBudget) -> Result<()> {

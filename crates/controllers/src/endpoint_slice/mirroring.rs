@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use knarr_client::{EventRecorder, Informer, WorkQueue, owner, run_workers};
+use knarr_client::{EventRecorder, Informer, WorkQueue, owner};
 
 use super::plan::{Desired, Parent, plan};
 use super::{MANAGED_BY, SERVICE_NAME, Writes, carry_out, index_slices, slice_changed, slices_of};
@@ -14,6 +14,7 @@ use crate::Context;
 use crate::common::Key;
 use crate::common::key::{name, namespace};
 use crate::common::port_order;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::delete;
 use crate::common::service_pods::TRIGGER_TIME;
 use crate::endpoints::repack;
@@ -41,11 +42,7 @@ pub async fn run(context: Context) {
     let workers = context.settings.concurrent_syncs;
     let recorder = context.recorder("endpoint-slice-mirroring-controller");
     let controller = Arc::new(Controller { context, services, endpoints, slices, written, recorder });
-    run_workers(queue, workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &queue, workers).await;
 }
 
 struct Controller {
@@ -57,8 +54,8 @@ struct Controller {
     recorder: EventRecorder,
 }
 
-impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let existing = slices_of(&self.slices, &key, CONTROLLER);
         let client = &self.context.client;
         let endpoints = self.endpoints.get(&key.namespace, &key.name).filter(|endpoints| is_mirrored(endpoints));

@@ -16,13 +16,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::key::{namespace, uid};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::{delete, replace};
 use crate::common::service_pods::{TriggerTimes, index_pods_by_label, index_services, pods_labelled, services_touched};
 use crate::common::written_versions::WrittenVersions;
@@ -68,11 +69,7 @@ pub async fn run(context: Context) {
     controller.nodes.synced().await;
     controller.slices.synced().await;
     let workers = controller.context.settings.concurrent_syncs;
-    run_workers(controller.queue.clone(), workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &controller.queue, workers).await;
 }
 
 struct Controller {
@@ -92,55 +89,8 @@ struct Controller {
     totals: Totals,
 }
 
-impl Controller {
-    fn watch(self: &Arc<Self>) {
-        let queue = self.queue.clone();
-        self.services.on_change(move |change| queue.add(Key::of(&**change.latest())));
-        let weak = Arc::downgrade(self);
-        self.pods.on_change(move |change| {
-            let Some(controller) = weak.upgrade() else { return };
-            let period = controller.context.settings.endpoints.batch_period;
-            for key in services_touched(&controller.services, change) {
-                let delay = period.max(controller.trigger_times.batch_delay(&key));
-                controller.queue.add_after(key, delay);
-            }
-        });
-        let weak = Arc::downgrade(self);
-        self.nodes.on_change(move |change| {
-            if let Some(controller) = weak.upgrade()
-                && topology::concerns(change.previous().map(|old| &**old), change.latest())
-            {
-                controller.zones_changed();
-            }
-        });
-        let weak = Arc::downgrade(self);
-        self.slices.on_change(move |change| {
-            if let Some(controller) = weak.upgrade() {
-                slice_changed(change, CONTROLLER, &controller.written, &controller.queue);
-            }
-        });
-    }
-
-    /// Queues services whose endpoints are now too few for some zone.
-    fn zones_changed(&self) {
-        let shares = self.shares.lock();
-        if shares.is_empty() {
-            return;
-        }
-        let zones = self.zones();
-        for (key, families) in &*shares {
-            if families.values().any(|shares| zones.overload(shares)) {
-                self.queue.add(key.clone());
-            }
-        }
-    }
-
-    fn zones(&self) -> Zones {
-        let nodes = self.nodes.list();
-        Zones::of(nodes.iter().map(|node| &**node))
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let _step = journey::sync_span("endpointslice", "services", &key);
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             self.written.expected.forget(&key);
@@ -193,6 +143,55 @@ impl Controller {
             self.queue.add_after(key, wait);
         }
         outcome
+    }
+}
+
+impl Controller {
+    fn watch(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.services.on_change(move |change| queue.add(Key::of(&**change.latest())));
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |change| {
+            let Some(controller) = weak.upgrade() else { return };
+            let period = controller.context.settings.endpoints.batch_period;
+            for key in services_touched(&controller.services, change) {
+                let delay = period.max(controller.trigger_times.batch_delay(&key));
+                controller.queue.add_after(key, delay);
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.nodes.on_change(move |change| {
+            if let Some(controller) = weak.upgrade()
+                && topology::concerns(change.previous().map(|old| &**old), change.latest())
+            {
+                controller.zones_changed();
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.slices.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                slice_changed(change, CONTROLLER, &controller.written, &controller.queue);
+            }
+        });
+    }
+
+    /// Queues services whose endpoints are now too few for some zone.
+    fn zones_changed(&self) {
+        let shares = self.shares.lock();
+        if shares.is_empty() {
+            return;
+        }
+        let zones = self.zones();
+        for (key, families) in &*shares {
+            if families.values().any(|shares| zones.overload(shares)) {
+                self.queue.add(key.clone());
+            }
+        }
+    }
+
+    fn zones(&self) -> Zones {
+        let nodes = self.nodes.list();
+        Zones::of(nodes.iter().map(|node| &**node))
     }
 }
 

@@ -8,13 +8,14 @@ use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
 use crate::Context;
 use crate::common::Key;
 use crate::common::key::name;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace;
 use crate::common::service_pods::{
     HEADLESS, TRIGGER_TIME, TriggerTimes, index_pods_by_label, index_services, is_headless, pods_labelled,
@@ -67,11 +68,7 @@ pub async fn run(context: Context) {
     let workers = context.settings.concurrent_syncs;
     let recorder = context.recorder(CONTROLLER);
     let controller = Arc::new(Controller { context, services, pods, endpoints, trigger_times, recorder });
-    run_workers(queue, workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &queue, workers).await;
 }
 
 struct Controller {
@@ -83,8 +80,8 @@ struct Controller {
     recorder: EventRecorder,
 }
 
-impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let api: Api<Endpoints> = Api::namespaced(self.context.client.clone(), &key.namespace);
         let present = self.endpoints.get(&key.namespace, &key.name);
         let Some(service) = self.services.get(&key.namespace, &key.name) else {

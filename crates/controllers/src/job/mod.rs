@@ -28,6 +28,7 @@ use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::uid;
 use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, index_by_controller};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::written_versions::WrittenVersions;
 use crate::common::{Expectations, Key, journey};
 use crate::error::Result;
@@ -67,13 +68,7 @@ pub async fn run(context: Context) {
     controller.jobs.synced().await;
     controller.pods.synced().await;
     let workers = controller.context.settings.concurrent_syncs;
-    let jobs = {
-        let controller = controller.clone();
-        run_workers(controller.queue.clone(), workers, move |key| {
-            let controller = controller.clone();
-            async move { controller.reconcile(key).await }
-        })
-    };
+    let jobs = run_controller(&controller, &controller.queue, workers);
     let orphans = {
         let controller = controller.clone();
         run_workers(controller.orphans.clone(), workers, move |key| {
@@ -128,8 +123,8 @@ impl Released {
     }
 }
 
-impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let _step = journey::sync_span("job", "jobs", &key);
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
             self.expectations.forget(&key);

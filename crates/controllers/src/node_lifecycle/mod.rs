@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::events::EventType;
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, run_workers, time};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, time};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::Context;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_NODE, each, index_by_node};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::error::{Error, Result, ignore_not_found};
 use crate::metrics::NODE_EVICTIONS;
 
@@ -56,13 +57,7 @@ pub async fn run(context: Context) {
     controller.nodes.synced().await;
     controller.pods.synced().await;
     controller.leases.synced().await;
-    let tending = {
-        let controller = controller.clone();
-        run_workers(controller.queue.clone(), 8, move |node| {
-            let controller = controller.clone();
-            async move { controller.reconcile(node).await }
-        })
-    };
+    let tending = run_controller(&controller, &controller.queue, 8);
     let monitoring = controller.clone().monitor();
     tokio::join!(tending, monitoring);
 }
@@ -78,9 +73,9 @@ struct Controller {
     zones: Mutex<Zones>,
 }
 
-impl Controller {
+impl Reconcile<String> for Controller {
     /// Reconciles taints with the node's conditions, and deprecated labels with their successors, at once.
-    async fn reconcile(&self, key: String) -> Result<()> {
+    async fn reconcile(self: &Arc<Self>, key: String) -> Result<()> {
         let Some(node) = self.nodes.get("", &key) else { return Ok(()) };
         if let Some(desired) = taints::for_conditions(&node, self.context.clock.now()) {
             self.write_taints(&node, desired).await?;
@@ -93,7 +88,9 @@ impl Controller {
         }
         Ok(())
     }
+}
 
+impl Controller {
     async fn monitor(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(self.context.settings.node_health.monitor_period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
-use knarr_client::{Change, Informer, WorkQueue, owner, pod, run_workers, selector::Selector};
+use knarr_client::{Change, Informer, WorkQueue, owner, pod, selector::Selector};
 use kube::Api;
 use parking_lot::Mutex;
 
@@ -21,6 +21,7 @@ use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{
     BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, retryable, slow_start, to_delete,
 };
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace_status;
 use crate::common::{Expectations, Key, journey};
 use crate::error::{Error, Result, is_not_found, message};
@@ -54,6 +55,36 @@ struct Controller<K: Replicated> {
     control: PodControl,
 }
 
+impl<K: Replicated> Reconcile<Key> for Controller<K> {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let _step = journey::sync_span(K::PLURAL.trim_end_matches('s'), K::PLURAL, &key);
+        let Some(owner) = self.owners.get(&key.namespace, &key.name) else {
+            self.expectations.forget(&key);
+            self.proven.lock().remove(&key);
+            return Ok(());
+        };
+        let may_act = self.expectations.are_satisfied(&key);
+        let selector = owner.selector();
+        let (active, terminating) = self.pods_of(&*owner, &selector).await?;
+        let now = self.context.clock.now();
+        let failure = if may_act && owner.meta().deletion_timestamp.is_none() {
+            self.carry_out(&key, &owner, &active, plan(owner.replicas(), active.len())).await
+        } else {
+            None
+        };
+        let failed = failure.as_ref().map(|error| Failure { message: error.to_string() });
+        let new_status = status(&*owner, &active, terminating, failed, now);
+        let recheck = plan::next_availability(&*owner, &active, &new_status, now);
+        if new_status != owner.status() {
+            self.write_status(&owner, new_status).await?;
+        }
+        if let Some(at) = recheck {
+            self.queue.add_after(key, at);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+}
+
 impl<K: Replicated> Controller<K> {
     async fn run(context: Context) {
         let owners = context.informers.of::<K>();
@@ -85,11 +116,7 @@ impl<K: Replicated> Controller<K> {
         });
         controller.owners.synced().await;
         controller.pods.synced().await;
-        run_workers(queue, workers, move |key| {
-            let controller = controller.clone();
-            async move { controller.reconcile(key).await }
-        })
-        .await;
+        run_controller(&controller, &queue, workers).await;
     }
 
     fn owner_changed(&self, change: &Change<K>) {
@@ -168,34 +195,6 @@ impl<K: Replicated> Controller<K> {
         } else {
             self.queue.add(key);
         }
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
-        let _step = journey::sync_span(K::PLURAL.trim_end_matches('s'), K::PLURAL, &key);
-        let Some(owner) = self.owners.get(&key.namespace, &key.name) else {
-            self.expectations.forget(&key);
-            self.proven.lock().remove(&key);
-            return Ok(());
-        };
-        let may_act = self.expectations.are_satisfied(&key);
-        let selector = owner.selector();
-        let (active, terminating) = self.pods_of(&*owner, &selector).await?;
-        let now = self.context.clock.now();
-        let failure = if may_act && owner.meta().deletion_timestamp.is_none() {
-            self.carry_out(&key, &owner, &active, plan(owner.replicas(), active.len())).await
-        } else {
-            None
-        };
-        let failed = failure.as_ref().map(|error| Failure { message: error.to_string() });
-        let new_status = status(&*owner, &active, terminating, failed, now);
-        let recheck = plan::next_availability(&*owner, &active, &new_status, now);
-        if new_status != owner.status() {
-            self.write_status(&owner, new_status).await?;
-        }
-        if let Some(at) = recheck {
-            self.queue.add_after(key, at);
-        }
-        failure.map_or(Ok(()), Err)
     }
 
     /// Active pods that belong to the owner after adoption and release, and how many are terminating.

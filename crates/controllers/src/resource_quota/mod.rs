@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Reso
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_client::pod_resources::Amounts;
 use knarr_client::quantity::Quantity;
-use knarr_client::{Change, Informer, WorkQueue, pod, run_workers};
+use knarr_client::{Change, Informer, WorkQueue, pod};
 use parking_lot::Mutex;
 
 use crate::Context;
@@ -21,6 +21,7 @@ use crate::common::Key;
 use crate::common::discovery::{Kind, discover};
 use crate::common::key::namespace;
 use crate::common::pod_resources::Resources;
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace_status;
 use crate::error::{Error, Result, ignore_not_found};
 
@@ -48,11 +49,7 @@ pub async fn run(context: Context) {
     controller.services.synced().await;
     controller.claims.synced().await;
     let workers = controller.context.settings.concurrent_syncs;
-    run_workers(controller.queue.clone(), workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &controller.queue, workers).await;
 }
 
 struct Controller {
@@ -65,6 +62,26 @@ struct Controller {
     /// Resources that some quota counts, whose deletions are watched.
     watched: Mutex<HashSet<String>>,
     kinds: Mutex<Vec<Kind>>,
+}
+
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(()) };
+        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+        let mut used = self.typed_usage(&quota);
+        for resource in hard.keys() {
+            if let Some(count) = self.counted(&key.namespace, resource).await? {
+                used.insert(resource.clone(), Quantity::new(count as i64, Default::default()));
+            }
+        }
+        let status = ResourceQuotaStatus { used: Some(masked(&hard, &used)), hard: Some(hard) };
+        if !is_same(quota.status.as_ref(), &status) {
+            let changed = ResourceQuota { status: Some(status), ..(*quota).clone() };
+            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+        }
+        self.queue.add_after(key, self.context.settings.resource_quota_sync_period);
+        Ok(())
+    }
 }
 
 impl Controller {
@@ -110,24 +127,6 @@ impl Controller {
         for quota in self.quotas.in_namespace(namespace) {
             self.queue.add_after(Key::of(&*quota), BATCH_DELAY);
         }
-    }
-
-    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
-        let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(()) };
-        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
-        let mut used = self.typed_usage(&quota);
-        for resource in hard.keys() {
-            if let Some(count) = self.counted(&key.namespace, resource).await? {
-                used.insert(resource.clone(), Quantity::new(count as i64, Default::default()));
-            }
-        }
-        let status = ResourceQuotaStatus { used: Some(masked(&hard, &used)), hard: Some(hard) };
-        if !is_same(quota.status.as_ref(), &status) {
-            let changed = ResourceQuota { status: Some(status), ..(*quota).clone() };
-            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
-        }
-        self.queue.add_after(key, self.context.settings.resource_quota_sync_period);
-        Ok(())
     }
 
     /// Usage by pods, services and claims.

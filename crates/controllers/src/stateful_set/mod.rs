@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use knarr_client::selector::Selector;
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers, time};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, time};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 
@@ -21,6 +21,7 @@ use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_CONTROLLER, ORPHANS, index_by_controller, slow_start};
+use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::{replace, replace_status};
 use crate::common::{Key, history, journey};
 use crate::error::{Error, Result, ignore_not_found, is_already_there, is_conflict, message};
@@ -42,11 +43,7 @@ pub async fn run(context: Context) {
     controller.claims.synced().await;
     controller.revisions.synced().await;
     let workers = controller.context.settings.concurrent_syncs;
-    run_workers(controller.queue.clone(), workers, move |key| {
-        let controller = controller.clone();
-        async move { controller.reconcile(key).await }
-    })
-    .await;
+    run_controller(&controller, &controller.queue, workers).await;
 }
 
 struct Controller {
@@ -59,43 +56,8 @@ struct Controller {
     recorder: EventRecorder,
 }
 
-impl Controller {
-    fn watch(self: &Arc<Self>) {
-        let queue = self.queue.clone();
-        self.sets.on_change(move |change| queue.add(Key::of(&**change.latest())));
-        let weak = Arc::downgrade(self);
-        self.pods.on_change(move |change| {
-            if let Some(controller) = weak.upgrade() {
-                controller.pod_changed(change);
-            }
-        });
-    }
-
-    fn pod_changed(&self, change: &Change<Pod>) {
-        let pod = change.latest();
-        if let Some(former) = change.previous().and_then(|old| self.owner_key(old)) {
-            self.queue.add(former);
-        }
-        if let Some(key) = self.owner_key(pod) {
-            return self.queue.add(key);
-        }
-        let same = change.previous().is_some_and(|old| old.metadata.labels == pod.metadata.labels);
-        if same || matches!(change, Change::Deleted(_)) || owner::controller_of(&pod.metadata).is_some() {
-            return;
-        }
-        let Some((parent, _)) = identity::parent_and_ordinal(name(&**pod)) else { return };
-        if let Some(set) = self.sets.get(namespace(&**pod), parent) {
-            self.queue.add(Key::of(&*set));
-        }
-    }
-
-    fn owner_key(&self, pod: &Pod) -> Option<Key> {
-        let reference = owner::controller_of(&pod.metadata).filter(|owner| owner.kind == "StatefulSet")?;
-        let set = self.sets.get(namespace(pod), &reference.name)?;
-        (uid(&*set) == reference.uid).then(|| Key::of(&*set))
-    }
-
-    async fn reconcile(&self, key: Key) -> Result<()> {
+impl Reconcile<Key> for Controller {
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
         let _step = journey::sync_span("statefulset", "statefulsets", &key);
         let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(()) };
         let Some(spec) = &set.spec else { return Ok(()) };
@@ -137,6 +99,43 @@ impl Controller {
             self.queue.add_after(key, wait);
         }
         Ok(())
+    }
+}
+
+impl Controller {
+    fn watch(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.sets.on_change(move |change| queue.add(Key::of(&**change.latest())));
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                controller.pod_changed(change);
+            }
+        });
+    }
+
+    fn pod_changed(&self, change: &Change<Pod>) {
+        let pod = change.latest();
+        if let Some(former) = change.previous().and_then(|old| self.owner_key(old)) {
+            self.queue.add(former);
+        }
+        if let Some(key) = self.owner_key(pod) {
+            return self.queue.add(key);
+        }
+        let same = change.previous().is_some_and(|old| old.metadata.labels == pod.metadata.labels);
+        if same || matches!(change, Change::Deleted(_)) || owner::controller_of(&pod.metadata).is_some() {
+            return;
+        }
+        let Some((parent, _)) = identity::parent_and_ordinal(name(&**pod)) else { return };
+        if let Some(set) = self.sets.get(namespace(&**pod), parent) {
+            self.queue.add(Key::of(&*set));
+        }
+    }
+
+    fn owner_key(&self, pod: &Pod) -> Option<Key> {
+        let reference = owner::controller_of(&pod.metadata).filter(|owner| owner.kind == "StatefulSet")?;
+        let set = self.sets.get(namespace(pod), &reference.name)?;
+        (uid(&*set) == reference.uid).then(|| Key::of(&*set))
     }
 
     async fn carry_out(&self, set: &StatefulSet, actions: Vec<Action>, in_order: bool) -> Result<()> {
