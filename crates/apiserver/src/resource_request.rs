@@ -140,6 +140,7 @@ impl ResourceRequest<'_> {
             uid: &self.user.uid,
             extra: Some(&self.user.extra),
             now: self.now,
+            features: &self.server.behaviour.features,
         }
     }
 }

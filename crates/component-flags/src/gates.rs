@@ -57,18 +57,23 @@ fn read(line: &'static str) -> Option<Gate> {
 }
 
 fn find(name: &str) -> Option<&'static Gate> {
-    gates().iter().find(|gate| gate.name == name)
+    let gates = gates();
+    gates.binary_search_by(|gate| gate.name.cmp(name)).ok().map(|at| &gates[at])
 }
 
 impl Gates {
     /// The gates that `--feature-gates` requests, in either of its forms.
     pub fn of(given: &Given) -> Result<Self, GateError> {
-        let entries = given.values("feature-gates");
         let is_prefixed = crate::flag(given.component(), "feature-gates")
             .is_some_and(|flag| flag.type_name == "colonSeparatedMultimapStringString");
+        Self::parse(&given.values("feature-gates"), is_prefixed)
+    }
+
+    /// The gates of entries such as `Name=true`; with a prefix, `kube:Name=true` is the same.
+    pub fn parse(entries: &[String], is_prefixed: bool) -> Result<Self, GateError> {
         let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
         let mut prefixes = (false, false);
-        for entry in &entries {
+        for entry in entries {
             let (prefix, pair) =
                 if is_prefixed { entry.split_once(':').unwrap_or(("", entry)) } else { ("", entry.as_str()) };
             match prefix {
@@ -160,6 +165,11 @@ mod tests {
         ] {
             assert_eq!(of(component, value).unwrap_err().to_string(), message);
         }
+    }
+
+    #[test]
+    fn gates_are_sorted_by_name() {
+        assert!(gates().is_sorted_by(|first, second| first.name < second.name));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::Component;
+use crate::{Component, gated_fields};
 
 /// What a flag does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,13 @@ pub fn status(component: Component, name: &str) -> Option<Status> {
 }
 
 /// What a feature gate switches here, if anything.
-pub fn gate_effect(name: &str) -> Option<&'static str> {
-    include_str!("gate_status.txt").lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+pub fn gate_effect(name: &str) -> Option<String> {
+    let written = include_str!("gate_status.txt").lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let (gate, effect) = line.split_once(' ')?;
-        (gate == name).then_some(effect.trim())
-    })
+        (gate == name).then(|| effect.trim().to_owned())
+    });
+    let effects: Vec<String> = written.into_iter().chain(gated_fields::effect(name)).collect();
+    (!effects.is_empty()).then(|| effects.join("; "))
 }
 
 pub(crate) struct Row {

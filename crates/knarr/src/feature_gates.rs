@@ -1,4 +1,4 @@
-//! The feature gates of this process, as a metric.
+//! The feature gates of this process, and their metric.
 
 use std::sync::OnceLock;
 
@@ -11,6 +11,11 @@ static GATES: OnceLock<Gates> = OnceLock::new();
 pub fn set(requested: &Gates) {
     // Set once per process.
     let _ = GATES.set(requested.clone());
+}
+
+/// The gates of this process.
+pub fn current() -> Gates {
+    GATES.get().cloned().unwrap_or_default()
 }
 
 /// Adds the gates to the pages of metrics.
@@ -26,7 +31,7 @@ impl Family for FeatureGates {
     }
 
     fn write(&self, out: &mut String) {
-        let set = GATES.get().cloned().unwrap_or_default();
+        let set = current();
         let all = gates().iter().filter(|gate| !matches!(gate.name, "AllAlpha" | "AllBeta"));
         // A feature that is generally available has no stage.
         let stage = |stage: &'static str| if stage == "GA" { "" } else { stage };

@@ -16,6 +16,7 @@ pub mod common;
 pub mod coordination;
 pub mod core;
 pub mod discovery;
+pub mod features;
 pub mod flowcontrol;
 mod kind;
 pub mod metadata;
@@ -30,5 +31,6 @@ pub mod storage;
 #[cfg(test)]
 mod testing;
 
+pub use features::Features;
 pub use kind::{Column, ColumnPriority, Context, Description, KindRules};
 pub use registry::rules_of;

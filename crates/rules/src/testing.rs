@@ -3,11 +3,21 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::features::Features;
 use crate::kind::{Context, KindRules};
 
 /// Returns the context of a request to the object itself, in `version`.
 pub fn context(version: &str) -> Context<'_> {
-    Context { version, subresource: "", user: "tester", groups: &[], uid: "", extra: None, now: Timestamp::UNIX_EPOCH }
+    Context {
+        version,
+        subresource: "",
+        user: "tester",
+        groups: &[],
+        uid: "",
+        extra: None,
+        now: Timestamp::UNIX_EPOCH,
+        features: Features::defaults(),
+    }
 }
 
 /// Returns the messages of all errors of an object, or of its update from `old`.

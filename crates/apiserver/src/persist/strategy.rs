@@ -159,7 +159,9 @@ pub fn prepare_create(call: &ResourceRequest<'_>, object: &mut Value) {
     match &resource.custom {
         Some(custom) => custom.prepare_create(object),
         None => {
-            resource.rules.prepare_create(object, &call.rules_context());
+            let context = call.rules_context();
+            context.features.drop_disabled(&resource.kind.group, &resource.kind.kind, object, None);
+            resource.rules.prepare_create(object, &context);
             if resource.rules.has_generation() {
                 object.set(&["metadata", "generation"], 1);
             } else if object.integer(&["metadata", "generation"]) == Some(0) {
@@ -196,6 +198,8 @@ pub fn prepare_update(call: &ResourceRequest<'_>, object: &mut Value, old: &Valu
         Some(custom) => custom.prepare_update(object, old, &call.target.subresource),
         None => {
             let context = call.rules_context();
+            let kind = &call.resource.kind;
+            context.features.drop_disabled(&kind.group, &kind.kind, object, Some(old));
             call.resource.rules.prepare_update(object, old, &context);
             if context.subresource != "status" && call.resource.rules.increments_generation(object, old) {
                 let generation = old.integer(&["metadata", "generation"]).unwrap_or(0);

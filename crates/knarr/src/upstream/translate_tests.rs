@@ -51,7 +51,7 @@ fn flags_become_settings() {
         (
             ApiServer,
             "--feature-gates=PodTopologyLabelsAdmission=false",
-            &["--disable-admission-plugins=PodTopologyLabels"],
+            &["--feature-gates=PodTopologyLabelsAdmission=false"],
         ),
         (ControllerManager, "", &["--leader-elect=true", "--leader-elect-lease-duration=15s"]),
         (

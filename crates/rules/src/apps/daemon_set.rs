@@ -18,8 +18,6 @@ const STATUS: &str = "io.k8s.api.apps.v1.DaemonSetStatus";
 /// The number of changes of the template, for clients of old versions.
 const TEMPLATE_GENERATION: [&str; 3] = ["metadata", "annotations", "deprecated.daemonset.template.generation"];
 
-const TEMPLATE: [&str; 2] = ["spec", "template"];
-
 /// The rules of DaemonSet.
 pub struct DaemonSet;
 
@@ -40,7 +38,6 @@ impl KindRules for DaemonSet {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
         if template_generation(object) < 1 {
             set_template_generation(object, 1);
         }
@@ -54,7 +51,6 @@ impl KindRules for DaemonSet {
             return;
         }
         kind::keep_field(object, old, "status");
-        pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         let changed = object.at(&["spec", "template"]) != old.at(&["spec", "template"]);
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }

@@ -15,8 +15,6 @@ use crate::kind::{self, Column, Context, KindRules};
 const SPEC: &str = "io.k8s.api.apps.v1.DeploymentSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.DeploymentStatus";
 
-const TEMPLATE: [&str; 2] = ["spec", "template"];
-
 /// The rules of Deployment.
 pub struct Deployment;
 
@@ -37,13 +35,11 @@ impl KindRules for Deployment {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource != "status" {
             kind::keep_field(object, old, "status");
-            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
             return;
         }
         kind::keep_all_but_status(object, old);

@@ -14,8 +14,6 @@ use crate::kind::{self, Column, Context, KindRules};
 const SPEC: &str = "io.k8s.api.apps.v1.ReplicaSetSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.ReplicaSetStatus";
 
-const TEMPLATE: [&str; 2] = ["spec", "template"];
-
 /// The rules of ReplicaSet.
 pub struct ReplicaSet;
 
@@ -27,7 +25,6 @@ impl KindRules for ReplicaSet {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -35,7 +32,6 @@ impl KindRules for ReplicaSet {
             kind::keep_all_but_status(object, old);
         } else {
             kind::keep_field(object, old, "status");
-            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 

@@ -16,7 +16,6 @@ use crate::core::persistent_volume_claim::{self, PersistentVolumeClaim};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
-/// A field of a disabled feature gate, dropped unless the stored object has it.
 const MAX_UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
 /// The fields of the spec that an update may change.
 const CHANGEABLE: [&str; 7] = [
@@ -32,10 +31,17 @@ const UNCHANGEABLE: &str = "updates to statefulset spec for fields other than 'r
                             'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                             'minReadySeconds' are forbidden";
 
-const TEMPLATE: [&str; 2] = ["spec", "template"];
-
 /// The rules of StatefulSet.
 pub struct StatefulSet;
+
+/// A rolling update replaces one pod at a time, unless its feature is on and something else is written.
+fn set_max_unavailable(object: &mut Value, context: &Context<'_>) {
+    let strategy = &object["spec"]["updateStrategy"];
+    let is_rolling = strategy.text(&["type"]) == "RollingUpdate" && strategy.has(&["rollingUpdate"]);
+    if is_rolling && context.features.is_on("MaxUnavailableStatefulSet") {
+        object.set_default(&MAX_UNAVAILABLE, 1);
+    }
+}
 
 impl KindRules for StatefulSet {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
@@ -64,10 +70,9 @@ impl KindRules for StatefulSet {
         object.set_default(&["spec", "revisionHistoryLimit"], 10);
     }
 
-    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+    fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        object.remove(&MAX_UNAVAILABLE);
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
+        set_max_unavailable(object, context);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -76,10 +81,7 @@ impl KindRules for StatefulSet {
             return;
         }
         kind::keep_field(object, old, "status");
-        if !old.has(&MAX_UNAVAILABLE) {
-            object.remove(&MAX_UNAVAILABLE);
-        }
-        pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
+        set_max_unavailable(object, context);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {

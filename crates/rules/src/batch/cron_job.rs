@@ -19,8 +19,6 @@ const JOB_SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 /// The controller appends eleven characters to the names of Jobs, which must still be DNS labels.
 const MAX_NAME_LENGTH: usize = 52;
 
-const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
-
 /// The rules of CronJob.
 pub struct CronJob;
 
@@ -38,7 +36,6 @@ impl KindRules for CronJob {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -46,7 +43,6 @@ impl KindRules for CronJob {
             kind::keep_all_but_status(object, old);
         } else {
             kind::keep_field(object, old, "status");
-            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 

@@ -2,15 +2,12 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::value::{Read, Write};
+use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::checks::{NEGATIVE, NOT_POSITIVE};
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules};
-
-/// Fields of coordinated leader election, a disabled feature gate; dropped unless the stored object has them.
-const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 
 /// The rules of Lease.
 pub struct Lease;
@@ -18,20 +15,6 @@ pub struct Lease;
 impl KindRules for Lease {
     fn requires_known_finalizers(&self) -> bool {
         false
-    }
-
-    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
-        for field in COORDINATED {
-            object.remove(&["spec", field]);
-        }
-    }
-
-    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
-        for field in COORDINATED {
-            if !old.has(&["spec", field]) {
-                object.remove(&["spec", field]);
-            }
-        }
     }
 
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
-use knarr_api::value::{Read, Write as _};
+use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::pod::options::Options;
-use super::pod::{annotations, defaults, prepare, validation, warnings};
+use super::pod::{annotations, defaults, validation, warnings};
 use crate::common::{columns, labels};
 use crate::kind::{Column, Context, KindRules};
 
@@ -15,22 +15,6 @@ use crate::kind::{Column, Context, KindRules};
 pub fn set_defaults(template: &mut Value) {
     if let Some(template) = template.as_object_mut() {
         defaults::set_spec_defaults(crate::common::defaults::object_or_new(template, "spec"));
-    }
-}
-
-/// Drops fields of disabled feature gates, unless the stored template has them. Kinds with templates call it when they
-/// prepare their objects.
-pub fn drop_disabled(template: &mut Value, old: Option<&Value>) {
-    let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
-    if let Some(spec) = template.get_mut("spec") {
-        prepare::drop_disabled_from_spec(spec, old_spec);
-    }
-}
-
-/// The same for the template at a path in an object: `["spec", "template"]`.
-pub fn drop_disabled_at(object: &mut Value, old: Option<&Value>, template: &[&str]) {
-    if let Some(new) = object.find(template) {
-        drop_disabled(new, old.map(|old| old.at(template)));
     }
 }
 
@@ -77,18 +61,6 @@ impl KindRules for PodTemplate {
         if let Some(fields) = object.as_object_mut() {
             let template = crate::common::defaults::object_or_new(fields, "template");
             defaults::set_spec_defaults(crate::common::defaults::object_or_new(template, "spec"));
-        }
-    }
-
-    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
-        if let Some(template) = object.get_mut("template") {
-            drop_disabled(template, None);
-        }
-    }
-
-    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
-        if let Some(template) = object.get_mut("template") {
-            drop_disabled(template, Some(old.at(&["template"])));
         }
     }
 

@@ -54,9 +54,6 @@ impl KindRules for ReplicationController {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], json!({"replicas": 0}));
-        if let Some(template) = object.find(&["spec", "template"]) {
-            pod_template::drop_disabled(template, None);
-        }
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -64,9 +61,6 @@ impl KindRules for ReplicationController {
             return keep_all_but_status(object, old);
         }
         keep_field(object, old, "status");
-        if let Some(template) = object.find(&["spec", "template"]) {
-            pod_template::drop_disabled(template, Some(old.at(&["spec", "template"])));
-        }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {

@@ -17,6 +17,8 @@ use knarr_api::field::Errors;
 use knarr_api::names::{self, Check};
 use serde_json::{Map, Value};
 
+use crate::features::Features;
+
 /// The request, as far as the rules of a kind depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
@@ -34,6 +36,8 @@ pub struct Context<'a> {
     pub extra: Option<&'a BTreeMap<String, Vec<String>>>,
     /// The time of the request. Rules never read the clock.
     pub now: Timestamp,
+    /// The feature gates of the server.
+    pub features: &'a Features,
 }
 
 /// How many times a kind validates the metadata of an update itself; see [`KindRules::metadata_passes`].
@@ -93,10 +97,10 @@ pub trait KindRules: Sync {
     /// Upstream: `SetDefaults_…`, and the parts of conversion that fill in fields.
     fn set_defaults(&self, _object: &mut Value, _version: &str) {}
 
-    /// Prepares a new object: removes what clients may not set and fields of disabled features, and sets what the
-    /// server decides.
+    /// Prepares a new object: removes what clients may not set, and sets what the server decides.
     ///
-    /// Called after mutating admission and before validation. It may change anything but the name, namespace, UID and
+    /// Called after mutating admission and before validation, without the fields of disabled features
+    /// ([`Features::drop_disabled`]). It may change anything but the name, namespace, UID and
     /// creation timestamp. By default it replaces the status by [`empty_status`](Self::empty_status) if the kind has
     /// one; an implementation that overrides it must do so itself.
     ///

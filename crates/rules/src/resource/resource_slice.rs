@@ -18,7 +18,7 @@ const MAX_DEVICES: usize = 128;
 /// The limit for slices with taints or consumed counters, which need more space.
 const MAX_LARGE_DEVICES: usize = 64;
 const MAX_COUNTER_SETS: usize = 8;
-/// Types of attributes that belong to a disabled feature gate.
+/// Types of attributes that are lists.
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
 /// The rules of ResourceSlice.
@@ -36,11 +36,11 @@ impl KindRules for ResourceSlice {
     }
 
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
-        prepare(object, None, context.now);
+        set_taint_times(object, context.now);
     }
 
-    fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
-        prepare(object, Some(old), context.now);
+    fn prepare_update(&self, object: &mut Value, _old: &Value, context: &Context<'_>) {
+        set_taint_times(object, context.now);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
@@ -84,29 +84,11 @@ impl KindRules for ResourceSlice {
     }
 }
 
-/// Sets the time of new taints, and drops fields of disabled feature gates unless the stored slice has them.
-fn prepare(slice: &mut Value, old: Option<&Value>, now: Timestamp) {
-    let devices = |slice: &Value, ask: &dyn Fn(&Value) -> bool| slice.items(&["spec", "devices"]).iter().any(ask);
-    let has_list = |device: &Value| {
-        let attributes = device.fields(&["attributes"]).into_iter().flatten();
-        attributes.into_iter().any(|(_, attribute)| LISTS.iter().any(|list| attribute.has(&[list])))
-    };
-    let keeps_lists = old.is_some_and(|old| devices(old, &has_list));
-    let keeps_mappings =
-        old.is_some_and(|old| devices(old, &|device: &Value| device.has(&["nodeAllocatableResourceMappings"])));
+/// Sets the time of new taints.
+fn set_taint_times(slice: &mut Value, now: Timestamp) {
     for device in slice.items_mut(&["spec", "devices"]) {
         for taint in device.items_mut(&["taints"]) {
             taint.set_default(&["timeAdded"], time::seconds(now));
-        }
-        if !keeps_mappings {
-            device.remove(&["nodeAllocatableResourceMappings"]);
-        }
-        if let Some(attributes) = device.get_mut("attributes").and_then(Value::as_object_mut).filter(|_| !keeps_lists) {
-            for (_, attribute) in attributes.iter_mut() {
-                for list in LISTS {
-                    attribute.remove(&[list]);
-                }
-            }
         }
     }
 }

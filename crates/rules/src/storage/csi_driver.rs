@@ -12,8 +12,6 @@ use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.storage.v1.CSIDriverSpec";
-/// A field of a disabled feature gate, dropped unless the stored object has it.
-const PREVENT_SCHEDULING: [&str; 2] = ["spec", "preventPodSchedulingIfMissing"];
 const TOKENS_BELONG_IN_SECRETS: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set \
                                         to true to prevent possible logging of tokens in volume attributes";
 
@@ -31,16 +29,6 @@ impl KindRules for CsiDriver {
         }
         object.set_default(&["spec", "requiresRepublish"], false);
         object.set_default(&["spec", "seLinuxMount"], false);
-    }
-
-    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
-        object.remove(&PREVENT_SCHEDULING);
-    }
-
-    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
-        if !old.has(&PREVENT_SCHEDULING) {
-            object.remove(&PREVENT_SCHEDULING);
-        }
     }
 
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {

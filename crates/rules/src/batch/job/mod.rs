@@ -25,7 +25,6 @@ use update::validate_change;
 const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.JobStatus";
 const MAX_PER_INDEX: i64 = i32::MAX as i64;
-const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 /// The rules of Job.
 pub struct Job;
@@ -53,7 +52,6 @@ impl KindRules for Job {
         if object.flag(&["spec", "manualSelector"]) != Some(true) {
             generate_selector(object);
         }
-        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -61,7 +59,6 @@ impl KindRules for Job {
             kind::keep_all_but_status(object, old);
         } else {
             kind::keep_field(object, old, "status");
-            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 

@@ -150,12 +150,7 @@ pub fn display_access_modes(modes: &[Value]) -> String {
 /// Synchronizes `dataSource` with `dataSourceRef`, because clients may set only one of them.
 fn sync_data_sources(claim: &mut Value, old: Option<&Value>) {
     let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
-    let had_reference = old_spec.has(&["dataSourceRef"]);
-    // A source in another namespace belongs to a disabled feature gate.
-    if !had_reference && !claim.text(&["spec", "dataSourceRef", "namespace"]).is_empty() {
-        claim.remove(&["spec", "dataSourceRef"]);
-    }
-    let had_source = had_reference || old_spec.has(&["dataSource"]);
+    let had_source = old_spec.has(&["dataSourceRef"]) || old_spec.has(&["dataSource"]);
     if !had_source && !claim.has(&["spec", "dataSourceRef"]) && !is_claim_or_snapshot(claim.at(&["spec", "dataSource"]))
     {
         claim.remove(&["spec", "dataSource"]);

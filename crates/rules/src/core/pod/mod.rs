@@ -30,7 +30,7 @@ impl KindRules for Pod {
     }
 
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
-        prepare::create(object, context.now);
+        prepare::create(object, context);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {

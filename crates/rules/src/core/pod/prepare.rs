@@ -1,17 +1,17 @@
 //! Preparation of pods before validation: fields that the server sets or that a write may not change.
 
-use jiff::Timestamp;
+use std::collections::{BTreeMap, VecDeque};
+
 use knarr_api::time;
 use knarr_api::value::{Read, Write};
 use serde_json::{Map, Value, json};
 
 use super::qos;
 use crate::common::equality::same;
-use crate::kind::keep_field;
+use crate::kind::{Context, keep_field};
 
 /// Prepares a new pod: sets its phase and its QoS class, and discards the status of the client.
-pub fn create(pod: &mut Value, now: Timestamp) {
-    drop_disabled(pod, None);
+pub fn create(pod: &mut Value, context: &Context<'_>) {
     let spec = pod.at(&["spec"]);
     let mut status = json!({"phase": "Pending", "qosClass": qos::class(spec)});
     if !spec.items(&["schedulingGates"]).is_empty() {
@@ -19,20 +19,19 @@ pub fn create(pod: &mut Value, now: Timestamp) {
             "type": "PodScheduled",
             "status": "False",
             "lastProbeTime": null,
-            "lastTransitionTime": time::seconds(now),
+            "lastTransitionTime": time::seconds(context.now),
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
         }]);
     }
     pod.set(&["status"], status);
-    merge_label_keys(pod);
+    merge_label_keys(pod, context.features.is_on("MatchLabelKeysInPodTopologySpreadSelectorMerge"));
     app_armor_from_annotations(pod);
 }
 
 /// Prepares an update of the pod itself.
 pub fn update(pod: &mut Value, old: &Value) {
     keep_field(pod, old, "status");
-    drop_disabled(pod, Some(old));
 }
 
 /// Prepares a status update.
@@ -59,12 +58,13 @@ fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
     {
         status.insert("observedGeneration".to_owned(), generation.into());
     }
-    let mut before: Vec<&Value> = old.items(&["conditions"]).iter().collect();
+    let mut before: BTreeMap<&str, VecDeque<&Value>> = BTreeMap::new();
+    for condition in old.items(&["conditions"]) {
+        before.entry(condition.text(&["type"])).or_default().push_back(condition);
+    }
     for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(i) = before.iter().position(|other| other.text(&["type"]) == condition.text(&["type"])) else {
-            continue;
-        };
-        let same_type = before.remove(i);
+        let same_type = before.get_mut(condition.text(&["type"])).and_then(VecDeque::pop_front);
+        let Some(same_type) = same_type else { continue };
         if is_unset(condition) && !is_unset(same_type) {
             condition.set(&["observedGeneration"], same_type.at(&["observedGeneration"]).clone());
         }
@@ -83,7 +83,6 @@ pub fn update_ephemeral_containers(pod: &mut Value, old: &Value) {
         }
         containers => pod.set(&["spec", "ephemeralContainers"], containers),
     }
-    drop_disabled(pod, Some(old));
 }
 
 /// Prepares a write to `resize`, which changes only resources and resize policies.
@@ -139,51 +138,8 @@ fn keep_metadata(pod: &mut Value, old: &Value, fields: &[&str]) {
     }
 }
 
-/// Drops fields of disabled feature gates, unless the stored pod has them.
-pub fn drop_disabled(pod: &mut Value, old: Option<&Value>) {
-    let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
-    if let Some(spec) = pod.get_mut("spec") {
-        drop_disabled_from_spec(spec, old_spec);
-    }
-}
-
-/// The same for the spec of a pod or template.
-pub fn drop_disabled_from_spec(spec: &mut Value, old: &Value) {
-    if !old.has(&["schedulingGroup"]) {
-        spec.remove(&["schedulingGroup"]);
-    }
-    for field in ["clusterTrustBundle", "podCertificate"] {
-        let projects = |spec: &Value| {
-            spec.items(&["volumes"])
-                .iter()
-                .flat_map(|volume| volume.items(&["projected", "sources"]))
-                .any(|source| source.has(&[field]))
-        };
-        if projects(spec) && !projects(old) {
-            for volume in spec.items_mut(&["volumes"]) {
-                for source in volume.items_mut(&["projected", "sources"]) {
-                    source.remove(&[field]);
-                }
-            }
-        }
-    }
-    let stops =
-        |spec: &Value| super::options::containers(spec).any(|container| container.has(&["lifecycle", "stopSignal"]));
-    if stops(spec) && !stops(old) {
-        for list in ["initContainers", "containers", "ephemeralContainers"] {
-            for container in spec.items_mut(&[list]) {
-                let had_signal = container.remove(&["lifecycle", "stopSignal"]).is_some();
-                let lifecycle = container.at(&["lifecycle"]);
-                if had_signal && !lifecycle.has(&["preStop"]) && !lifecycle.has(&["postStart"]) {
-                    container.remove(&["lifecycle"]);
-                }
-            }
-        }
-    }
-}
-
 /// Merges `matchLabelKeys` and `mismatchLabelKeys`, with the values of the pod's labels, into their selectors.
-fn merge_label_keys(pod: &mut Value) {
+fn merge_label_keys(pod: &mut Value, also_of_spread: bool) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     if !pod.has(&["spec", "affinity"]) && !pod.has(&["spec", "topologySpreadConstraints"]) {
@@ -200,8 +156,10 @@ fn merge_label_keys(pod: &mut Value) {
             merge_keys(term, &labels);
         }
     }
-    for constraint in pod.items_mut(&["spec", "topologySpreadConstraints"]) {
-        merge_keys(constraint, &labels);
+    if also_of_spread {
+        for constraint in pod.items_mut(&["spec", "topologySpreadConstraints"]) {
+            merge_keys(constraint, &labels);
+        }
     }
 }
 
@@ -233,7 +191,7 @@ fn merge_keys(holder: &mut Value, labels: &Value) {
 fn app_armor_from_annotations(pod: &mut Value) {
     const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
     let Some(annotations) = pod.fields(&["metadata", "annotations"]) else { return };
-    let annotated: Vec<(String, String)> = annotations
+    let annotated: BTreeMap<String, String> = annotations
         .iter()
         .filter_map(|(key, value)| {
             Some((key.strip_prefix(PREFIX)?.to_owned(), value.as_str().unwrap_or_default().to_owned()))
@@ -246,7 +204,7 @@ fn app_armor_from_annotations(pod: &mut Value) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in pod.items_mut(&["spec", list]) {
             let name = container.text(&["name"]);
-            let Some((_, annotation)) = annotated.iter().find(|(key, _)| key == name) else { continue };
+            let Some(annotation) = annotated.get(name) else { continue };
             if container.has(&["securityContext", "appArmorProfile"]) {
                 continue;
             }
@@ -268,11 +226,12 @@ fn app_armor_from_annotations(pod: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::context;
 
     #[test]
     fn new_pods_wait() {
         let mut pod = json!({"spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "a/b"}]}, "status": {"phase": "Running"}});
-        create(&mut pod, Timestamp::UNIX_EPOCH);
+        create(&mut pod, &context("v1"));
         assert_eq!(pod["status"]["phase"], "Pending");
         assert_eq!(pod["status"]["qosClass"], "BestEffort");
         assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
@@ -284,7 +243,7 @@ mod tests {
             "metadata": {"labels": {"hash": "1"}},
             "spec": {"topologySpreadConstraints": [{"matchLabelKeys": ["hash", "none"], "labelSelector": {"matchLabels": {"a": "b"}}}]},
         });
-        create(&mut pod, Timestamp::UNIX_EPOCH);
+        create(&mut pod, &context("v1"));
         assert_eq!(
             pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"],
             json!([{"key": "hash", "operator": "In", "values": ["1"]}])

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Pod;
+use crate::features::Features;
 use crate::kind::{Context, KindRules};
 use crate::metadata;
 
@@ -11,7 +12,9 @@ use crate::metadata;
 pub fn admit(pod: &mut Value) -> Result<(), Vec<String>> {
     // No rule for new pods depends on the user or the time.
     let now = Timestamp::UNIX_EPOCH;
-    let context = Context { version: "v1", subresource: "", user: "", groups: &[], uid: "", extra: None, now };
+    let features = Features::defaults();
+    let context =
+        Context { version: "v1", subresource: "", user: "", groups: &[], uid: "", extra: None, now, features };
     Pod.set_defaults(pod, context.version);
     let mut errors = metadata::validate_create(pod, true, &Pod);
     errors.extend(Pod.validate(pod, None, &context));
