@@ -24,6 +24,7 @@ pub use contract::{
 pub use embedded::fuzzing;
 pub use embedded::{CheckReport, Embedded, Options, UnsyncedDisk, check, compact, export, repair, restore};
 pub use etcd::{
-    Decode, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, Tls, import as import_into_etcd,
+    Connection, Decode, Dialer, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, Tls,
+    import as import_into_etcd,
 };
 pub use retention::Retention;

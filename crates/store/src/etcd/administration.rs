@@ -59,7 +59,7 @@ pub struct MemberStatus {
 impl EtcdAdministration {
     /// Endpoints are URLs in the order in which they are tried.
     pub fn new(endpoints: &[String], tls: Option<&Tls>) -> Result<Self, Error> {
-        Ok(Self { client: Client::new(endpoints, tls)? })
+        Ok(Self { client: Client::new(endpoints, tls, None)? })
     }
 
     /// Uses other endpoints from now on.

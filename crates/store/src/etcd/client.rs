@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use hyper_util::rt::TokioIo;
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::client::Grpc;
+use tonic::codegen::http::Uri;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -28,10 +32,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const FAILURE_MEMORY: Duration = Duration::from_secs(5);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// The port of an endpoint without one.
+const DEFAULT_PORT: u16 = 2379;
 const FLOW_CONTROL_WINDOW: u32 = 4 << 20;
+
+/// Opens a connection to a host and port.
+pub type Dialer = Arc<dyn Fn(String, u16) -> BoxFuture<'static, std::io::Result<Box<dyn Connection>>> + Send + Sync>;
+
+/// A connection, whatever carries it.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 pub(super) struct Client {
     tls: Option<Tls>,
+    dialer: Option<Dialer>,
     /// In order of preference.
     members: RwLock<Arc<[Arc<Member>]>>,
 }
@@ -51,8 +65,8 @@ pub(super) struct Reply<T> {
 }
 
 impl Client {
-    pub(super) fn new(endpoints: &[String], tls: Option<&Tls>) -> Result<Self, Error> {
-        let client = Self { tls: tls.cloned(), members: RwLock::new(Arc::new([])) };
+    pub(super) fn new(endpoints: &[String], tls: Option<&Tls>, dialer: Option<Dialer>) -> Result<Self, Error> {
+        let client = Self { tls: tls.cloned(), dialer, members: RwLock::new(Arc::new([])) };
         client.set_endpoints(endpoints)?;
         Ok(client)
     }
@@ -66,7 +80,7 @@ impl Client {
         let member = |endpoint: &String| match known.iter().find(|member| member.endpoint == *endpoint) {
             Some(member) => Ok(member.clone()),
             None => {
-                let channel = connect(endpoint, self.tls.as_ref())?;
+                let channel = connect(endpoint, self.tls.as_ref(), self.dialer.as_ref())?;
                 Ok(Arc::new(Member { endpoint: endpoint.clone(), channel, failed: Mutex::new(None) }))
             }
         };
@@ -134,7 +148,8 @@ impl Client {
         let known = members.iter().find(|member| member.endpoint == endpoint).map(|member| member.channel.clone());
         let channel = match known {
             Some(channel) => channel,
-            None => connect(endpoint, self.tls.as_ref()).map_err(|error| Status::unavailable(error.to_string()))?,
+            None => connect(endpoint, self.tls.as_ref(), self.dialer.as_ref())
+                .map_err(|error| Status::unavailable(error.to_string()))?,
         };
         timeout(limit, unary(channel, path, request, false))
             .await
@@ -178,7 +193,7 @@ fn choose(failures: &[Option<Instant>], now: Instant) -> usize {
     failures.iter().position(is_trusted).unwrap_or_else(oldest)
 }
 
-fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Channel, Error> {
+fn connect(endpoint: &str, tls: Option<&Tls>, dialer: Option<&Dialer>) -> Result<Channel, Error> {
     let wrong =
         |error: tonic::transport::Error| Error::Open(format!("the etcd endpoint {endpoint}: {}", describe(&error)));
     let mut builder = Endpoint::from_shared(endpoint.to_owned())
@@ -196,7 +211,14 @@ fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Channel, Error> {
         }
         builder = builder.tls_config(config).map_err(wrong)?;
     }
-    Ok(builder.connect_lazy())
+    Ok(match dialer.cloned() {
+        None => builder.connect_lazy(),
+        Some(dialer) => builder.connect_with_connector_lazy(tower::service_fn(move |uri: Uri| {
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+            let dialed = dialer(host, uri.port_u16().unwrap_or(DEFAULT_PORT));
+            async move { dialed.await.map(TokioIo::new) }
+        })),
+    })
 }
 
 async fn unary<Q, A>(channel: Channel, path: &'static str, request: Q, needs_leader: bool) -> Result<A, Status>

@@ -24,25 +24,45 @@ pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 #[derive(Clone)]
 pub(super) struct KeySpace {
     pub root: String,
-    /// A key that is written only to receive its event; it is not an entry.
+    /// What stands in etcd in place of the root.
+    stored_root: String,
+    /// A key in etcd that is written only to receive its event; it is not an entry.
     pub marker: String,
     /// Brings values into the form in which they are served.
     decode: Option<Decode>,
 }
 
 impl KeySpace {
-    pub(super) fn new(root: &str, decode: Option<Decode>) -> Self {
-        Self { root: root.to_owned(), marker: format!("{root}knarr-progress"), decode }
+    pub(super) fn new(root: &str, stored_root: Option<&str>, decode: Option<Decode>) -> Self {
+        let stored_root = stored_root.unwrap_or(root).to_owned();
+        Self { root: root.to_owned(), marker: format!("{stored_root}knarr-progress"), stored_root, decode }
+    }
+
+    /// A key of the store as it is in etcd.
+    pub(super) fn stored(&self, key: &str) -> Vec<u8> {
+        match key.strip_prefix(&self.root) {
+            Some(rest) => format!("{}{rest}", self.stored_root).into_bytes(),
+            None => key.as_bytes().to_vec(),
+        }
+    }
+
+    /// A key in etcd as it is in the store; `None` for keys that are not UTF-8, which no client can request.
+    pub(super) fn own(&self, stored: Vec<u8>) -> Option<String> {
+        let stored = String::from_utf8(stored).ok()?;
+        if self.stored_root == self.root {
+            return Some(stored);
+        }
+        stored.strip_prefix(&self.stored_root).map(|rest| format!("{}{rest}", self.root))
     }
 
     pub(super) fn key(&self) -> Vec<u8> {
         // A key is never empty: the first possible one is a single zero.
-        if self.root.is_empty() { vec![0] } else { self.root.as_bytes().to_vec() }
+        if self.stored_root.is_empty() { vec![0] } else { self.stored_root.as_bytes().to_vec() }
     }
 
     pub(super) fn end(&self) -> Vec<u8> {
         // A single zero means "to the very end".
-        prefix::after_all(&self.root).map_or(vec![0], String::into_bytes)
+        prefix::after_all(&self.stored_root).map_or(vec![0], String::into_bytes)
     }
 }
 
@@ -50,7 +70,7 @@ pub(super) struct Feed {
     pub client: Arc<Client>,
     pub index: Arc<Index>,
     pub key_space: KeySpace,
-    /// Told when events are late: the watch may be at a member that hangs.
+    /// Notified when events are late: the watch may be at a member that hangs.
     pub late: Arc<Notify>,
 }
 
@@ -126,7 +146,7 @@ impl Feed {
         let pair = event.pair?;
         let revision = pair.mod_revision as Revision;
         if deleted {
-            let key = String::from_utf8(pair.key).ok()?;
+            let key = self.key_space.own(pair.key)?;
             return Some(Change { key: key.into(), revision, current: None });
         }
         let entry = self.key_space.entry(pair)?;
@@ -143,9 +163,12 @@ impl Feed {
 }
 
 impl KeySpace {
-    /// An entry of the store; `None` for the marker, and for keys that are not UTF-8, which no client can request.
+    /// An entry of the store; `None` for the marker, and for keys that are not UTF-8.
     pub(super) fn entry(&self, pair: KeyValue) -> Option<Arc<Entry>> {
-        let key = String::from_utf8(pair.key).ok().filter(|key| *key != self.marker)?;
+        if pair.key == self.marker.as_bytes() {
+            return None;
+        }
+        let key = self.own(pair.key)?;
         let (created, revision) = (pair.create_revision as Revision, pair.mod_revision as Revision);
         let value = match &self.decode {
             Some(decode) => decode(&key, pair.value),

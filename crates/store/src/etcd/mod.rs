@@ -31,6 +31,7 @@ use crate::index::Index;
 pub use administration::{EtcdAdministration, EtcdMember, MemberStatus};
 pub(crate) use bolt::{fuzz as fuzz_database, seed as seed_database};
 use client::{CALL_TIMEOUT, Client, Reply, describe};
+pub use client::{Connection, Dialer};
 use feed::{Feed, KeySpace, RANGE};
 pub use import::import;
 use lease::Leases;
@@ -63,17 +64,28 @@ pub struct Tls {
 pub struct EtcdOptions {
     /// The prefix of all keys of the store; other keys in the same etcd are ignored.
     pub root: String,
+    /// What stands in etcd in place of that prefix, if something else does.
+    pub stored_root: Option<String>,
     /// The clock by which leases are shared.
     pub clock: Arc<dyn Clock>,
     /// Converts values that another program wrote; applied to everything that is read.
     pub decode: Option<Decode>,
     /// The current endpoints in order of preference, when members come and go.
     pub endpoints: Option<watch::Receiver<Vec<String>>>,
+    /// Opens connections to members that are behind a proxy.
+    pub dialer: Option<Dialer>,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { root: "/registry/".to_owned(), clock: Arc::new(SystemClock), decode: None, endpoints: None }
+        Self {
+            root: "/registry/".to_owned(),
+            stored_root: None,
+            clock: Arc::new(SystemClock),
+            decode: None,
+            endpoints: None,
+            dialer: None,
+        }
     }
 }
 
@@ -110,9 +122,9 @@ enum Outcome {
 impl Etcd {
     /// Connects to a cluster and loads its contents. Endpoints are URLs such as `https://10.0.0.1:2379`.
     pub async fn connect(endpoints: &[String], tls: Option<Tls>, options: EtcdOptions) -> Result<Self, Error> {
-        let EtcdOptions { root, clock, decode, endpoints: changes } = options;
-        let client = Arc::new(Client::new(endpoints, tls.as_ref())?);
-        let key_space = KeySpace::new(&root, decode);
+        let EtcdOptions { root, stored_root, clock, decode, endpoints: changes, dialer } = options;
+        let client = Arc::new(Client::new(endpoints, tls.as_ref(), dialer)?);
+        let key_space = KeySpace::new(&root, stored_root.as_deref(), decode);
         let (entries, revision) = feed::load(&client, &key_space).await?;
         tracing::info!(revision, entries = entries.len(), "loaded the store from etcd");
         let index = Arc::new(Index::new(entries, revision, revision));
@@ -126,11 +138,11 @@ impl Etcd {
 
     /// Executes `operation` if the key was last changed at `expected`, where 0 means that it does not exist.
     async fn transact(&self, key: &str, expected: Revision, operation: Request) -> Result<Outcome, Status> {
-        let read = wire::RangeRequest { key: key.as_bytes().to_vec(), ..Default::default() };
+        let read = wire::RangeRequest { key: self.key_space.stored(key), ..Default::default() };
         let request = wire::TransactionRequest {
             compare: vec![wire::Compare {
                 target: wire::Target::ModRevision as i32,
-                key: key.as_bytes().to_vec(),
+                key: self.key_space.stored(key),
                 mod_revision: Some(expected as i64),
             }],
             success: vec![wire::Operation { request: Some(operation) }],
@@ -159,7 +171,7 @@ impl Etcd {
                 Some(ttl) => self.lease(ttl).await.map_err(unavailable)?,
                 None => 0,
             };
-            let put = wire::PutRequest { key: key.as_bytes().to_vec(), value: value.clone(), lease };
+            let put = wire::PutRequest { key: self.key_space.stored(key), value: value.clone(), lease };
             match self.transact(key, expected, Request::Put(put)).await {
                 Err(status) if status.code() == Code::NotFound && lease != 0 && !renewed => {
                     self.leases.lock().remove(lease);

@@ -94,7 +94,7 @@ impl Store for Etcd {
             return Err(Error::Conflict { key: key.into(), expected, current: self.peek(key) });
         }
         self.check(key)?;
-        let delete = wire::DeleteRequest { key: key.as_bytes().to_vec() };
+        let delete = wire::DeleteRequest { key: self.key_space.stored(key) };
         match self.transact(key, expected, Request::Delete(delete)).await.map_err(unavailable)? {
             Outcome::Done(revision) => Ok(revision),
             Outcome::Refused { current, retried } => {
@@ -154,7 +154,7 @@ impl Store for Etcd {
         let mut page = self.index.range(&Range::default())?;
         let expiries = self.expiries(page.revision).await.map_err(unavailable)?;
         for entry in &mut page.entries {
-            if let Some(expires) = expiries.get(entry.key.as_bytes()) {
+            if let Some(expires) = expiries.get(&*self.key_space.stored(&entry.key)) {
                 let copy = Entry::new(entry.key.clone(), entry.value.clone(), entry.created, entry.revision);
                 *entry = Arc::new(copy.expiring(*expires));
             }

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::contract::{Notice, Page, Range, Scope, Store};
 use etcd_server::EtcdCluster;
@@ -37,6 +39,50 @@ async fn others_keys_move_the_revision_but_are_no_entries() {
     assert_eq!(store.count(""), 0);
     assert!(matches!(store.create("/elsewhere/b", Bytes::new(), None).await, Err(Error::Unavailable(_))));
     assert_eq!(cluster.connect("/registry/").await.count(""), 0, "the marker is no entry either");
+}
+
+/// As kube-apiserver with `--etcd-prefix` and an egress selector.
+#[tokio::test]
+async fn keys_may_have_another_prefix_in_etcd_and_connections_another_way() {
+    let cluster = EtcdCluster::start(1);
+    let dialed = Arc::new(AtomicUsize::new(0));
+    let dialer: Dialer = {
+        let dialed = dialed.clone();
+        Arc::new(move |host, port| {
+            dialed.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move {
+                let stream = tokio::net::TcpStream::connect((host, port)).await?;
+                Ok(Box::new(stream) as Box<dyn Connection>)
+            })
+        })
+    };
+    let options = || EtcdOptions {
+        stored_root: Some("/other/".to_owned()),
+        dialer: Some(dialer.clone()),
+        ..EtcdOptions::default()
+    };
+    let store = cluster.connect_with(options).await;
+    assert!(dialed.load(Ordering::SeqCst) > 0);
+    let mut watch = store.watch("/registry/pods/", store.revision()).unwrap();
+    let created =
+        store.create("/registry/pods/a", Bytes::from_static(b"1"), Some(Duration::from_secs(600))).await.unwrap();
+    let updated = store.update("/registry/pods/a", Bytes::from_static(b"2"), created.revision, None).await.unwrap();
+    for expected in [Some(&b"1"[..]), Some(&b"2"[..])] {
+        let Some(Notice::Events(events)) = watch.next().await else { panic!("no event") };
+        let entry = events[0].current.as_ref();
+        assert_eq!(entry.map(|entry| &*entry.key), Some("/registry/pods/a"));
+        assert_eq!(entry.map(|entry| &entry.value[..]), expected);
+    }
+    // Others see it under the other prefix, and nothing under the usual one.
+    assert_eq!(cluster.connect("/registry/").await.count(""), 0);
+    let other = cluster.connect("/other/").await;
+    assert_eq!(&*other.peek("/other/pods/a").unwrap().value, b"2");
+    put(&other.client, "/other/pods/b").await;
+    store.sync().await.unwrap();
+    assert!(store.peek("/registry/pods/b").is_some());
+    store.delete("/registry/pods/a", updated.revision).await.unwrap();
+    assert!(store.peek("/registry/pods/a").is_none());
+    assert_eq!(cluster.connect_with(options).await.count("/registry/pods/"), 1);
 }
 
 #[tokio::test]

@@ -39,10 +39,14 @@ impl EtcdCluster {
     }
 
     pub async fn connect(&self, root: &str) -> Etcd {
+        self.connect_with(|| EtcdOptions { root: root.to_owned(), ..EtcdOptions::default() }).await
+    }
+
+    /// Connects with these options, once a member responds.
+    pub async fn connect_with(&self, options: impl Fn() -> EtcdOptions) -> Etcd {
         let started = Instant::now();
         loop {
-            let options = EtcdOptions { root: root.to_owned(), ..EtcdOptions::default() };
-            match Etcd::connect(&self.endpoints, Some(self.tls.clone()), options).await {
+            match Etcd::connect(&self.endpoints, Some(self.tls.clone()), options()).await {
                 Ok(store) => return store,
                 Err(error) => assert!(started.elapsed() < START_TIMEOUT, "etcd does not respond: {error}"),
             }
