@@ -16,7 +16,9 @@ use super::pod_node_selector::PodNodeSelector;
 use super::pod_security::PodSecuritySettings;
 use super::pod_tolerations::PodTolerationRestriction;
 use super::resource_quota::LimitedResources;
+use super::webhook;
 use crate::configuration_file::{FileError, Kind, Shape};
+use crate::outbound::WebhookUsers;
 
 /// Whether a plugin runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,9 @@ pub struct EnabledPlugins {
     pub(super) pod_tolerations: PodTolerationRestriction,
     pub(super) image_policy: Option<Arc<ImagePolicyWebhook>>,
     pub(super) limited_resources: LimitedResources,
+    /// Who webhooks are called as.
+    pub(super) mutating_users: Arc<WebhookUsers>,
+    pub(super) validating_users: Arc<WebhookUsers>,
 }
 
 impl Default for EnabledPlugins {
@@ -126,6 +131,8 @@ impl Default for EnabledPlugins {
             pod_tolerations: PodTolerationRestriction::default(),
             image_policy: None,
             limited_resources: LimitedResources::default(),
+            mutating_users: Arc::default(),
+            validating_users: Arc::default(),
         }
     }
 }
@@ -178,6 +185,14 @@ impl EnabledPlugins {
         }
         if let Some(text) = files.text("ResourceQuota") {
             self.limited_resources = LimitedResources::parse(text).map_err(failed("ResourceQuota"))?;
+        }
+        for (name, users) in [
+            ("MutatingAdmissionWebhook", &mut self.mutating_users),
+            ("ValidatingAdmissionWebhook", &mut self.validating_users),
+        ] {
+            if let Some(text) = files.text(name) {
+                *users = Arc::new(webhook::configured_users(text).map_err(failed(name))?);
+            }
         }
         if self.has("ImagePolicyWebhook") {
             let name = "ImagePolicyWebhook";

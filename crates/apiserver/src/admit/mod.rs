@@ -189,9 +189,9 @@ impl Chain {
             Box::new(server_token::ServerToken(Arc::clone(&authorizer))),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
             Box::new(policy::MutatingPolicies::default()),
-            Box::new(webhook::MutatingWebhooks::new()),
+            Box::new(webhook::MutatingWebhooks::new(enabled.mutating_users.clone())),
             Box::new(policy::ValidatingPolicies::default()),
-            Box::new(webhook::ValidatingWebhooks::new()),
+            Box::new(webhook::ValidatingWebhooks::new(enabled.validating_users.clone())),
             Box::new(resource_quota::ResourceQuota::new(quotas, limited)),
             Box::new(namespaces::AlwaysDeny),
         ]);

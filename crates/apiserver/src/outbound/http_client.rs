@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::pool::{Connection, describe_dial_error};
+use super::egress::{self, Network, Route};
+use super::pool::Connection;
 use super::tls::describe_tls_error;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,12 +77,19 @@ pub struct HttpClient {
     /// The name that a server's certificate must have, if it is not the host of the URL.
     server_name: Option<String>,
     redirects: Redirects,
+    /// The network of the servers, if another way may lead there.
+    network: Option<Network>,
     idle: Mutex<HashMap<Place, Vec<(Connection, Instant)>>>,
 }
 
 impl HttpClient {
     pub fn new(tls: Arc<ClientConfig>, server_name: Option<String>, redirects: Redirects) -> Self {
-        HttpClient { tls, server_name, redirects, idle: Mutex::default() }
+        HttpClient { tls, server_name, redirects, network: None, idle: Mutex::default() }
+    }
+
+    /// Connects on the way into this network.
+    pub fn into_network(self, network: Network) -> Self {
+        HttpClient { network: Some(network), ..self }
     }
 
     pub async fn send(&self, call: Call) -> Result<Reply, CallFailed> {
@@ -99,8 +106,11 @@ impl HttpClient {
 
     async fn follow(&self, call: &Call) -> Result<Reply, String> {
         let mut url = call.url.clone();
+        let own = Place::of(&url)?;
         for _ in 0..=MAX_REDIRECTS {
-            let reply = self.exchange(call, &url).await?;
+            // The headers may hold credentials, which are for the server that was called.
+            let headers = if Place::of(&url)? == own { &call.headers[..] } else { &[] };
+            let reply = self.exchange(call, &url, headers).await?;
             let follows = self.redirects == Redirects::Follow && call.method == Method::GET;
             if !follows || !matches!(reply.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(reply);
@@ -111,14 +121,14 @@ impl HttpClient {
         Err(format!("stopped after {MAX_REDIRECTS} redirects"))
     }
 
-    async fn exchange(&self, call: &Call, url: &Uri) -> Result<Reply, String> {
+    async fn exchange(&self, call: &Call, url: &Uri, headers: &[(HeaderName, HeaderValue)]) -> Result<Reply, String> {
         let place = Place::of(url)?;
         loop {
             let (mut connection, is_fresh) = match self.idle(&place) {
                 Some(connection) => (connection, false),
                 None => (self.connect(&place).await?, true),
             };
-            let response = match connection.send_request(request(call, url)?).await {
+            let response = match connection.send_request(request(call, url, headers)?).await {
                 Ok(response) => response,
                 // The server may have closed an idle connection.
                 Err(_) if !is_fresh => continue,
@@ -158,9 +168,10 @@ impl HttpClient {
     }
 
     async fn connect(&self, place: &Place) -> Result<Connection, String> {
-        let dialed = TcpStream::connect((place.host.as_str(), place.port)).await;
-        let stream = dialed.map_err(|error| describe_dial_error(&place.host, place.port, &error))?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let stream = match self.network {
+            Some(network) => egress::dial(network, &place.host, place.port).await?,
+            None => Route::default().dial(&place.host, place.port).await?,
+        };
         if !place.is_tls {
             return handshake(stream).await;
         }
@@ -223,7 +234,7 @@ impl Place {
     }
 }
 
-fn request(call: &Call, url: &Uri) -> Result<Request<Full<Bytes>>, String> {
+fn request(call: &Call, url: &Uri, headers: &[(HeaderName, HeaderValue)]) -> Result<Request<Full<Bytes>>, String> {
     let path = url.path_and_query().map_or("/", |path| path.as_str());
     let mut request = Request::builder()
         .method(call.method.clone())
@@ -233,8 +244,8 @@ fn request(call: &Call, url: &Uri) -> Result<Request<Full<Bytes>>, String> {
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     request.headers_mut().insert(HOST, HeaderValue::from_str(authority).map_err(|error| error.to_string())?);
-    for (name, value) in &call.headers {
-        request.headers_mut().insert(name.clone(), value.clone());
+    for (name, value) in headers {
+        request.headers_mut().append(name.clone(), value.clone());
     }
     Ok(request)
 }
@@ -307,6 +318,30 @@ mod tests {
             url("/")
         );
         assert_eq!(failed, expected);
+    }
+
+    #[tokio::test]
+    async fn credentials_do_not_go_where_a_redirect_leads() {
+        let server = TestServer::respond(None, |request| match request.path.as_str() {
+            "/same" => redirect("/here"),
+            // The same server by another name.
+            "/other" => redirect(&format!("https://127.0.0.1:{}/here", host_port(request))),
+            _ => Response::new(Full::default()),
+        })
+        .await;
+        let following = client(&server, Redirects::Follow);
+        for (path, expected) in [("/same", vec![true, true]), ("/other", vec![true, false])] {
+            let mut call = get(format!("https://localhost:{}{path}", server.port));
+            call.headers.push((http::header::AUTHORIZATION, HeaderValue::from_static("Bearer secret")));
+            assert_eq!(following.send(call).await.unwrap().status, 200, "{path}");
+            let received = server.received();
+            let with_token: Vec<bool> = received.iter().map(|one| one.headers.contains_key("authorization")).collect();
+            assert_eq!(with_token, expected, "{path}");
+        }
+    }
+
+    fn host_port(request: &super::super::test_server::Received) -> &str {
+        request.headers[HOST].to_str().unwrap().rsplit(':').next().unwrap()
     }
 
     #[tokio::test]

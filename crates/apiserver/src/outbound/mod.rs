@@ -4,6 +4,7 @@
 
 mod address;
 mod destination;
+pub mod egress;
 mod http_client;
 mod kubeconfig;
 mod pool;
@@ -19,7 +20,7 @@ pub(crate) use destination::decode_bundle;
 pub use http_client::{Call, CallFailed, HttpClient, Redirects, Reply};
 #[cfg(test)]
 pub(crate) use kubeconfig::tests::kubeconfig as test_kubeconfig;
-pub use kubeconfig::{ConfiguredWebhook, KubeconfigError, WebhookFailure};
+pub use kubeconfig::{ConfiguredWebhook, KubeconfigError, Presented, User, WebhookFailure, WebhookUsers};
 pub use pool::{Connection, dial};
 pub use proxy::{ProxiedResponse, failed_upgrade, forward_request, forwarded_headers};
 pub use retry::with_backoff;
@@ -51,6 +52,23 @@ pub struct WebhookClient {
     tunnels: Arc<knarr_tunnel::Tunnels>,
 }
 
+/// A request to a webhook.
+pub struct Outgoing<'a> {
+    pub body: Bytes,
+    /// For the whole exchange.
+    pub timeout: Duration,
+    pub trace: Option<TraceContext>,
+    /// Whose credentials are shown.
+    pub user: Option<&'a User>,
+}
+
+impl Outgoing<'_> {
+    /// A request of nobody.
+    pub fn new(body: Bytes, timeout: Duration) -> Self {
+        Outgoing { body, timeout, trace: None, user: None }
+    }
+}
+
 /// A webhook sent no usable response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -72,14 +90,12 @@ impl WebhookClient {
         &self,
         objects: &dyn ObjectReader,
         to: &Destination,
-        body: Bytes,
-        timeout: Duration,
-        trace: Option<TraceContext>,
+        request: Outgoing<'_>,
     ) -> Result<Bytes, CallError> {
-        let path = with_timeout(&to.path, timeout);
+        let path = with_timeout(&to.path, request.timeout);
         let unreachable =
             |why: String| CallError::Unreachable { url: format!("https://{}{path}", to.authority()), why };
-        let exchanged = tokio::time::timeout(timeout, self.exchange(objects, to, &path, body, trace)).await;
+        let exchanged = tokio::time::timeout(request.timeout, self.exchange(objects, to, &path, &request)).await;
         let (code, body) = match exchanged {
             Ok(Ok(response)) => response,
             Ok(Err(why)) => return Err(unreachable(why)),
@@ -96,17 +112,24 @@ impl WebhookClient {
         objects: &dyn ObjectReader,
         to: &Destination,
         path: &str,
-        body: Bytes,
-        trace: Option<TraceContext>,
+        outgoing: &Outgoing<'_>,
     ) -> Result<(StatusCode, Bytes), String> {
+        let presented = match outgoing.user {
+            Some(user) => user.present().await?,
+            None => Presented::default(),
+        };
+        let identity = presented.identity.as_ref();
         loop {
-            let (mut connection, fresh) = match self.pool.take(to) {
+            let (mut connection, fresh) = match self.pool.take(to, identity) {
                 Some(connection) => (connection, false),
-                None => (pool::connect(objects, &self.tunnels, to).await?, true),
+                None => (pool::connect(objects, &self.tunnels, to, identity).await?, true),
             };
-            let mut request = request(to, path, body.clone())?;
-            if let Some(trace) = trace {
+            let mut request = request(to, path, outgoing.body.clone())?;
+            if let Some(trace) = outgoing.trace {
                 request.headers_mut().insert("traceparent", trace.header());
+            }
+            for (name, value) in &presented.headers {
+                request.headers_mut().append(name.clone(), value.clone());
             }
             let response = match connection.send_request(request).await {
                 Ok(response) => response,
@@ -117,7 +140,10 @@ impl WebhookClient {
             let code = response.status();
             let body = Limited::new(response.into_body(), MAX_RESPONSE_SIZE).collect().await;
             let body = body.map_err(|error| error.to_string())?.to_bytes();
-            self.pool.put(to, connection);
+            self.pool.put(to, identity.cloned(), connection);
+            if let (StatusCode::UNAUTHORIZED, Some(user)) = (code, outgoing.user) {
+                user.refused(&presented).await;
+            }
             return Ok((code, body));
         }
     }
@@ -191,13 +217,54 @@ mod tests {
             let to = Destination::of_webhook(&webhook.client_config("//admit")).unwrap();
             let objects = crate::object_reader::tests::Fixed::new(Vec::new());
             let client = WebhookClient::default();
-            let error = client.post(&objects, &to, Bytes::new(), Duration::from_secs(10), None).await.unwrap_err();
+            let error =
+                client.post(&objects, &to, Outgoing::new(Bytes::new(), Duration::from_secs(10))).await.unwrap_err();
             let text = format!("the server responded with the status code {code} but did not return more information");
             assert_eq!(error, CallError::Refused { code, text });
             let paths: Vec<String> = webhook.received().into_iter().map(|request| request.path).collect();
             assert_eq!(paths, ["/admit?timeout=10s"]);
         }
         assert_eq!(elsewhere.connections(), 0);
+    }
+
+    /// The files are read for each call, since certificates are renewed.
+    #[tokio::test]
+    async fn webhooks_are_called_with_client_certificates() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = jiff::Timestamp::now();
+        let pki = crate::pki::Pki::open(&directory.path().join("pki"), Default::default(), now).unwrap();
+        let admin = pki.admin(now).unwrap();
+        let webhook = test_server::TestServer::respond(Some(&pki.authority.certificate), |_| {
+            http::Response::new(Full::new(Bytes::from_static(b"{}")))
+        })
+        .await;
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        write("crt", &admin.certificate);
+        write("key", &admin.key);
+        write(
+            "kubeconfig",
+            &format!(
+                "users: [{{name: 'localhost:{}', user: {{client-certificate: crt, client-key: key}}}}]",
+                webhook.port
+            ),
+        );
+        let users = WebhookUsers::read(&directory.path().join("kubeconfig")).unwrap();
+        let to = Destination::of_webhook(&webhook.client_config("/admit")).unwrap();
+        let objects = crate::object_reader::tests::Fixed::new(Vec::new());
+        let client = WebhookClient::default();
+        let outgoing = || Outgoing::new(Bytes::from_static(b"{}"), Duration::from_secs(10));
+        for user in [None, users.of(&to.host, to.port)] {
+            client.post(&objects, &to, Outgoing { user: user.map(Arc::as_ref), ..outgoing() }).await.unwrap();
+        }
+        client.post(&objects, &to, outgoing()).await.unwrap();
+        let shown: Vec<bool> = webhook.received().iter().map(|request| request.certificate).collect();
+        assert_eq!(shown, [false, true, false]);
+        // Connections are used again, but only for the same certificate.
+        assert_eq!(webhook.connections(), 2);
+        write("crt", "no certificate");
+        let user = users.of(&to.host, to.port).map(Arc::as_ref);
+        let failed = client.post(&objects, &to, Outgoing { user, ..outgoing() }).await.unwrap_err();
+        assert!(matches!(failed, CallError::Unreachable { .. }), "{failed}");
     }
 
     #[test]

@@ -12,12 +12,12 @@ use hyper_util::rt::TokioIo;
 use knarr_tunnel::{Dial, Stream, Tunnels};
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::destination::{Destination, Endpoint};
-use super::tls::{Trust, client_config, describe_tls_error};
+use super::egress::{self, Network};
+use super::tls::{Identity, Trust, client_config, describe_tls_error};
 use crate::object_reader::ObjectReader;
 
 /// A connection that speaks HTTP/1.1.
@@ -30,27 +30,31 @@ const MAX_IDLE: usize = 25;
 
 #[derive(Default)]
 pub(super) struct Pool {
-    idle: Mutex<HashMap<Arc<Destination>, Vec<(Connection, Instant)>>>,
+    idle: Mutex<HashMap<Arc<Destination>, Vec<Idle>>>,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+    /// The client certificate that was shown.
+    identity: Option<Arc<Identity>>,
 }
 
 impl Pool {
-    /// Removes an idle connection from the pool.
-    pub fn take(&self, to: &Destination) -> Option<Connection> {
+    /// Removes an idle connection, on which this certificate was shown, from the pool.
+    pub fn take(&self, to: &Destination, identity: Option<&Arc<Identity>>) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let connections = idle.get_mut(to)?;
-        while let Some((connection, since)) = connections.pop() {
-            if since.elapsed() < IDLE_TIMEOUT && connection.is_ready() {
-                return Some(connection);
-            }
-        }
-        None
+        connections.retain(|one| one.since.elapsed() < IDLE_TIMEOUT && one.connection.is_ready());
+        let at = connections.iter().rposition(|one| one.identity.as_ref() == identity)?;
+        Some(connections.swap_remove(at).connection)
     }
 
     /// Returns a connection to the pool.
-    pub fn put(&self, to: &Destination, connection: Connection) {
+    pub fn put(&self, to: &Destination, identity: Option<Arc<Identity>>, connection: Connection) {
         let mut idle = self.idle.lock();
         idle.retain(|_, connections| {
-            connections.retain(|(connection, since)| since.elapsed() < IDLE_TIMEOUT && !connection.is_closed());
+            connections.retain(|one| one.since.elapsed() < IDLE_TIMEOUT && !one.connection.is_closed());
             !connections.is_empty()
         });
         let connections = match idle.get_mut(to) {
@@ -58,7 +62,7 @@ impl Pool {
             None => idle.entry(Arc::new(to.clone())).or_default(),
         };
         if connections.len() < MAX_IDLE {
-            connections.push((connection, Instant::now()));
+            connections.push(Idle { connection, since: Instant::now(), identity });
         }
     }
 }
@@ -68,8 +72,10 @@ pub(super) async fn connect(
     objects: &dyn ObjectReader,
     tunnels: &Tunnels,
     to: &Destination,
+    identity: Option<&Arc<Identity>>,
 ) -> Result<Connection, String> {
-    let config = client_config(&Trust::Authorities(to.authorities.clone()), None).map_err(|error| error.to_string())?;
+    let trust = Trust::Authorities(to.authorities.clone());
+    let config = client_config(&trust, identity.map(Arc::as_ref)).map_err(|error| error.to_string())?;
     let stream = dial(objects, tunnels, to, config).await?;
     let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     knarr_supervisor::spawn(async move {
@@ -96,10 +102,8 @@ pub async fn dial(
         Dial::Open(stream) => stream,
         Dial::Failed(why) => return Err(why),
         Dial::None => {
-            let dialed = TcpStream::connect((host.as_str(), port)).await;
-            let stream = dialed.map_err(|error| describe_dial_error(&host, port, &error))?;
-            stream.set_nodelay(true).map_err(|error| error.to_string())?;
-            Box::new(stream)
+            let network = if to.service.is_some() { Network::Cluster } else { Network::ControlPlane };
+            egress::dial(network, &host, port).await?
         }
     };
     let name = ServerName::try_from(to.host.clone()).map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Outcome, stored};
 use crate::kinds::Resource;
-use crate::outbound::Destination;
+use crate::outbound::{Destination, Outgoing};
 use crate::state::ApiServer;
 
 pub use stored::stored_api_version;
@@ -56,7 +56,7 @@ impl Converter {
         let body = Bytes::from(review.to_string());
         let response = server
             .webhook_client
-            .post(&*server.objects, destination, body, WEBHOOK_TIMEOUT, None)
+            .post(&*server.objects, destination, Outgoing::new(body, WEBHOOK_TIMEOUT))
             .await
             .map_err(|why| failed(&why))?;
         let review: Value = serde_json::from_slice(&response).map_err(|why| failed(&why))?;

@@ -7,6 +7,7 @@ use super::configuration::Webhook;
 use super::review::{self, ReviewResponse};
 use crate::admit::Write;
 use crate::admit::dynamic::versioned::Versioned;
+use crate::outbound::Outgoing;
 use crate::resource_request::ResourceRequest;
 
 /// Why a webhook did not allow a write.
@@ -50,7 +51,8 @@ pub async fn call(
         span.text("UID", &uid);
     }
     let context = span.as_ref().map(knarr_traces::Span::context);
-    let response = server.webhook_client.post(&*server.objects, destination, body, webhook.limit, context).await;
+    let request = Outgoing { body, timeout: webhook.limit, trace: context, user: webhook.user.as_deref() };
+    let response = server.webhook_client.post(&*server.objects, destination, request).await;
     if let (Some(span), Err(error)) = (&mut span, &response) {
         span.failed(&error.to_string());
     }

@@ -1,5 +1,6 @@
 //! Webhooks read from their configuration objects.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_api::status::Status;
@@ -10,7 +11,7 @@ use crate::admit::dynamic::cached;
 use crate::admit::dynamic::condition::Conditions;
 use crate::admit::dynamic::criteria::Criteria;
 use crate::object_reader::ObjectReader;
-use crate::outbound::Destination;
+use crate::outbound::{Destination, User, WebhookUsers};
 
 const DEFAULT_SECONDS: u64 = 10;
 
@@ -24,6 +25,8 @@ pub struct Webhook {
     pub criteria: Criteria,
     pub conditions: Conditions,
     pub destination: Result<Destination, String>,
+    /// Who it is called as, if not as nobody.
+    pub user: Option<Arc<User>>,
     /// Whether writes are allowed if the call fails.
     pub ignores_failure: bool,
     /// Whether it may be called for dry runs.
@@ -35,29 +38,32 @@ pub struct Webhook {
 }
 
 /// All webhooks of all configurations, in call order.
-pub fn read(objects: &dyn ObjectReader, resource: &str) -> Result<Vec<Webhook>, Status> {
+pub fn read(objects: &dyn ObjectReader, resource: &str, users: &WebhookUsers) -> Result<Vec<Webhook>, Status> {
     let configurations = cached::all(objects, resource)?;
     let each = configurations.iter().flat_map(|configuration| {
         let name = configuration.text(&["metadata", "name"]);
         let webhooks = configuration.items(&["webhooks"]).iter().enumerate();
-        webhooks.map(move |(at, webhook)| Webhook::read(name, at, webhook))
+        webhooks.map(move |(at, webhook)| Webhook::read(name, at, webhook, users))
     });
     Ok(each.collect())
 }
 
 impl Webhook {
-    fn read(configuration: &str, at: usize, webhook: &Value) -> Webhook {
+    fn read(configuration: &str, at: usize, webhook: &Value, users: &WebhookUsers) -> Webhook {
         let name = webhook.text(&["name"]).to_owned();
         let ignores_failure = webhook.text(&["failurePolicy"]) == "Ignore";
         let seconds = webhook.integer(&["timeoutSeconds"]).and_then(|seconds| u64::try_from(seconds).ok());
         let versions = webhook.items(&["admissionReviewVersions"]).iter();
+        let destination = Destination::of_webhook(webhook.at(&["clientConfig"]));
+        let user = destination.as_ref().ok().and_then(|to| users.of(&to.host, to.port)).cloned();
         Webhook {
             key: format!("{configuration}/{name}/{at}"),
             configuration: configuration.to_owned(),
             name,
             criteria: Criteria::read(webhook, "rules"),
             conditions: Conditions::read(webhook.items(&["matchConditions"]), false, ignores_failure),
-            destination: Destination::of_webhook(webhook.at(&["clientConfig"])),
+            destination,
+            user,
             ignores_failure,
             supports_dry_run: matches!(webhook.text(&["sideEffects"]), "None" | "NoneOnDryRun"),
             limit: Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS)),

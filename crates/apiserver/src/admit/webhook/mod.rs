@@ -2,8 +2,10 @@
 
 mod call;
 mod configuration;
+mod plugin_configuration;
 mod review;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -19,26 +21,28 @@ use super::dynamic::{is_exempt, request};
 use super::{Operation, Plugin, Write};
 use crate::metrics::WEBHOOK_DURATION;
 use crate::object_reader::ObjectReader;
+use crate::outbound::WebhookUsers;
 use crate::resource_request::ResourceRequest;
 use call::Failure;
 use configuration::Webhook;
+pub use plugin_configuration::configured_users;
 use review::ReviewResponse;
 
 /// Webhooks that may change objects. They are called one after the other.
-pub struct MutatingWebhooks(Cached<Vec<Webhook>>);
+pub struct MutatingWebhooks(Cached<Vec<Webhook>>, Arc<WebhookUsers>);
 
 /// Webhooks that may only refuse. They are called in parallel.
-pub struct ValidatingWebhooks(Cached<Vec<Webhook>>);
+pub struct ValidatingWebhooks(Cached<Vec<Webhook>>, Arc<WebhookUsers>);
 
 impl MutatingWebhooks {
-    pub fn new() -> Self {
-        MutatingWebhooks(Cached::new(&["mutatingwebhookconfigurations"]))
+    pub fn new(users: Arc<WebhookUsers>) -> Self {
+        MutatingWebhooks(Cached::new(&["mutatingwebhookconfigurations"]), users)
     }
 }
 
 impl ValidatingWebhooks {
-    pub fn new() -> Self {
-        ValidatingWebhooks(Cached::new(&["validatingwebhookconfigurations"]))
+    pub fn new(users: Arc<WebhookUsers>) -> Self {
+        ValidatingWebhooks(Cached::new(&["validatingwebhookconfigurations"]), users)
     }
 }
 
@@ -49,12 +53,13 @@ impl Plugin for MutatingWebhooks {
     }
 
     fn handles(&self, write: &Write<'_>) -> bool {
-        has_any(&self.0, "mutatingwebhookconfigurations", write)
+        has_any(&self.0, &self.1, "mutatingwebhookconfigurations", write)
     }
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "mutatingwebhookconfigurations"))?;
+        let read = |objects: &dyn ObjectReader| configuration::read(objects, "mutatingwebhookconfigurations", &self.1);
+        let webhooks = self.0.get(objects, read)?;
         let is_second_round = write.reinvocation.is_second_round;
         write.reinvocation.webhooks.start_round(is_second_round, write.object);
         for (index, webhook) in webhooks.iter().enumerate() {
@@ -136,13 +141,14 @@ impl Plugin for ValidatingWebhooks {
     }
 
     fn handles(&self, write: &Write<'_>) -> bool {
-        has_any(&self.0, "validatingwebhookconfigurations", write)
+        has_any(&self.0, &self.1, "validatingwebhookconfigurations", write)
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let webhooks =
-            self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"))?;
+        let read =
+            |objects: &dyn ObjectReader| configuration::read(objects, "validatingwebhookconfigurations", &self.1);
+        let webhooks = self.0.get(objects, read)?;
         let mut matching = Vec::new();
         for webhook in webhooks.iter() {
             if let Some(versioned) = matching_version(webhook, write, call, objects).await? {
@@ -185,9 +191,9 @@ fn record(webhook: &Webhook, operation: Operation, kind: &str, rejected: bool, t
     WEBHOOK_DURATION.observe(&[&webhook.name, operation.name(), rejected, kind], took.as_secs_f64());
 }
 
-fn has_any(cached: &Cached<Vec<Webhook>>, resource: &'static str, write: &Write<'_>) -> bool {
+fn has_any(cached: &Cached<Vec<Webhook>>, users: &WebhookUsers, resource: &'static str, write: &Write<'_>) -> bool {
     let Some(call) = write.call else { return false };
-    let webhooks = cached.get(&*call.server.objects, |objects| configuration::read(objects, resource));
+    let webhooks = cached.get(&*call.server.objects, |objects| configuration::read(objects, resource, users));
     // Unreadable configurations are handled too: the plugin then refuses the write.
     webhooks.map_or(true, |webhooks| !webhooks.is_empty()) && !is_exempt(write)
 }

@@ -37,7 +37,11 @@ impl Drop for Provider {
 pub fn client(issuer: &Issuer) -> Result<Arc<HttpClient>, ConfigurationError> {
     let trust = Trust::Authorities(issuer.certificate_authority.clone());
     let tls = client_config(&trust, None).map_err(|error| ConfigurationError::Client(error.to_string()))?;
-    Ok(Arc::new(HttpClient::new(tls, None, Redirects::Follow)))
+    let client = HttpClient::new(tls, None, Redirects::Follow);
+    Ok(Arc::new(match issuer.network {
+        Some(network) => client.into_network(network),
+        None => client,
+    }))
 }
 
 impl Provider {

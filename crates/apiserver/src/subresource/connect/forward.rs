@@ -16,6 +16,7 @@ use super::html_links::ProxiedPage;
 use super::kubelet_tls::{Kubelets, any_certificate};
 use super::location::{Location, Peer};
 use crate::authorized_request::AuthorizedRequest;
+use crate::outbound::egress::{Egress, Network};
 use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarded_headers, lookup};
 use crate::response::Body;
 use crate::route::target::tail;
@@ -95,6 +96,12 @@ fn redirect_to_slash(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, 
 
 /// Connects to a location, with TLS if it needs it.
 pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Stream>, Status> {
+    let route = Egress::current().route(Network::Cluster);
+    // A proxy may know names that are unknown here; addresses that users choose are checked here.
+    if !route.is_direct() && location.node.is_none() && !location.global_only {
+        let stream = route.dial(&location.host, location.port).await.map_err(|why| unreachable(location, &why))?;
+        return secure(kubelets, location, stream).await;
+    }
     let addresses = addresses(location).await?;
     let stream = match (&location.node, addresses.first()) {
         (Some(node), Some(address)) => kubelets.tunnels.dial(node, *address).await,
@@ -103,8 +110,18 @@ pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<
     let stream = match stream {
         Dial::Open(stream) => stream,
         Dial::Failed(why) => return Err(unreachable(location, &why)),
-        Dial::None => connect_directly(location, &addresses).await?,
+        Dial::None if route.is_direct() => connect_directly(location, &addresses).await?,
+        Dial::None => {
+            let address = addresses.first().ok_or_else(|| unreachable(location, &"no addresses for hostname"))?;
+            let dialed = route.dial(&address.ip().to_string(), address.port()).await;
+            dialed.map_err(|why| unreachable(location, &why))?
+        }
     };
+    secure(kubelets, location, stream).await
+}
+
+/// The stream with TLS, if the location needs it.
+async fn secure(kubelets: &Kubelets, location: &Location, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, Status> {
     if !location.tls {
         return Ok(stream);
     }

@@ -9,6 +9,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
+use crate::outbound::egress::Network;
+
 /// An issuer of tokens.
 #[derive(Clone, Debug)]
 pub struct Issuer {
@@ -18,6 +20,8 @@ pub struct Issuer {
     /// PEM; empty for the authorities of the system.
     pub certificate_authority: String,
     pub audiences: Vec<String>,
+    /// The network that its server is in, if connections into it may take another way.
+    pub network: Option<Network>,
 }
 
 pub(super) fn read(issuer: &Value, path: &Path<'_>, reserved: &[String], errors: &mut Errors) -> Option<Issuer> {
@@ -43,16 +47,22 @@ pub(super) fn read(issuer: &Value, path: &Path<'_>, reserved: &[String], errors:
         let why = "data does not contain any valid RSA or ECDSA certificates";
         errors.invalid(&path.child("certificateAuthority"), "<omitted>", why);
     }
-    let egress = issuer.text(&["egressSelectorType"]);
-    if !matches!(egress, "" | "controlplane" | "cluster") {
-        let why = "egress selector must be either controlplane or cluster";
-        errors.invalid(&path.child("egressSelectorType"), egress, why);
-    }
+    let network = match issuer.text(&["egressSelectorType"]) {
+        "" => None,
+        "controlplane" => Some(Network::ControlPlane),
+        "cluster" => Some(Network::Cluster),
+        other => {
+            let why = "egress selector must be either controlplane or cluster";
+            errors.invalid(&path.child("egressSelectorType"), other, why);
+            None
+        }
+    };
     (errors.0.len() == before).then(|| Issuer {
         url: url.to_owned(),
         discovery_url: discovery_url.to_owned(),
         certificate_authority: authority.to_owned(),
         audiences,
+        network,
     })
 }
 

@@ -1,47 +1,38 @@
 //! Kubeconfig files that say how a webhook is called, and the client that calls it.
 
-use std::path::{Path, PathBuf};
+mod exec;
+mod file;
+mod user;
+mod users;
+
+pub use file::{Kubeconfig, KubeconfigError};
+pub use user::{Presented, User};
+pub use users::WebhookUsers;
+
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderName, HeaderValue, Method, Uri};
-use knarr_api::decode;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Uri};
 use knarr_api::value::Read;
+use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::egress::Network;
 use super::http_client::{Call, CallFailed, HttpClient, Redirects};
 use super::tls::{Identity, Trust, client_config};
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum KubeconfigError {
-    #[error("{0}: {1}")]
-    File(PathBuf, String),
-    #[error("{0}: no current-context, or it names no cluster")]
-    NoCluster(PathBuf),
-    #[error("{0}: {1:?} is no server URL")]
-    Server(PathBuf, String),
-    #[error("{0}: {1} is not supported here")]
-    Unsupported(PathBuf, &'static str),
-    #[error("{0}: invalid base64 in {1}")]
-    Encoding(PathBuf, &'static str),
-}
-
 /// A webhook of a kubeconfig file.
 pub struct ConfiguredWebhook {
-    client: HttpClient,
     url: Uri,
-    authorization: Credentials,
+    user: User,
     timeout: Duration,
-}
-
-enum Credentials {
-    None,
-    Header(HeaderValue),
-    /// Read for each request, since such tokens are replaced.
-    File(PathBuf),
+    trust: Trust,
+    server_name: Option<String>,
+    /// The client, and the certificate it shows. Another certificate needs other connections.
+    client: Mutex<(Option<Arc<Identity>>, Arc<HttpClient>)>,
 }
 
 /// Why a webhook gave no usable answer.
@@ -72,16 +63,8 @@ const MAX_RESPONSE: usize = 3 * 1024 * 1024;
 impl ConfiguredWebhook {
     /// Reads the cluster and user of the current context.
     pub fn read(path: &Path, timeout: Duration) -> Result<ConfiguredWebhook, KubeconfigError> {
-        let unreadable = |error: String| KubeconfigError::File(path.to_owned(), error);
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-        let document = decode::untyped_yaml(text.as_bytes()).map_err(|error| unreadable(error.to_string()))?.value;
-        let named = |list: &str, name: &str, field: &str| {
-            let entry = document.items(&[list]).iter().find(|entry| entry.text(&["name"]) == name);
-            entry.map(|entry| entry.at(&[field]).clone()).unwrap_or_default()
-        };
-        let context = named("contexts", document.text(&["current-context"]), "context");
-        let cluster = named("clusters", context.text(&["cluster"]), "cluster");
-        let user = named("users", context.text(&["user"]), "user");
+        let file = Kubeconfig::read(path)?;
+        let cluster = file.cluster();
         let server = cluster.text(&["server"]);
         if server.is_empty() {
             return Err(KubeconfigError::NoCluster(path.to_owned()));
@@ -90,29 +73,20 @@ impl ConfiguredWebhook {
         if url.authority().is_none() {
             return Err(KubeconfigError::Server(path.to_owned(), server.to_owned()));
         }
-        let file = File { path };
+        if cluster.has(&["proxy-url"]) {
+            return Err(KubeconfigError::Unsupported(path.to_owned(), "proxy-url"));
+        }
         let trust = if cluster.flag(&["insecure-skip-tls-verify"]) == Some(true) {
             Trust::Anyone
         } else {
-            Trust::Authorities(file.data(&cluster, "certificate-authority", "certificate-authority-data")?)
+            Trust::Authorities(file.data(cluster, "certificate-authority", "certificate-authority-data")?)
         };
-        for (field, name) in [("exec", "exec"), ("auth-provider", "auth-provider")] {
-            if user.has(&[field]) {
-                return Err(KubeconfigError::Unsupported(path.to_owned(), name));
-            }
-        }
-        let certificate = file.data(&user, "client-certificate", "client-certificate-data")?;
-        let key = file.data(&user, "client-key", "client-key-data")?;
-        let identity = (!certificate.is_empty() && !key.is_empty()).then_some(Identity { certificate, key });
-        let tls = client_config(&trust, identity.as_ref()).map_err(|error| unreadable(error.to_string()))?;
+        let (name, user) = file.user();
+        let user = User::read(&file, name, user)?;
         let server_name = Some(cluster.text(&["tls-server-name"])).filter(|name| !name.is_empty()).map(str::to_owned);
-        let authorization = file.credentials(&user)?;
-        Ok(ConfiguredWebhook {
-            client: HttpClient::new(tls, server_name, Redirects::Refuse),
-            url,
-            authorization,
-            timeout,
-        })
+        let client =
+            client(&trust, server_name.clone(), None).map_err(|error| KubeconfigError::File(path.to_owned(), error))?;
+        Ok(ConfiguredWebhook { url, user, timeout, trust, server_name, client: Mutex::new((None, client)) })
     }
 
     /// Sends a JSON object and returns the JSON of a successful response.
@@ -123,94 +97,56 @@ impl ConfiguredWebhook {
 
     /// Sends JSON and returns the body of a successful response.
     pub async fn post(&self, body: Bytes) -> Result<Bytes, WebhookFailure> {
-        let call = Call {
-            method: Method::POST,
-            url: self.url.clone(),
-            headers: self.headers()?,
-            body,
-            timeout: self.timeout,
-            max_response: MAX_RESPONSE,
-        };
-        let reply = self.client.send(call).await?;
-        if reply.status.is_success() {
-            return Ok(reply.body);
-        }
-        let text = super::describe_failure(reply.status, &reply.body);
-        Err(WebhookFailure::Status { code: reply.status.as_u16(), text })
-    }
-
-    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, WebhookFailure> {
+        let presented = self.user.present().await.map_err(WebhookFailure::Malformed)?;
         let mut headers = vec![
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (ACCEPT, HeaderValue::from_static("application/json, */*")),
             (USER_AGENT, HeaderValue::from_static("kube-apiserver")),
         ];
-        match &self.authorization {
-            Credentials::None => {}
-            Credentials::Header(value) => headers.push((AUTHORIZATION, value.clone())),
-            Credentials::File(path) => {
-                let token = std::fs::read_to_string(path)
-                    .map_err(|error| WebhookFailure::Malformed(format!("cannot read the token file: {error}")))?;
-                let value = secret(format!("Bearer {}", token.trim()))
-                    .ok_or_else(|| WebhookFailure::Malformed("the token file holds no token".to_owned()))?;
-                headers.push((AUTHORIZATION, value));
-            }
+        headers.extend(presented.headers.iter().cloned());
+        let call = Call {
+            method: Method::POST,
+            url: self.url.clone(),
+            headers,
+            body,
+            timeout: self.timeout,
+            max_response: MAX_RESPONSE,
+        };
+        let reply = self.client_showing(presented.identity.as_ref())?.send(call).await?;
+        if reply.status.is_success() {
+            return Ok(reply.body);
         }
-        Ok(headers)
+        if reply.status == http::StatusCode::UNAUTHORIZED {
+            self.user.refused(&presented).await;
+        }
+        let text = super::describe_failure(reply.status, &reply.body);
+        Err(WebhookFailure::Status { code: reply.status.as_u16(), text })
+    }
+
+    /// The client that shows this certificate.
+    fn client_showing(&self, identity: Option<&Arc<Identity>>) -> Result<Arc<HttpClient>, WebhookFailure> {
+        let mut current = self.client.lock();
+        if current.0.as_ref() != identity {
+            let fresh = client(&self.trust, self.server_name.clone(), identity.map(Arc::as_ref));
+            *current = (identity.cloned(), fresh.map_err(WebhookFailure::Malformed)?);
+        }
+        Ok(current.1.clone())
     }
 }
 
-fn secret(text: String) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&text).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
-struct File<'a> {
-    path: &'a Path,
-}
-
-impl File<'_> {
-    /// PEM given in place, or in a file whose path is relative to the kubeconfig.
-    fn data(&self, of: &Value, file: &'static str, inline: &'static str) -> Result<String, KubeconfigError> {
-        let given = of.text(&[inline]);
-        if !given.is_empty() {
-            let bytes = STANDARD.decode(given).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            return bytes.ok_or_else(|| KubeconfigError::Encoding(self.path.to_owned(), inline));
-        }
-        match of.text(&[file]) {
-            "" => Ok(String::new()),
-            named => {
-                let named = self.beside(named);
-                std::fs::read_to_string(&named).map_err(|error| KubeconfigError::File(named, error.to_string()))
-            }
-        }
-    }
-
-    fn beside(&self, named: &str) -> PathBuf {
-        match self.path.parent() {
-            Some(directory) => directory.join(named),
-            None => PathBuf::from(named),
-        }
-    }
-
-    fn credentials(&self, user: &Value) -> Result<Credentials, KubeconfigError> {
-        let wrong = |field: &'static str| KubeconfigError::Encoding(self.path.to_owned(), field);
-        let header = |text: String, field| secret(text).map(Credentials::Header).ok_or_else(|| wrong(field));
-        match (user.text(&["tokenFile"]), user.text(&["token"]), user.text(&["username"])) {
-            ("", "", "") => Ok(Credentials::None),
-            ("", "", name) => {
-                let plain = format!("{name}:{}", user.text(&["password"]));
-                header(format!("Basic {}", STANDARD.encode(plain)), "username")
-            }
-            ("", token, _) => header(format!("Bearer {token}"), "token"),
-            (file, _, _) => Ok(Credentials::File(self.beside(file))),
-        }
-    }
+fn client(trust: &Trust, server_name: Option<String>, identity: Option<&Identity>) -> Result<Arc<HttpClient>, String> {
+    let tls = client_config(trust, identity).map_err(|error| error.to_string())?;
+    Ok(Arc::new(HttpClient::new(tls, server_name, Redirects::Refuse).into_network(Network::ControlPlane)))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::PathBuf;
+
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use http::header::AUTHORIZATION;
+
     use super::super::test_server::TestServer;
     use super::*;
 
@@ -228,6 +164,10 @@ pub(crate) mod tests {
         file
     }
 
+    const PLUGIN: &str = "{exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: /bin/echo, args: ['{\"kind\": \
+                          \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1beta1\", \"status\": \
+                          {\"token\": \"of-plugin\"}}']}}";
+
     #[tokio::test]
     async fn webhooks_are_called_with_the_users_credentials() {
         let directory = tempfile::tempdir().unwrap();
@@ -238,6 +178,13 @@ pub(crate) mod tests {
             ("{token: abc}", Some("Bearer abc")),
             ("{tokenFile: token}", Some("Bearer from-file")),
             ("{username: u, password: p}", Some("Basic dTpw")),
+            (PLUGIN, Some("Bearer of-plugin")),
+            // Other credentials take precedence.
+            (
+                "{token: abc, exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: none}}",
+                Some("Bearer abc"),
+            ),
+            ("{as: other, as-groups: [a]}", None),
         ] {
             let file = kubeconfig(directory.path(), &server, "/review", user);
             let webhook = ConfiguredWebhook::read(&file, Duration::from_secs(5)).unwrap();
@@ -246,6 +193,8 @@ pub(crate) mod tests {
             let received = server.received().remove(0);
             let sent = received.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
             assert_eq!(sent.as_deref(), expected, "{user}");
+            let acts_as = received.headers.get("impersonate-user").map(|value| value.to_str().unwrap());
+            assert_eq!(acts_as, user.contains("as: other").then_some("other"));
         }
     }
 
@@ -264,7 +213,22 @@ pub(crate) mod tests {
             (
                 "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
               clusters: [{name: s, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {exec: {}}}]",
-                "exec is not supported",
+                "command must be specified for u to use exec authentication plugin",
+            ),
+            (
+                "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
+              clusters: [{name: s, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {auth-provider: {}}}]",
+                "auth-provider is not supported",
+            ),
+            (
+                "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
+              clusters: [{name: s, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: t, username: n}}]",
+                "username/password or bearer token may be set, but not both",
+            ),
+            (
+                "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
+              clusters: [{name: s, cluster: {server: 'https://a', proxy-url: 'http://p'}}]",
+                "proxy-url is not supported",
             ),
             (
                 "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
