@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use knarr_api::catalogue::Catalogue;
+use knarr_rules::Features;
 use regex::Regex;
+
+/// Addresses are preferred to names: not every cluster can resolve the names of its nodes.
+pub const KUBELET_ADDRESS_TYPES: [&str; 5] = ["InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS", "Hostname"];
 
 /// The configurable behaviour of a server.
 #[derive(Debug, Clone)]
@@ -17,6 +21,10 @@ pub struct Behaviour {
     pub event_lifetime: Duration,
     /// The range of node ports: `--service-node-port-range`.
     pub node_ports: PortRange,
+    /// Which addresses of nodes are called, in order: `--kubelet-preferred-address-types`.
+    pub kubelet_address_types: Vec<String>,
+    /// `--feature-gates`.
+    pub features: Features,
 }
 
 /// How long requests may take, and how much they may do at once.
@@ -56,6 +64,8 @@ impl Default for Behaviour {
             responses: SharedHeaders::default(),
             event_lifetime: Duration::from_secs(3600),
             node_ports: PortRange::default(),
+            kubelet_address_types: KUBELET_ADDRESS_TYPES.map(str::to_owned).to_vec(),
+            features: Features::default(),
         }
     }
 }
@@ -65,8 +75,7 @@ impl Default for RequestLimits {
         RequestLimits {
             timeout: Duration::from_secs(60),
             min_watch: Duration::from_secs(30 * 60),
-            // Kubernetes deletes one at a time.
-            concurrent_deletions: 64,
+            concurrent_deletions: 1,
         }
     }
 }

@@ -48,6 +48,7 @@ pub struct Authenticator {
     providers: ArcSwap<JwtAuthenticators>,
     anonymous: Anonymous,
     webhook: Option<TokenWebhook>,
+    bootstrap_tokens: bool,
 }
 
 /// Authentication beyond the cluster's own credentials.
@@ -56,11 +57,18 @@ pub struct External {
     pub providers: JwtAuthenticators,
     pub anonymous: Anonymous,
     pub webhook: Option<TokenWebhook>,
+    /// Whether tokens of nodes that join are accepted: `--enable-bootstrap-token-auth`.
+    pub bootstrap_tokens: bool,
 }
 
 impl Default for External {
     fn default() -> Self {
-        External { providers: JwtAuthenticators::default(), anonymous: Anonymous::Everywhere, webhook: None }
+        External {
+            providers: JwtAuthenticators::default(),
+            anonymous: Anonymous::Everywhere,
+            webhook: None,
+            bootstrap_tokens: true,
+        }
     }
 }
 
@@ -78,8 +86,9 @@ pub type UserAndWarning = (User, Option<&'static str>);
 
 impl Authenticator {
     pub fn new(token_file: TokenFile, service_accounts: Arc<ServiceAccountTokens>, external: External) -> Self {
-        let External { providers, anonymous, webhook } = external;
-        Authenticator { token_file, service_accounts, providers: ArcSwap::from_pointee(providers), anonymous, webhook }
+        let External { providers, anonymous, webhook, bootstrap_tokens } = external;
+        let providers = ArcSwap::from_pointee(providers);
+        Authenticator { token_file, service_accounts, providers, anonymous, webhook, bootstrap_tokens }
     }
 
     /// The user of a request. A request without credentials is anonymous, where the configuration allows it; one with
@@ -126,7 +135,9 @@ impl Authenticator {
             }
             Ok(AuthenticatedToken { user, audiences: for_the_api.clone(), warning: None })
         };
-        let known = self.token_file.user(token).cloned().or_else(|| bootstrap_token::user(token, objects, now));
+        let known = self.token_file.user(token).cloned();
+        let bootstrap = || self.bootstrap_tokens.then(|| bootstrap_token::user(token, objects, now)).flatten();
+        let known = known.or_else(bootstrap);
         if let Some(user) = known {
             return of_the_api(user);
         }
@@ -297,6 +308,27 @@ mod tests {
         };
         assert_eq!(code("/livez").await, Ok("system:anonymous".into()));
         assert_eq!(code("/api").await, Err(401));
+    }
+
+    #[tokio::test]
+    async fn bootstrap_tokens_are_accepted_unless_disabled() {
+        let encode = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
+        let objects = Fixed::new(vec![(
+            "",
+            "secrets",
+            serde_json::json!({"metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+                "type": "bootstrap.kubernetes.io/token", "data": {"token-id": encode("abcdef"),
+                "token-secret": encode("0123456789abcdef"), "usage-bootstrap-authentication": encode("true")}}),
+        )]);
+        for bootstrap_tokens in [true, false] {
+            let external = External { bootstrap_tokens, ..External::default() };
+            let accounts = Arc::new(ServiceAccountTokens::for_tests());
+            let authenticator = Authenticator::new(TokenFile::parse("").unwrap(), accounts, external);
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, "Bearer abcdef.0123456789abcdef".parse().unwrap());
+            let known = authenticator.request(&headers, "/api", None, &objects, Timestamp::UNIX_EPOCH).await;
+            assert_eq!(known.is_ok(), bootstrap_tokens);
+        }
     }
 
     /// A token of an identity provider, then with a changed configuration.

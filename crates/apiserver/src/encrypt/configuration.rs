@@ -98,9 +98,14 @@ impl Configuration {
 
     /// The value to store under a key; `None` if it cannot be encrypted.
     pub fn encrypt(&self, key: &str, plain: &[u8]) -> Option<Vec<u8>> {
+        self.encrypt_at(key, key, plain)
+    }
+
+    /// The same for a key that has another name in the store, to which the value is bound.
+    pub fn encrypt_at(&self, key: &str, stored_key: &str, plain: &[u8]) -> Option<Vec<u8>> {
         match self.rule(key).and_then(|rule| rule.providers.first()) {
             None | Some(Provider::Identity) => Some(plain.to_vec()),
-            Some(Provider::Kms(provider)) => match provider.encrypt(plain, key) {
+            Some(Provider::Kms(provider)) => match provider.encrypt(plain, stored_key) {
                 Ok(encrypted) => Some(encrypted),
                 Err(error) => {
                     tracing::error!(key, error, "a value cannot be encrypted");
@@ -110,13 +115,18 @@ impl Configuration {
             Some(Provider::Cipher(algorithm, keys)) => {
                 let first = keys.first()?;
                 let head = format!("{}{}:", algorithm.prefix(), first.name).into_bytes();
-                Some([head, algorithm.encrypt(&first.secret, plain, key)?].concat())
+                Some([head, algorithm.encrypt(&first.secret, plain, stored_key)?].concat())
             }
         }
     }
 
     /// Decrypts a stored value; `None` if no key decrypts it.
     pub fn decrypt(&self, key: &str, stored: &[u8]) -> Option<Vec<u8>> {
+        self.decrypt_at(key, key, stored)
+    }
+
+    /// The same for a key that has another name in the store, to which the value is bound.
+    pub fn decrypt_at(&self, key: &str, stored_key: &str, stored: &[u8]) -> Option<Vec<u8>> {
         if !stored.starts_with(ENCRYPTED) {
             return Some(stored.to_vec());
         }
@@ -125,7 +135,7 @@ impl Configuration {
             let (algorithm, keys) = match provider {
                 Provider::Identity => return None,
                 Provider::Kms(provider) => {
-                    let opened = provider.decrypt(stored.strip_prefix(provider.prefix().as_slice())?, key);
+                    let opened = provider.decrypt(stored.strip_prefix(provider.prefix().as_slice())?, stored_key);
                     return opened.inspect_err(|error| tracing::error!(key, error, "a value cannot be decrypted")).ok();
                 }
                 Provider::Cipher(algorithm, keys) => (algorithm, keys),
@@ -133,7 +143,7 @@ impl Configuration {
             let rest = stored.strip_prefix(algorithm.prefix().as_bytes())?;
             keys.iter().find_map(|own| {
                 let sealed = rest.strip_prefix(own.name.as_bytes())?.strip_prefix(b":")?;
-                algorithm.decrypt(&own.secret, sealed, key)
+                algorithm.decrypt(&own.secret, sealed, stored_key)
             })
         })
     }

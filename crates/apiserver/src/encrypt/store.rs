@@ -1,5 +1,6 @@
 //! A store wrapper that encrypts the values of selected resources.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub async fn follow_configuration(
     .await;
 }
 
+/// What keys start with: `--etcd-prefix` of kube-apiserver.
+const DEFAULT_PREFIX: &str = "/registry";
+
 /// Encrypts values written to another store and decrypts those read from it.
 pub struct Encrypted {
     inner: Arc<dyn Store>,
@@ -70,7 +74,13 @@ pub struct Encrypted {
 
 impl Encrypted {
     pub fn new(inner: Arc<dyn Store>, configuration: Encryption) -> Encrypted {
-        Encrypted { inner, reader: Reader { configuration, decode: foreign::decoder() } }
+        Encrypted { inner, reader: Reader { configuration, decode: foreign::decoder(), prefix: None } }
+    }
+
+    /// Binds values to the keys that they have in an etcd with another prefix.
+    pub fn with_prefix(mut self, prefix: &str) -> Encrypted {
+        self.reader.prefix = (prefix != DEFAULT_PREFIX).then(|| prefix.into());
+        self
     }
 
     fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
@@ -78,7 +88,7 @@ impl Encrypted {
         if !configuration.concerns(key) {
             return Ok(value);
         }
-        let encrypted = configuration.encrypt(key, &value);
+        let encrypted = configuration.encrypt_at(key, &self.reader.stored_key(key), &value);
         encrypted.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
     }
 }
@@ -89,16 +99,25 @@ struct Reader {
     configuration: Encryption,
     /// What is inside may have been encrypted by kube-apiserver, in its own form: the store below cannot see that.
     decode: Decode,
+    /// What the keys in etcd start with, if it is not the usual prefix.
+    prefix: Option<Arc<str>>,
 }
 
 impl Reader {
+    fn stored_key<'a>(&self, key: &'a str) -> Cow<'a, str> {
+        match (&self.prefix, key.strip_prefix(DEFAULT_PREFIX)) {
+            (Some(prefix), Some(rest)) => Cow::Owned(format!("{prefix}{rest}")),
+            _ => Cow::Borrowed(key),
+        }
+    }
+
     /// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
     fn entry(&self, entry: Arc<Entry>) -> Arc<Entry> {
         let configuration = self.configuration.current();
         if !configuration.concerns(&entry.key) {
             return entry;
         }
-        match configuration.decrypt(&entry.key, &entry.value) {
+        match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &entry.value) {
             Some(plain) if plain == entry.value => entry,
             Some(plain) => {
                 let value = (self.decode)(&entry.key, plain);
@@ -274,6 +293,27 @@ mod tests {
             Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value[..], b"plain"),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// As kube-apiserver with `--etcd-prefix` does it.
+    #[tokio::test]
+    async fn values_are_bound_to_the_key_in_etcd() {
+        let directory = tempfile::tempdir().unwrap();
+        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let text = format!(
+            "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{{name: a, \
+             secret: {}=}}]}}}}]}}]",
+            "A".repeat(43)
+        );
+        let configuration = || Configuration::parse(&text).unwrap();
+        let store = Encrypted::new(inner.clone(), Encryption::new(configuration())).with_prefix("/other");
+        let place = "/registry/secrets/default/s";
+        store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
+        assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
+        let sealed = inner.peek(place).unwrap().value.clone();
+        assert_eq!(configuration().decrypt(place, &sealed), None);
+        let opened = configuration().decrypt_at(place, "/other/secrets/default/s", &sealed);
+        assert_eq!(opened.as_deref(), Some(&b"plain"[..]));
     }
 
     /// kube-apiserver encrypts protobuf; it is read as what this server would have stored.

@@ -87,7 +87,8 @@ impl Serving {
             .with_protocol_versions(&settings.versions()?)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&resolver) as Arc<dyn ResolvesServerCert>);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let protocols: &[&[u8]] = if settings.without_http2 { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let authority = clients.certificate.clone();
         let (config, clients) = (Arc::new(config), ArcSwap::from_pointee(authorities));
         Ok(Serving { resolver, authority, config, clients, settings, own_authorities })

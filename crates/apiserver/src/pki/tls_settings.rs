@@ -23,6 +23,8 @@ pub struct TlsSettings {
     pub min_version: String,
     /// `--tls-cipher-suites`.
     pub cipher_suites: Vec<String>,
+    /// `--disable-http2-serving`.
+    pub without_http2: bool,
     /// `--client-ca-file`.
     pub client_authorities: Option<PathBuf>,
     /// `--requestheader-client-ca-file` and the allowed names.

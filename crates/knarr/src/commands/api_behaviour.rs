@@ -6,8 +6,10 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use http::HeaderValue;
 use knarr_api::catalogue::RuntimeConfig;
-use knarr_apiserver::behaviour::{Behaviour, PortRange, RequestLimits, SharedHeaders};
+use knarr_apiserver::behaviour::{Behaviour, KUBELET_ADDRESS_TYPES, PortRange, RequestLimits, SharedHeaders};
 use knarr_apiserver::configuration_file::duration;
+use knarr_component_flags::Gates;
+use knarr_rules::Features;
 use regex::Regex;
 
 /// Above this, clients would spend their time on opening connections.
@@ -23,6 +25,9 @@ pub struct BehaviourArguments {
     /// Group versions and resources to serve or not, such as api/beta=true or batch/v1/jobs=false.
     #[arg(long, value_delimiter = ',')]
     pub runtime_config: Vec<String>,
+    /// Features to switch on or off, such as PodLevelResources=false.
+    #[arg(long, value_delimiter = ',')]
+    pub feature_gates: Vec<String>,
     /// Timeout of requests that are not long-running.
     #[arg(long, value_parser = duration, default_value = "60s")]
     pub request_timeout: Duration,
@@ -33,8 +38,11 @@ pub struct BehaviourArguments {
     #[arg(long, value_parser = duration, default_value = "1h")]
     pub event_ttl: Duration,
     /// Number of objects of a collection that are deleted at once.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 1)]
     pub delete_collection_workers: usize,
+    /// Types of node addresses at which kubelets are called, in order of preference.
+    #[arg(long, value_delimiter = ',', default_values = KUBELET_ADDRESS_TYPES)]
+    pub kubelet_preferred_address_types: Vec<String>,
     /// Range of the ports of Services on nodes.
     #[arg(long, default_value = "30000-32767")]
     pub service_node_port_range: PortRange,
@@ -61,9 +69,29 @@ pub struct BehaviourArguments {
     pub shutdown_send_retry_after: bool,
 }
 
-/// The behaviour that the arguments ask for. `is_on` tells the state of feature gates.
-pub fn behaviour(arguments: &BehaviourArguments, is_on: &dyn Fn(&str) -> bool) -> anyhow::Result<Behaviour> {
-    let selection = RuntimeConfig::parse(arguments.runtime_config.iter().map(String::as_str))?.select(is_on)?;
+/// Gates that switch an admission plugin.
+const PLUGIN_GATES: [(&str, &str); 3] = [
+    ("MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
+    ("NodeDeclaredFeatures", "NodeDeclaredFeatureValidator"),
+    ("PodTopologyLabelsAdmission", "PodTopologyLabels"),
+];
+
+/// The feature gates of the arguments, which become those of the process.
+pub fn gates(arguments: &BehaviourArguments) -> anyhow::Result<Gates> {
+    let gates = Gates::parse(&arguments.feature_gates, true)?;
+    crate::feature_gates::set(&gates);
+    Ok(gates)
+}
+
+/// The admission plugins whose feature is off.
+pub fn disabled_plugins(gates: &Gates) -> impl Iterator<Item = String> {
+    PLUGIN_GATES.iter().filter(|(gate, _)| !gates.is_on(gate)).map(|(_, plugin)| (*plugin).to_owned())
+}
+
+/// The behaviour that the arguments and the feature gates ask for.
+pub fn behaviour(arguments: &BehaviourArguments, gates: &Gates) -> anyhow::Result<Behaviour> {
+    let runtime_config = RuntimeConfig::parse(arguments.runtime_config.iter().map(String::as_str))?;
+    let selection = runtime_config.select(&|gate| gates.is_on(gate))?;
     for absent in &selection.absent {
         tracing::warn!("--runtime-config: {absent} is not served");
     }
@@ -85,6 +113,8 @@ pub fn behaviour(arguments: &BehaviourArguments, is_on: &dyn Fn(&str) -> bool) -
         },
         event_lifetime: arguments.event_ttl,
         node_ports: arguments.service_node_port_range,
+        kubelet_address_types: arguments.kubelet_preferred_address_types.clone(),
+        features: Features::new(gates.clone()),
     })
 }
 
@@ -142,7 +172,8 @@ mod tests {
     fn of(words: &[&str]) -> Result<Behaviour, String> {
         let line =
             <Line as clap::Parser>::try_parse_from(["test"].iter().chain(words)).map_err(|error| error.to_string())?;
-        behaviour(&line.arguments, &|_| false).map_err(|error| error.to_string())
+        let gates = Gates::parse(&line.arguments.feature_gates, true).map_err(|error| error.to_string())?;
+        behaviour(&line.arguments, &gates).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -158,6 +189,7 @@ mod tests {
     fn flags_change_the_behaviour() {
         let changed = of(&[
             "--runtime-config=batch/v1=false,api/beta=true",
+            "--feature-gates=ContainerStopSignals=true,EnvFiles=false",
             "--request-timeout=5s",
             "--event-ttl=10m",
             "--service-node-port-range=20000-20100",
@@ -169,6 +201,7 @@ mod tests {
         assert!(changed.built_in.resource("networking.k8s.io", "v1beta1", "ipaddresses").is_some());
         assert_eq!((changed.requests.timeout.as_secs(), changed.event_lifetime.as_secs()), (5, 600));
         assert_eq!(changed.node_ports.to_string(), "20000-20100");
+        assert!(changed.features.is_on("ContainerStopSignals") && !changed.features.is_on("EnvFiles"));
         let headers = changed.responses;
         assert!(headers.allowed_origins[0].is_match("https://example.com:8443"));
         assert_eq!(headers.strict_transport_security.unwrap(), "max-age=31536000; includeSubDomains");
@@ -188,6 +221,7 @@ mod tests {
                 "--strict-transport-security-directives=never",
                 "--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, preload.",
             ),
+            ("--feature-gates=Foo=true", "unrecognized feature gate: Foo"),
             ("--runtime-config=batch/v9=true", "group version batch/v9 that has not been registered"),
         ] {
             let refused = of(&[word]).err().unwrap();

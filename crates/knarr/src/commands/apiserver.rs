@@ -14,11 +14,13 @@ use knarr_apiserver::admit::{DefaultTolerationSeconds, EnabledPlugins};
 use knarr_apiserver::authenticate::TokenFile;
 use knarr_apiserver::encrypt;
 use knarr_apiserver::fairness::FairnessSettings;
+use knarr_apiserver::outbound::egress::Egress;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::startup::{self, ServerHandle, Settings};
 use knarr_apiserver::state::ApiServer;
 use knarr_apiserver::{background, listen};
+use knarr_component_flags::Gates;
 use knarr_store::Store;
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::net::TcpListener;
@@ -79,6 +81,12 @@ pub struct Arguments {
     /// Private key (PEM) of the client certificate for etcd.
     #[arg(long, requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
+    /// Prefix of all keys in etcd.
+    #[arg(long, default_value = "/registry")]
+    pub etcd_prefix: String,
+    /// EgressSelectorConfiguration file: the proxies through which connections leave.
+    #[arg(long)]
+    pub egress_selector_config_file: Option<PathBuf>,
     /// EncryptionConfiguration file for encryption at rest.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
@@ -166,7 +174,11 @@ pub async fn start(
     components: &Registry,
 ) -> anyhow::Result<Running> {
     let started_at = std::time::Instant::now();
-    let behaviour = api_behaviour::behaviour(&arguments.behaviour, &|_| false)?;
+    let gates = api_behaviour::gates(&arguments.behaviour)?;
+    let behaviour = api_behaviour::behaviour(&arguments.behaviour, &gates)?;
+    if let Some(path) = &arguments.egress_selector_config_file {
+        Egress::read(path)?.apply();
+    }
     std::fs::create_dir_all(&arguments.data_dir)
         .with_context(|| format!("cannot create {}", arguments.data_dir.display()))?;
     let listener =
@@ -201,7 +213,7 @@ pub async fn start(
             .chain(crate::component_server::of_api_server(components))
             .collect(),
         components: components.clone(),
-        admission_plugins: admission_plugins(arguments)?,
+        admission_plugins: admission_plugins(arguments, &gates)?,
         access: access_settings,
         behaviour,
     });
@@ -256,10 +268,13 @@ pub async fn start(
     Ok(Running { started, advertised: reached, pki, supervisor })
 }
 
-fn admission_plugins(arguments: &Arguments) -> anyhow::Result<EnabledPlugins> {
+fn admission_plugins(arguments: &Arguments, gates: &Gates) -> anyhow::Result<EnabledPlugins> {
+    let without_feature: Vec<String> = api_behaviour::disabled_plugins(gates).collect();
+    let enabled = arguments.enable_admission_plugins.iter().filter(|plugin| !without_feature.contains(plugin));
+    let disabled = arguments.disable_admission_plugins.iter().chain(&without_feature);
     let mut plugins = EnabledPlugins::new(
-        &arguments.enable_admission_plugins,
-        &arguments.disable_admission_plugins,
+        &enabled.cloned().collect::<Vec<_>>(),
+        &disabled.cloned().collect::<Vec<_>>(),
         arguments.admission_control_config_file.as_deref(),
     )?;
     plugins.default_tolerations = DefaultTolerationSeconds {

@@ -3,21 +3,30 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use knarr_apiserver::encrypt::{Configuration, Encrypted, Encryption};
+use knarr_apiserver::outbound::egress::{Egress, Network, Route};
 use knarr_apiserver::persist::foreign;
-use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
+use knarr_store::{Dialer, Embedded, Etcd, EtcdOptions, Store, Tls};
 
 use super::apiserver::Arguments;
 
 /// Opens the store, or connects to it.
 pub async fn open(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     if !arguments.datastore.is_empty() {
-        let options = EtcdOptions { decode: Some(foreign::decoder()), ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            stored_root: Some(format!("{}/", prefix(arguments))),
+            decode: Some(foreign::decoder()),
+            dialer: dialer(Egress::current().route(Network::Etcd)),
+            ..EtcdOptions::default()
+        };
         let store = Etcd::connect(&arguments.datastore, etcd_tls(arguments)?, options)
             .await
             .with_context(|| format!("cannot reach the store at {}", arguments.datastore.join(", ")))?;
         return Ok(Arc::new(store));
+    }
+    if prefix(arguments) != DEFAULT_PREFIX {
+        bail!("--etcd-prefix {} needs an etcd: the embedded store has no other users", arguments.etcd_prefix);
     }
     let directory = arguments.store_dir.clone().unwrap_or_else(|| arguments.data_dir.join("store"));
     let mut options = knarr_store::Options {
@@ -38,6 +47,30 @@ pub async fn open(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
         )
     })?;
     Ok(Arc::new(store))
+}
+
+/// The prefix of keys in etcd if none is given.
+const DEFAULT_PREFIX: &str = "/registry";
+
+/// The prefix of keys in etcd, as Kubernetes joins it: rooted, without a slash at its end.
+fn prefix(arguments: &Arguments) -> String {
+    let segments = arguments.etcd_prefix.split('/').filter(|segment| !segment.is_empty());
+    segments.fold(String::new(), |prefix, segment| format!("{prefix}/{segment}"))
+}
+
+/// How members of etcd are reached, if not directly.
+fn dialer(route: &Route) -> Option<Dialer> {
+    if route.is_direct() {
+        return None;
+    }
+    let route = route.clone();
+    Some(Arc::new(move |host, port| {
+        let route = route.clone();
+        Box::pin(async move {
+            let stream = route.dial(&host, port).await.map_err(std::io::Error::other)?;
+            Ok(Box::new(stream) as Box<dyn knarr_store::Connection>)
+        })
+    }))
 }
 
 /// The default quota of the store, and the disk space that it keeps for deletions on a full disk.
@@ -65,7 +98,8 @@ pub fn encrypted(
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let configuration = Configuration::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
     let encryption = Encryption::new(configuration);
-    Ok((Arc::new(Encrypted::new(store, encryption.clone())), Some((encryption, text))))
+    let store = Encrypted::new(store, encryption.clone()).with_prefix(&prefix(arguments));
+    Ok((Arc::new(store), Some((encryption, text))))
 }
 
 fn etcd_tls(arguments: &Arguments) -> anyhow::Result<Option<Tls>> {
@@ -100,6 +134,14 @@ mod tests {
             assert_eq!(super::quota(given, memory), quota);
         }
         assert!(super::memory().is_some_and(|bytes| bytes > 64 << 20));
+    }
+
+    #[test]
+    fn prefixes_are_joined_as_in_kubernetes() {
+        for (given, prefix) in [("/registry", "/registry"), ("registry/", "/registry"), ("/a//b/", "/a/b"), ("/", "")] {
+            let line = Line::try_parse_from(["knarr", "--etcd-prefix", given]).unwrap();
+            assert_eq!(super::prefix(&line.arguments), prefix, "{given}");
+        }
     }
 
     #[test]

@@ -216,6 +216,7 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
 
 /// Runs a standalone component with these settings; the configuration file is not read.
 pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
+    crate::feature_gates::register();
     let matches = command().try_get_matches_from(words).map_err(|error| {
         let message = error.to_string();
         anyhow::anyhow!("{}", message.lines().next().unwrap_or_default().trim_start_matches("error: "))

@@ -15,16 +15,9 @@ const SERVICES: &str = "10.0.0.0/24";
 /// How long the start waits for the store, as in Kubernetes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Gates that switch an admission plugin.
-const PLUGIN_GATES: [(&str, &str); 3] = [
-    ("MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
-    ("NodeDeclaredFeatures", "NodeDeclaredFeatureValidator"),
-    ("PodTopologyLabelsAdmission", "PodTopologyLabels"),
-];
-
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
-    let mut translation =
-        Translation::passing(given).with_defaults(given, &["audit-log-maxage", "audit-log-maxbackup"]);
+    let defaults = ["audit-log-maxage", "audit-log-maxbackup", "enable-bootstrap-token-auth"];
+    let mut translation = Translation::passing(given).with_defaults(given, &defaults);
     let certificates = PathBuf::from(given.value("cert-dir"));
     translation.set("data-dir", &certificates.join("knarr").display().to_string());
     translation.set("listen", &listen(given)?);
@@ -35,14 +28,13 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
         }
         networks => translation.set("service-cluster-ip-range", networks),
     }
+    if let Some(types) = given.given("kubelet-preferred-address-types") {
+        translation.set_all("kubelet-preferred-address-types", types);
+    }
     serving_certificate(given, &certificates, &mut translation);
     authorization(given, &mut translation);
     runtime_config(given, gates, &mut translation)?;
-    for (gate, plugin) in PLUGIN_GATES {
-        if !gates.is_on(gate) {
-            translation.set("disable-admission-plugins", plugin);
-        }
-    }
+    translation.set_all("feature-gates", &given.values("feature-gates"));
     let errors = invalid(given);
     match errors.as_slice() {
         [] => {}

@@ -21,7 +21,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
-use knarr_component_flags::{CommandLine, Component, Gates, Given, Status, gate_effect, help, parse, status};
+use knarr_component_flags::{
+    CommandLine, Component, Gate, Gates, Given, Status, gate_effect, gated_fields, help, parse, status,
+};
 
 use crate::error_message::error_message;
 use translate::Translation;
@@ -147,5 +149,10 @@ fn gate_warnings(gates: &Gates) -> Vec<String> {
     let without = gates.changed().filter(|(gate, _)| gate_effect(gate.name).is_none());
     // AllAlpha and AllBeta would name every gate.
     let named = without.filter(|(gate, _)| !matches!(gate.name, "AllAlpha" | "AllBeta"));
-    named.map(|(gate, on)| format!("feature gate {}={on} has no effect", gate.name)).collect()
+    let named = named.map(|(gate, on)| format!("feature gate {}={on} has no effect", gate.name));
+    let is_only_stored = |gate: &Gate| gated_fields().iter().any(|row| row.gate == gate.name && !row.has_effect);
+    let stored = gates.changed().filter(|(gate, on)| *on && is_only_stored(gate));
+    let stored =
+        stored.map(|(gate, _)| format!("feature gate {}=true keeps its fields, but nothing acts on them", gate.name));
+    named.chain(stored).collect()
 }

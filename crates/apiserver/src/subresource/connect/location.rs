@@ -41,7 +41,7 @@ pub enum Peer {
 /// A path on the kubelet of a node.
 pub fn kubelet(call: &ResourceRequest<'_>, node_name: &str, path: &str, query: &str) -> Result<Location, Status> {
     let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-    kubelet_of(&*node_of(call, node_name)?, path)
+    kubelet_of(&*node_of(call, node_name)?, path, &call.server.behaviour.kubelet_address_types)
 }
 
 fn node_of(call: &ResourceRequest<'_>, name: &str) -> Result<Arc<Value>, Status> {
@@ -49,9 +49,9 @@ fn node_of(call: &ResourceRequest<'_>, name: &str) -> Result<Arc<Value>, Status>
     call.server.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
 }
 
-fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
+fn kubelet_of(node: &Value, path: String, address_types: &[String]) -> Result<Location, Status> {
     let name = node.text(&["metadata", "name"]);
-    let host = address_of(node)
+    let host = address_of(node, address_types)
         .ok_or_else(|| Status::internal(format!("no preferred addresses found; known addresses: [] of node {name}")))?;
     let port = node.integer(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).unwrap_or(KUBELET_PORT);
     let port = u16::try_from(port).map_err(|_| Status::internal(format!("{port} is not a kubelet's port")))?;
@@ -60,10 +60,10 @@ fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
     Ok(Location { host: host.to_owned(), port, tls: true, path, peer, node, global_only: false })
 }
 
-/// Addresses are preferred to names: not every cluster can resolve the names of its nodes.
-fn address_of(node: &Value) -> Option<&str> {
+/// The address of the first type that the node has.
+fn address_of<'a>(node: &'a Value, types: &[String]) -> Option<&'a str> {
     let addresses = node.items(&["status", "addresses"]);
-    ["InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS", "Hostname"].into_iter().find_map(|kind| {
+    types.iter().find_map(|kind| {
         addresses.iter().find(|address| address.text(&["type"]) == kind).map(|address| address.text(&["address"]))
     })
 }
@@ -239,13 +239,14 @@ fn service_location(
 /// The location of a node proxy.
 pub fn node_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("node", &call.target.name)?;
-    node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call))
+    let types = &call.server.behaviour.kubelet_address_types;
+    node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call), types)
 }
 
 /// The kubelet of a node, or, with another port, any server on it.
-fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Status> {
+fn node_location(node: &Value, id: &str, path: String, address_types: &[String]) -> Result<Location, Status> {
     let (tls, _, port) = split_name("node", id)?;
-    let kubelet = Location { global_only: true, ..kubelet_of(node, path)? };
+    let kubelet = Location { global_only: true, ..kubelet_of(node, path, address_types)? };
     if port.is_empty() || port == kubelet.port.to_string() {
         return Ok(kubelet);
     }
@@ -268,6 +269,27 @@ fn proxied_path(call: &ResourceRequest<'_>) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn types() -> Vec<String> {
+        crate::behaviour::KUBELET_ADDRESS_TYPES.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn kubelets_are_called_at_the_preferred_type_of_address() {
+        let node = json!({"metadata": {"name": "n"}, "status": {"addresses": [
+            {"type": "Hostname", "address": "n"}, {"type": "ExternalIP", "address": "203.0.113.7"},
+            {"type": "InternalIP", "address": "10.0.0.7"}]}});
+        for (types, host) in [
+            (&["InternalIP", "Hostname"][..], Some("10.0.0.7")),
+            (&["Hostname", "InternalIP"], Some("n")),
+            (&["InternalDNS", "ExternalIP"], Some("203.0.113.7")),
+            (&["InternalDNS"], None),
+        ] {
+            let types: Vec<String> = types.iter().map(|kind| (*kind).to_owned()).collect();
+            let found = kubelet_of(&node, "/".into(), &types).ok().map(|location| location.host);
+            assert_eq!(found.as_deref(), host, "{types:?}");
+        }
+    }
 
     #[test]
     fn exec_parameters_are_renamed_for_kubelets() {
@@ -322,14 +344,18 @@ mod tests {
             ("https:n:2379", 2379, true, Peer::Workload),
             ("n:010250", 10250, false, Peer::Workload),
         ] {
-            let location = node_location(&node, id, "/".into()).unwrap();
+            let location = node_location(&node, id, "/".into(), &types()).unwrap();
             assert_eq!((location.port, location.tls, location.peer), (port, tls, peer), "{id}");
             assert!(location.global_only, "{id}");
         }
-        assert_eq!(node_location(&node, "n:http", "/".into()).unwrap_err().code, 400);
+        assert_eq!(node_location(&node, "n:http", "/".into(), &types()).unwrap_err().code, 400);
         let mut odd = node.clone();
         odd["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = json!(75_786);
-        assert_eq!(node_location(&odd, "n", "/".into()).unwrap_err().code, 500, "a port out of range is refused");
+        assert_eq!(
+            node_location(&odd, "n", "/".into(), &types()).unwrap_err().code,
+            500,
+            "a port out of range is refused"
+        );
     }
 
     #[test]

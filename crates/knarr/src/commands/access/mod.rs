@@ -63,6 +63,9 @@ pub struct AccessArguments {
     /// Claim that tokens must have: name=value; may be repeated.
     #[arg(long)]
     pub oidc_required_claim: Vec<String>,
+    /// Accept the tokens of Secrets of the type bootstrap.kubernetes.io/token.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
+    pub enable_bootstrap_token_auth: bool,
     /// Kubeconfig of a webhook that knows the users of tokens.
     #[arg(long)]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
@@ -126,6 +129,9 @@ pub struct AccessArguments {
     /// Serving certificate for some names: certificate,key[:name,name]; may be repeated.
     #[arg(long)]
     pub tls_sni_cert_key: Vec<NamedCertificate>,
+    /// Serve HTTP/1.1 alone.
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    pub disable_http2_serving: bool,
     /// Oldest TLS version: VersionTLS12 or VersionTLS13.
     #[arg(long, default_value = "")]
     pub tls_min_version: String,
@@ -176,6 +182,7 @@ pub fn tls_settings(arguments: &AccessArguments, keeps_own: bool) -> TlsSettings
         keeps_own,
         min_version: arguments.tls_min_version.clone(),
         cipher_suites: arguments.tls_cipher_suites.clone(),
+        without_http2: arguments.disable_http2_serving,
         client_authorities: arguments.client_ca_file.clone(),
         proxy_authorities: proxies.map(|file| (file, arguments.requestheader_allowed_names.clone())),
     }
@@ -275,7 +282,7 @@ fn authentication(arguments: &AccessArguments) -> anyhow::Result<(External, Opti
         required_claims: arguments.oidc_required_claim.clone(),
     };
     let reserved = issuers(arguments);
-    let mut external = External::default();
+    let mut external = External { bootstrap_tokens: arguments.enable_bootstrap_token_auth, ..External::default() };
     let mut text = None;
     let mut anonymous = None;
     if let Some(path) = &arguments.authentication_config {
