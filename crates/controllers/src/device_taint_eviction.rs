@@ -42,7 +42,8 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.claims.synced().await;
     controller.slices.synced().await;
-    run_controller(&controller, &controller.queue, 8).await;
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-device-taint-eviction-syncs");
+    run_controller(&controller, &controller.queue, workers).await;
 }
 
 struct Controller {

@@ -39,7 +39,8 @@ pub async fn run(context: Context) {
     pods.synced().await;
     claims.synced().await;
     let recorder = context.recorder("ephemeral_volume");
-    run_workers(queue, 5, move |key: Key| {
+    let workers = context.settings.concurrent_syncs.of("concurrent-ephemeralvolume-syncs");
+    run_workers(queue, workers, move |key: Key| {
         let (context, pods, claims, recorder) = (context.clone(), pods.clone(), claims.clone(), recorder.clone());
         async move {
             let Some(pod) = pods.get(&key.namespace, &key.name) else { return Ok(()) };

@@ -9,6 +9,7 @@
 
 mod clock;
 pub mod common;
+mod concurrency;
 mod context;
 pub mod error;
 mod registry;
@@ -51,6 +52,7 @@ pub mod volume_expander;
 pub mod volume_protection;
 
 pub use clock::Clock;
+pub use concurrency::{ConcurrentSyncs, SYNC_SETTINGS};
 pub use context::{AccountClients, Context};
 pub use error::Error;
 pub use registry::{CONTROLLERS, run};

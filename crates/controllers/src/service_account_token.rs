@@ -42,7 +42,8 @@ pub async fn run(context: Context) {
     });
     accounts.synced().await;
     secrets.synced().await;
-    run_workers(queue, 2, move |key: Key| {
+    let workers = context.settings.concurrent_syncs.of("concurrent-serviceaccount-token-syncs");
+    run_workers(queue, workers, move |key: Key| {
         let (context, accounts, secrets) = (context.clone(), accounts.clone(), secrets.clone());
         async move {
             let Some(secret) = secrets.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };

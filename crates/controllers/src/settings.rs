@@ -1,6 +1,9 @@
 //! Settings of the controllers; the defaults are Kubernetes' own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use crate::concurrency::ConcurrentSyncs;
 
 /// All settings of the controllers.
 #[derive(Clone, Debug)]
@@ -11,6 +14,8 @@ pub struct Settings {
     pub root_ca: Option<String>,
     /// PEM of the authority that signs certificate requests.
     pub signing: Option<SigningAuthority>,
+    /// Authorities of single signers, by the signers' names; they are used in place of the other one.
+    pub signers: BTreeMap<String, SigningAuthority>,
     /// Maximum validity of signed certificates.
     pub signing_duration: Duration,
     /// Approve serving certificates that nodes request for their own names and addresses. Kubernetes leaves that to
@@ -28,8 +33,7 @@ pub struct Settings {
     pub service_cidrs: Vec<String>,
     /// Prefix lengths of the nodes' pod networks.
     pub node_cidr_mask_sizes: MaskSizes,
-    /// Workers of each workload controller.
-    pub concurrent_syncs: usize,
+    pub concurrent_syncs: ConcurrentSyncs,
     pub node_health: NodeHealthSettings,
     /// Finished pods beyond this number are deleted, the oldest first.
     pub terminated_pod_threshold: usize,
@@ -107,6 +111,7 @@ impl Default for Settings {
             controllers: vec!["*".to_owned()],
             root_ca: None,
             signing: None,
+            signers: BTreeMap::new(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             approve_kubelet_serving: false,
             cluster_domain: "cluster.local".to_owned(),
@@ -115,7 +120,7 @@ impl Default for Settings {
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             node_cidr_mask_sizes: MaskSizes { ipv4: 24, ipv6: 64 },
-            concurrent_syncs: 5,
+            concurrent_syncs: ConcurrentSyncs::default(),
             node_health: NodeHealthSettings {
                 monitor_period: Duration::from_secs(5),
                 monitor_grace_period: Duration::from_secs(50),

@@ -27,7 +27,8 @@ pub async fn run(context: Context) {
     });
     jobs.synced().await;
     let again = queue.clone();
-    run_workers(queue, 5, move |key: Key| {
+    let workers = context.settings.concurrent_syncs.of("concurrent-ttl-after-finished-syncs");
+    run_workers(queue, workers, move |key: Key| {
         let (context, jobs, again) = (context.clone(), jobs.clone(), again.clone());
         async move {
             let Some(job) = jobs.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };

@@ -57,7 +57,7 @@ pub async fn run(context: Context) {
     });
     autoscalers.synced().await;
     pods.synced().await;
-    let workers = context.settings.concurrent_syncs;
+    let workers = context.settings.concurrent_syncs.of("concurrent-horizontal-pod-autoscaler-syncs");
     let recorder = context.recorder("horizontal-pod-autoscaler");
     let controller = Arc::new(Controller {
         context,

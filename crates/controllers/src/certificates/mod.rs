@@ -11,6 +11,7 @@ mod reserved;
 mod serving;
 mod sign;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,9 +28,9 @@ use knarr_client::{Change, WorkQueue, node_identity, run_workers, time};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
-use crate::Context;
 use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
+use crate::{Context, Settings};
 
 use request::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, RequestedCertificate};
 use reserved::Reserved;
@@ -62,22 +63,37 @@ pub async fn run_approver(context: Context) {
 }
 
 pub async fn run_signer(context: Context) {
-    let Some(authority) = &context.settings.signing else {
+    let authorities = authorities(&context.settings);
+    if authorities.is_empty() {
         tracing::info!("no signing authority is set; certificate requests are not signed");
         return;
-    };
-    let authority = match Authority::new(&authority.certificate, &authority.key) {
-        Ok(authority) => Arc::new(authority),
-        Err(error) => {
-            tracing::error!(%error, "the signing authority cannot be used; certificate requests are not signed");
-            return;
-        }
-    };
+    }
+    let authorities = Arc::new(authorities);
     watch(context, move |context, request| {
-        let authority = authority.clone();
-        Box::pin(async move { issue(context, &authority, request).await })
+        let authorities = authorities.clone();
+        Box::pin(async move {
+            match authorities.get(request.spec.signer_name.as_str()) {
+                Some(authority) => issue(context, authority, request).await,
+                None => Ok(()),
+            }
+        })
     })
     .await;
+}
+
+/// The authority of each signer that has one. A signer whose authority cannot be used signs nothing.
+fn authorities(settings: &Settings) -> BTreeMap<&'static str, Authority> {
+    let mut usable = BTreeMap::new();
+    for signer in request::SIGNERS {
+        let Some(authority) = settings.signers.get(signer).or(settings.signing.as_ref()) else { continue };
+        match Authority::new(&authority.certificate, &authority.key) {
+            Ok(authority) => drop(usable.insert(signer, authority)),
+            Err(error) => {
+                tracing::error!(%error, signer, "the signing authority cannot be used; its requests are not signed");
+            }
+        }
+    }
+    usable
 }
 
 pub async fn run_cleaner(context: Context) {
@@ -217,9 +233,6 @@ async fn may(context: &Context, request: &Request, way: &str) -> Result<bool> {
 async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -> Result<()> {
     let failed = condition(&request, "Failed").is_some();
     if condition(&request, "Approved").is_none() || condition(&request, "Denied").is_some() || failed {
-        return Ok(());
-    }
-    if !request::SIGNERS.contains(&request.spec.signer_name.as_str()) {
         return Ok(());
     }
     let mut changed = (*request).clone();

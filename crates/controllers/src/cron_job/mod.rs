@@ -45,7 +45,7 @@ pub async fn run(context: Context) {
     });
     crons.synced().await;
     jobs.synced().await;
-    let workers = context.settings.concurrent_syncs;
+    let workers = context.settings.concurrent_syncs.of("concurrent-cron-job-syncs");
     let recorder = context.recorder("cronjob-controller");
     let controller = Arc::new(Controller {
         context,

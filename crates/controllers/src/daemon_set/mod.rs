@@ -63,7 +63,7 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.nodes.synced().await;
     controller.revisions.synced().await;
-    let workers = controller.context.settings.concurrent_syncs;
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-daemonset-syncs");
     run_controller(&controller, &controller.queue, workers).await;
 }
 

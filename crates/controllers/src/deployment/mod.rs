@@ -44,7 +44,7 @@ pub async fn run(context: Context) {
     });
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let recorder = context.recorder("deployment-controller");
-    let workers = context.settings.concurrent_syncs;
+    let workers = context.settings.concurrent_syncs.of("concurrent-deployment-syncs");
     let controller = Arc::new(Controller { context, deployments, replica_sets, pods, queue: queue.clone(), recorder });
     controller.watch();
     controller.deployments.synced().await;

@@ -39,7 +39,7 @@ pub async fn run(context: Context) {
     services.synced().await;
     endpoints.synced().await;
     slices.synced().await;
-    let workers = context.settings.concurrent_syncs;
+    let workers = context.settings.concurrent_syncs.of("mirroring-concurrent-service-endpoint-syncs");
     let recorder = context.recorder("endpoint-slice-mirroring-controller");
     let controller = Arc::new(Controller { context, services, endpoints, slices, written, recorder });
     run_controller(&controller, &queue, workers).await;

@@ -68,7 +68,7 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.nodes.synced().await;
     controller.slices.synced().await;
-    let workers = controller.context.settings.concurrent_syncs;
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-service-endpoint-syncs");
     run_controller(&controller, &controller.queue, workers).await;
 }
 

@@ -65,7 +65,7 @@ pub async fn run(context: Context) {
             on_endpoints.add(Key::of(&**endpoints));
         }
     });
-    let workers = context.settings.concurrent_syncs;
+    let workers = context.settings.concurrent_syncs.of("concurrent-endpoint-syncs");
     let recorder = context.recorder(CONTROLLER);
     let controller = Arc::new(Controller { context, services, pods, endpoints, trigger_times, recorder });
     run_controller(&controller, &queue, workers).await;

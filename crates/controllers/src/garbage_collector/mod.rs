@@ -28,10 +28,10 @@ use graph::{Graph, Object};
 use kinds::Kinds;
 use plan::{Action, OwnerState, plan};
 
-const WORKERS: usize = 20;
 const REDISCOVER: Duration = Duration::from_secs(30);
 
 pub async fn run(context: Context) {
+    let workers = context.settings.concurrent_syncs.of("concurrent-gc-syncs");
     let collector = Arc::new(Collector {
         recorder: context.recorder("garbage-collector-controller"),
         kinds: Kinds::default(),
@@ -46,7 +46,7 @@ pub async fn run(context: Context) {
         let collector = collector.clone();
         async move {
             kinds::wait_synced(&collector).await;
-            run_workers(collector.deletions.clone(), WORKERS, move |uid| {
+            run_workers(collector.deletions.clone(), workers, move |uid| {
                 let collector = collector.clone();
                 async move { collector.attempt_delete(uid).await }
             })
@@ -55,7 +55,7 @@ pub async fn run(context: Context) {
     };
     let orphaning = {
         let collector = collector.clone();
-        run_workers(collector.orphanings.clone(), WORKERS, move |uid| {
+        run_workers(collector.orphanings.clone(), workers, move |uid| {
             let collector = collector.clone();
             async move { collector.orphan_dependents(uid).await }
         })

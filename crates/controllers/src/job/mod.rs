@@ -67,7 +67,7 @@ pub async fn run(context: Context) {
     controller.watch();
     controller.jobs.synced().await;
     controller.pods.synced().await;
-    let workers = controller.context.settings.concurrent_syncs;
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-job-syncs");
     let jobs = run_controller(&controller, &controller.queue, workers);
     let orphans = {
         let controller = controller.clone();

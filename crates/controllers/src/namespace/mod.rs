@@ -43,7 +43,7 @@ pub async fn run(context: Context) {
     namespaces.synced().await;
     let pods = context.informers.of::<Pod>();
     pods.synced().await;
-    let workers = context.settings.concurrent_syncs * 2;
+    let workers = context.settings.concurrent_syncs.of("concurrent-namespace-syncs");
     let again = queue.clone();
     run_workers(queue, workers, move |key: String| {
         let (context, pods, again) = (context.clone(), pods.clone(), again.clone());

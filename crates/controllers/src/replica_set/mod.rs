@@ -91,7 +91,7 @@ impl<K: Replicated> Controller<K> {
         let pods = context.informers.of::<Pod>();
         index_by_controller(&pods);
         let control = PodControl { client: context.client.clone(), recorder: context.recorder(K::COMPONENT) };
-        let workers = context.settings.concurrent_syncs;
+        let workers = K::syncs(&context.settings.concurrent_syncs);
         let controller = Arc::new(Self {
             context,
             owners,

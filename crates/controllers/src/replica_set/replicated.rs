@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
 use knarr_client::selector::Selector;
 
 use super::plan::Status;
+use crate::ConcurrentSyncs;
 use crate::common::requests::{Namespaced, unless_zero};
 
 pub(super) trait Replicated: Namespaced {
@@ -14,6 +15,9 @@ pub(super) trait Replicated: Namespaced {
     /// As it is named in paths.
     const PLURAL: &'static str;
     const REPORTS_TERMINATING: bool;
+
+    /// How many are synced at once.
+    fn syncs(concurrent_syncs: &ConcurrentSyncs) -> usize;
 
     fn replicas(&self) -> i32;
     fn min_ready_seconds(&self) -> i32;
@@ -27,6 +31,10 @@ impl Replicated for ReplicaSet {
     const COMPONENT: &'static str = "replicaset-controller";
     const PLURAL: &'static str = "replicasets";
     const REPORTS_TERMINATING: bool = true;
+
+    fn syncs(concurrent_syncs: &ConcurrentSyncs) -> usize {
+        concurrent_syncs.of("concurrent-replicaset-syncs")
+    }
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().map_or(1, |spec| spec.replicas.unwrap_or(1))
@@ -76,6 +84,10 @@ impl Replicated for ReplicationController {
     const COMPONENT: &'static str = "replication-controller";
     const PLURAL: &'static str = "replicationcontrollers";
     const REPORTS_TERMINATING: bool = false;
+
+    fn syncs(concurrent_syncs: &ConcurrentSyncs) -> usize {
+        concurrent_syncs.of("concurrent-rc-syncs")
+    }
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().map_or(1, |spec| spec.replicas.unwrap_or(1))

@@ -60,7 +60,8 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.claims.synced().await;
     controller.templates.synced().await;
-    run_workers(controller.queue.clone(), 10, move |item| {
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-resourceclaim-syncs");
+    run_workers(controller.queue.clone(), workers, move |item| {
         let controller = controller.clone();
         async move {
             match item {

@@ -48,7 +48,7 @@ pub async fn run(context: Context) {
     controller.pods.synced().await;
     controller.services.synced().await;
     controller.claims.synced().await;
-    let workers = controller.context.settings.concurrent_syncs;
+    let workers = controller.context.settings.concurrent_syncs.of("concurrent-resource-quota-syncs");
     run_controller(&controller, &controller.queue, workers).await;
 }
 

@@ -14,6 +14,8 @@ use knarr_supervisor::{Registry, Supervisor};
 use serde_json::json;
 
 use super::common;
+use super::controller_signers::SignerArguments;
+use super::controller_syncs::SyncArguments;
 use super::controller_tuning::TuningArguments;
 use super::leadership::{self, Competitor, LeaderArguments};
 use crate::component_server::{self, Pages, ServingArguments};
@@ -47,6 +49,8 @@ pub struct Arguments {
     /// Private key (PEM) of that CA certificate.
     #[arg(long, requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub signers: SignerArguments,
     /// Maximum validity of signed certificates.
     #[arg(long, value_parser = leadership::duration)]
     pub cluster_signing_duration: Option<Duration>,
@@ -64,6 +68,8 @@ pub struct Arguments {
     pub service_cluster_ip_range: Vec<String>,
     #[command(flatten)]
     pub tuning: TuningArguments,
+    #[command(flatten)]
+    pub syncs: SyncArguments,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -118,6 +124,8 @@ fn settings(arguments: &Arguments, root_ca: Option<String>) -> anyhow::Result<Se
         controllers: arguments.controllers.clone(),
         root_ca,
         signing,
+        signers: arguments.signers.authorities(arguments.cluster_signing_cert_file.is_some())?,
+        concurrent_syncs: arguments.syncs.0.clone(),
         allocate_node_cidrs: !arguments.cluster_cidr.is_empty(),
         cluster_cidrs: arguments.cluster_cidr.clone(),
         service_cidrs: arguments.service_cluster_ip_range.clone(),

@@ -13,6 +13,8 @@ pub mod common;
 mod completions;
 mod config;
 mod controller_manager;
+mod controller_signers;
+mod controller_syncs;
 mod controller_tuning;
 mod datastore;
 mod disable;
