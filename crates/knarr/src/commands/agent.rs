@@ -21,7 +21,7 @@ use crate::balancer::{Balancer, TunnelSettings};
 use crate::cluster::Cluster;
 use crate::join::{self, Identity, JoinToken, Trust, until_reached};
 use crate::ready::{self, Display, Probe};
-use crate::{data_directory_lock, journal};
+use crate::{data_directory_lock, journal, signals};
 
 /// How long a node with saved cluster settings waits for the server's current ones.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir, supervisor.registry());
     let joined = tokio::select! {
         joined = join(&arguments) => joined?,
-        stopped = common::stopped() => return stopped,
+        stopped = signals::stopped() => return stopped,
     };
     let ingress = early.or_else(|| bind_ingress(&arguments, &joined.cluster));
     let ended = serve(arguments, joined, ingress, runtime, started, &supervisor).await;
@@ -185,7 +185,7 @@ async fn serve(
         supervisor.complete("readiness-report", move || report_when_ready(client.clone(), arguments.clone(), started));
     }
     let shutdown = async {
-        if let Err(error) = common::stopped().await {
+        if let Err(error) = signals::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
         }
     };

@@ -32,6 +32,7 @@ use super::client_certificates::{self, ClientCertificates};
 use super::snapshot_schedule::{self, SnapshotArguments};
 use super::{common, datastore};
 use crate::address::own_address;
+use crate::signals;
 
 /// How long a process whose component has failed waits for the others to stop.
 const FAILED_STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -159,7 +160,7 @@ pub struct Running {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let components = Registry::default();
     let running = start(&arguments, None, &components).await?;
-    let ended = common::stopped_or_failed(&components).await;
+    let ended = signals::stopped_or_failed(&components).await;
     if ended.is_ok() {
         running.drain(&arguments.behaviour).await;
     }

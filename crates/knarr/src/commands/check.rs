@@ -10,6 +10,7 @@ use super::{apiserver, common, network};
 use crate::check::hardening::{self, CONTROLS, Evaluated, State};
 use crate::check::{self, CheckPlan, Finding, Listen, Verdict};
 use crate::data_directory_lock;
+use crate::output;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -85,7 +86,7 @@ fn print_controls(evaluated: &[Evaluated]) {
     for section in evaluated.chunk_by(|one, next| one.control.section == next.control.section) {
         let rows: Vec<[String; 4]> = section.iter().map(row).collect();
         let heading = section.first().map_or("", |one| one.control.section);
-        println!("{heading}\n{}", common::table(["CONTROL", "STATE", "WHAT", "FOUND; WHAT TO DO"], &rows));
+        println!("{heading}\n{}", output::table(["CONTROL", "STATE", "WHAT", "FOUND; WHAT TO DO"], &rows));
     }
 }
 
@@ -124,7 +125,7 @@ fn print_findings(findings: &[Finding], purpose: &str) -> anyhow::Result<()> {
             [finding.name.clone(), verdict.to_owned(), finding.found.clone(), finding.remedy.clone()]
         })
         .collect();
-    print!("{}", common::table(["WHAT", "VERDICT", "FOUND", "WHAT TO DO"], &rows));
+    print!("{}", output::table(["WHAT", "VERDICT", "FOUND", "WHAT TO DO"], &rows));
     match findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count() {
         0 => Ok(()),
         count => bail!("{count} of these must be fixed before {purpose}"),

@@ -6,8 +6,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use super::common::table;
 use crate::local_cluster::{Clusters, PortMapping, Settings, Spec, context_of, relay};
+use crate::output::table;
 
 /// Where local clusters are kept by default.
 pub const DIRECTORY: &str = "/var/lib/knarr-clusters";

@@ -1,4 +1,4 @@
-//! Shared by all commands: the tokio runtime, logging, and signals.
+//! Shared by all commands: the tokio runtime, logging, and the connection to the API server.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -10,8 +10,7 @@ use knarr_apiserver::kinds::OpenDescriptions;
 use knarr_client::kube::Client;
 use knarr_descriptions::Descriptions;
 use knarr_journey::Recorder;
-use knarr_supervisor::{Registry, Supervisor};
-use tokio::signal::unix::{SignalKind, signal};
+use knarr_supervisor::Supervisor;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
 use tracing_subscriber::fmt::format::Writer;
@@ -143,59 +142,6 @@ pub fn terminal_width() -> Option<usize> {
     (result == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// Text of the cluster as a terminal may show it: control characters, which could steer the terminal, and those that reorder
-/// text are escaped.
-pub fn printable(text: &str) -> String {
-    let steers = |character: char| {
-        character.is_control()
-            || matches!(character, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\n' | '\t' => shown.push(character),
-            _ if steers(character) => shown.extend(character.escape_unicode()),
-            _ => shown.push(character),
-        }
-    }
-    shown
-}
-
-/// A table with aligned columns.
-pub fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
-    let headings = headings.map(str::to_owned);
-    let rows: Vec<[String; COLUMNS]> =
-        rows.iter().map(|row| std::array::from_fn(|column| printable(&row[column]).replace('\n', " "))).collect();
-    let all = || std::iter::once(&headings).chain(&rows);
-    let widths: [usize; COLUMNS] =
-        std::array::from_fn(|column| all().map(|row| row[column].chars().count()).max().unwrap_or_default());
-    let mut text = String::new();
-    for row in all() {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Waits for a signal to stop.
-pub async fn stopped() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        result = tokio::signal::ctrl_c() => result?,
-    }
-    Ok(())
-}
-
-/// Waits for a signal to stop, or for the failure of a component without which the process cannot go on.
-pub async fn stopped_or_failed(registry: &Registry) -> anyhow::Result<()> {
-    tokio::select! {
-        signal = stopped() => signal,
-        failure = registry.failed() => Err(failure.into()),
-    }
-}
-
 /// Runs the main work of a standalone component until it ends or a component of it fails the process.
 pub async fn supervised(
     supervisor: &Supervisor,
@@ -219,25 +165,4 @@ pub fn descriptions() -> OpenDescriptions {
             Box::new(|_, _| None)
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// CVE-2021-25743: what objects hold does not steer the terminal.
-    #[test]
-    fn text_of_the_cluster_does_not_steer_the_terminal() {
-        for (text, shown) in [
-            ("plain größe\ttext\n", "plain größe\ttext\n"),
-            ("\x1b[2J\x1b]0;title\x07", "\\u{1b}[2J\\u{1b}]0;title\\u{7}"),
-            ("a\rb\u{9b}31m", "a\\u{d}b\\u{9b}31m"),
-            ("abc\u{202e}cba", "abc\\u{202e}cba"),
-        ] {
-            assert_eq!(printable(text), shown);
-        }
-        let rows = [["\x1b[31m".to_owned(), "two\nlines".to_owned()]];
-        let shown = table(["A", "B"], &rows);
-        assert!(shown.ends_with("\\u{1b}[31m  two lines\n"), "{shown}");
-    }
 }

@@ -16,6 +16,7 @@ use knarr_journey::{
 use super::client_arguments::ClientArguments;
 use super::{common, kinds};
 use crate::journal;
+use crate::output;
 
 /// How many steps are remembered while following; as many as a journal holds, and some more.
 const MAX_STEPS: usize = 10_000;
@@ -98,9 +99,9 @@ fn style() -> Style {
 /// The same step with text that does not steer a terminal: pods and nodes choose some of it.
 fn printable(mut step: Step) -> Step {
     for text in [&mut step.object, &mut step.process].into_iter().chain(step.fields.values_mut()) {
-        *text = common::printable(text);
+        *text = output::printable(text);
     }
-    step.step = common::printable(&step.step).into();
+    step.step = output::printable(&step.step).into();
     step
 }
 

@@ -12,7 +12,7 @@ use knarr_supervisor::{Registry, Supervisor};
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
-use crate::{data_directory_lock, journal};
+use crate::{data_directory_lock, journal, signals};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -45,7 +45,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let client = match &arguments.bootstrap_kubeconfig {
         Some(bootstrap) => tokio::select! {
             joined = join(&arguments, bootstrap, &supervisor) => joined?,
-            stopped = common::stopped() => return stopped,
+            stopped = signals::stopped() => return stopped,
         },
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
     };
@@ -55,7 +55,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     };
     let files = NodeFiles { client_ca: arguments.client_ca_file.clone(), serving };
     let shutdown = async {
-        if let Err(error) = common::stopped().await {
+        if let Err(error) = signals::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
         }
     };

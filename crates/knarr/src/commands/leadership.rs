@@ -7,7 +7,7 @@ use clap::Args;
 use knarr_client::LeaderElection;
 use knarr_client::kube::Client;
 
-use super::common::stopped;
+use crate::signals::stopped;
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct LeaderArguments {

@@ -7,6 +7,7 @@ use clap::Args;
 use knarr_local_storage::{Reserve, Settings, Sockets, run as serve};
 
 use super::common;
+use crate::signals;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -37,6 +38,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let settings = Settings { root: arguments.directory, node, reserve };
     tokio::select! {
         ended = serve(settings, Sockets { csi, registration }) => ended.context("the driver of local volumes failed"),
-        stopped = common::stopped() => stopped,
+        stopped = signals::stopped() => stopped,
     }
 }

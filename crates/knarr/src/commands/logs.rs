@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use super::common;
-use crate::{data_directory_lock, service};
+use crate::{data_directory_lock, output, service};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -108,7 +108,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let line = String::from_utf8_lossy(&line.context("cannot read the log")?).into_owned();
         if filter.passes(&line) {
             // Pods and nodes choose some of the text.
-            let written = writeln!(out, "{}", common::printable(&line));
+            let written = writeln!(out, "{}", output::printable(&line));
             if written.is_err() {
                 // The reader closed the pipe.
                 let _ = reader.kill();

@@ -61,7 +61,7 @@ use std::sync::{LazyLock, OnceLock};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 pub use client_arguments::ClientArguments;
-pub use common::{DATA, connect, kubeconfig, printable, stopped, table};
+pub use common::{DATA, connect, kubeconfig};
 pub use logs::{containerd_log, find as find_log};
 pub use server::Arguments as ServerArguments;
 pub use snapshot::LastSnapshot;

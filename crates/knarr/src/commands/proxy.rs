@@ -10,6 +10,7 @@ use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
 use crate::journal;
+use crate::signals;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -51,7 +52,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let ready = || tracing::info!("the service proxy is ready");
         knarr_network::proxy::run(Informers::new(client.clone()).without_heartbeats(), settings.clone(), ready)
     });
-    let ended = common::stopped_or_failed(supervisor.registry()).await;
+    let ended = signals::stopped_or_failed(supervisor.registry()).await;
     supervisor.shutdown().await;
     ended
 }

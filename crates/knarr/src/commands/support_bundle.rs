@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use knarr_client::kube::Client;
 
 use super::client_arguments::ClientArguments;
+use crate::output;
 use crate::support::{self, Bundle, Redactor};
 
 #[derive(Args, Clone, Debug)]
@@ -40,7 +41,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     eprintln!("reading this host");
     support::collect_host(&mut bundle, &arguments.cluster.data_dir, &redactor).await;
     for error in bundle.errors() {
-        eprintln!("left out: {}", super::common::printable(error));
+        eprintln!("left out: {}", output::printable(error));
     }
     let mut options = std::fs::File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(&path);

@@ -11,6 +11,7 @@ use knarr_client::kube::{self, Api, Client, Config};
 
 use super::client_arguments::ClientArguments;
 use crate::join::{BootstrapToken, GROUP, JoinToken, Pin, SERVER_GROUP};
+use crate::output;
 
 const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -154,7 +155,7 @@ async fn list(client: &Client, now: Timestamp) -> anyhow::Result<String> {
     let selector = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
     let tokens = secrets.list(&selector).await.context("cannot list tokens")?;
     let rows: Vec<[String; 4]> = tokens.items.iter().map(|secret| row(secret, now)).collect();
-    Ok(super::common::table(["ID", "TIME LEFT", "EXPIRES", "DESCRIPTION"], &rows))
+    Ok(output::table(["ID", "TIME LEFT", "EXPIRES", "DESCRIPTION"], &rows))
 }
 
 fn row(secret: &Secret, now: Timestamp) -> [String; 4] {

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::client_arguments::ClientArguments;
 use super::{common, kinds};
+use crate::output;
 
 /// Number of containers whose logs are read, and of lines of each.
 const LOGS: usize = 5;
@@ -108,11 +109,11 @@ fn text(object: &str, findings: &[Finding], colour: bool) -> String {
     }
     let mut text = String::new();
     for finding in findings {
-        text += &format!("{object}: {}\n", paint("1", &common::printable(&finding.cause)));
+        text += &format!("{object}: {}\n", paint("1", &output::printable(&finding.cause)));
         for line in &finding.evidence {
-            text += &format!("    {} {}\n", paint("2", "seen:"), common::printable(line));
+            text += &format!("    {} {}\n", paint("2", "seen:"), output::printable(line));
         }
-        text += &format!("    {}   {}\n", paint("36", "do:"), common::printable(&finding.fix));
+        text += &format!("    {}   {}\n", paint("36", "do:"), output::printable(&finding.fix));
     }
     text
 }

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 use super::{merge, read, without_secret};
-use crate::commands::table;
+use crate::output::table;
 
 /// A table of all settings of a command.
 pub fn show(role: &str, file: Option<PathBuf>, only_changed: bool, command: &Command) -> anyhow::Result<String> {

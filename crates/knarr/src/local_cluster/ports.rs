@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::spec::{PortMapping, Spec};
 use crate::data_directory_lock;
+use crate::signals;
 
 /// How many connections a port relays at a time.
 const MAX_CONNECTIONS: usize = 1000;
@@ -80,7 +81,7 @@ pub async fn relay(directory: &Path, spec: &Spec) -> anyhow::Result<()> {
     tokio::select! {
         _ = futures::future::join_all(relays), if !spec.ports.is_empty() => Ok(()),
         () = registry, if spec.registry.is_some() => Ok(()),
-        stopped = crate::commands::stopped() => stopped,
+        stopped = signals::stopped() => stopped,
     }
 }
 

@@ -25,7 +25,7 @@ struct Contest {
 
 impl Elections {
     /// No elections: the store is in this server's data directory, which no other can use.
-    pub fn alone() -> Self {
+    pub fn standalone() -> Self {
         Self { contest: None }
     }
 

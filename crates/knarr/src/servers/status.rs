@@ -7,7 +7,8 @@ use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus};
 
 use super::member::{MemberFiles, local_url};
 use super::{initial_endpoints, presence};
-use crate::commands::{kubeconfig, table};
+use crate::commands::kubeconfig;
+use crate::output::table;
 
 /// The servers and who leads what; `None` for the only server of a cluster.
 pub async fn describe(data: &Path) -> anyhow::Result<Option<String>> {

@@ -11,7 +11,7 @@ use knarr_client::kube::Client;
 use serde_json::Value;
 
 use super::section;
-use crate::commands::table;
+use crate::output::table;
 
 /// How long one request may take: a cluster that is in trouble may not respond.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,7 +12,8 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_client::kube::Config;
 
-use crate::commands::{ClientArguments, LastSnapshot, printable};
+use crate::commands::{ClientArguments, LastSnapshot};
+use crate::output::printable;
 use crate::servers;
 
 #[derive(Args, Clone, Debug)]

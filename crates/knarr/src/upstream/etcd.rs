@@ -1,6 +1,6 @@
 //! `etcd`: stands in for etcd where tools start an API server and its store as two programs.
 //!
-//! It owns the data directory and answers health; the API server keeps its store in that directory (`store_host`). It does not
+//! It owns the data directory and reports health; the API server keeps its store in that directory (`store_host`). It does not
 //! serve etcd's API: other API servers cannot use it.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 
 use super::store_host::{self, Announcement};
 use crate::commands::common;
+use crate::signals;
 
 /// The release of etcd whose flags these are.
 const VERSION: &str = "3.6.8";
@@ -155,7 +156,7 @@ async fn serve(given: &Given) -> anyhow::Result<()> {
         tracing::info!(%address, directory = %announcement.directory.display(), "serving health");
         supervisor.essential(format!("health at {address}"), accept(listener, announcement.clone()));
     }
-    common::stopped_or_failed(supervisor.registry()).await
+    signals::stopped_or_failed(supervisor.registry()).await
 }
 
 async fn accept(listener: TcpListener, announcement: Arc<Announcement>) -> std::io::Result<()> {

@@ -1,0 +1,216 @@
+//! `knarr server`: control plane and node in one process. The components talk to the API server inside this process, each as
+//! the user it would be outside.
+
+mod components;
+mod identities;
+mod readiness;
+mod shared_store;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use knarr_apiserver::startup;
+use knarr_client::Fence;
+use knarr_network::cidr::Cidr;
+use knarr_supervisor::{Registry, Supervisor};
+use tokio::sync::watch;
+
+use super::disable::{self, BuiltIn};
+use super::network::{self, NetworkArguments, NodeNetwork};
+use super::node::{Network, NodeArguments, Runtime};
+use super::storage::NodeStorage;
+use super::{apiserver, preflight};
+use crate::address::{ensure_address, restart_when_moved};
+use crate::check::{CheckPlan, Listen};
+use crate::cluster;
+use crate::join::ClusterInfo;
+use crate::servers::{self, ServersArguments};
+use crate::{data_directory_lock, join, manifests, restart, service, signals};
+use components::Components;
+use shared_store::SharedStore;
+
+#[derive(Args, Clone, Debug)]
+#[group(id = "server-arguments")]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub apiserver: apiserver::Arguments,
+    #[command(flatten)]
+    pub node: NodeArguments,
+    #[command(flatten)]
+    pub network: NetworkArguments,
+    #[command(flatten)]
+    pub servers: ServersArguments,
+    #[command(subcommand)]
+    command: Option<ServerCommand>,
+    /// Run only the control plane, without a node on this host.
+    #[arg(long)]
+    pub disable_agent: bool,
+    /// A KubeSchedulerConfiguration file; the client and leader election are the server's.
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
+    /// Install charts from HelmChart objects, with the Helm program of this host.
+    #[arg(long)]
+    pub helm_controller: bool,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum ServerCommand {
+    /// Remove a server from the cluster.
+    Remove(servers::RemoveArguments),
+}
+
+pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(ServerCommand::Remove(removal)) = arguments.command.take() {
+        return servers::remove(removal).await;
+    }
+    let started = Instant::now();
+    disable::apply(&mut arguments.node, Some(&mut arguments.network.ingress));
+    arguments.apiserver.resource_metrics = !arguments.node.disable.has(BuiltIn::Metrics);
+    if arguments.node.cluster_dns.is_empty() {
+        arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
+    }
+    arguments.node.set_service_defaults(service::is_own_process());
+    let data = arguments.apiserver.data_dir.clone();
+    data_directory_lock::acquire(&data)?.until_exit();
+    crate::upgrade::record(&data);
+    if arguments.servers.cluster_reset {
+        return servers::reset(&arguments).await;
+    }
+    let member = tokio::select! {
+        member = servers::configure(&mut arguments) => member?,
+        stopped = signals::stopped() => return stopped,
+    };
+    preflight(&arguments)?;
+    if arguments.node.node_ip.is_none() {
+        ensure_address().await;
+    }
+    let ingress = if arguments.disable_agent { None } else { arguments.network.ingress.bind()? };
+    // The container runtime takes longest to start: it starts in parallel with the API server.
+    let registry = Registry::default();
+    let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data, &registry));
+    let shared = tokio::select! {
+        shared = SharedStore::open(&arguments, member) => shared?,
+        stopped = signals::stopped() => return stopped,
+    };
+    let scheduler = super::scheduler::read_configuration(arguments.scheduler_config.as_deref())?;
+    let running = apiserver::start(&arguments.apiserver, shared.store(), &registry).await?;
+    let components = Components {
+        server: running.started.server.clone(),
+        arguments: arguments.clone(),
+        scheduler,
+        fence: Fence::always_open(),
+    };
+    components.cluster().save(&data)?;
+    startup::ensure_policy(&components.server, join::component_policy()).await?;
+    let (stop, stopped) = watch::channel(false);
+    let supervisor = Supervisor::new(&registry);
+    let elections = components.elections(&shared)?;
+    {
+        let (components, pki) = (components.clone(), running.pki.clone());
+        elections.start(servers::CONTROLLERS_LEASE, &supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            components.start_controllers(&pki, supervisor);
+            components.start_helm(supervisor);
+        });
+    }
+    {
+        let components = components.clone();
+        elections.start(servers::SCHEDULER_LEASE, &supervisor, move |fence, supervisor| {
+            components.within(fence).start_scheduler(supervisor);
+        });
+    }
+    let node = runtime.map(|runtime| components.node(runtime, stopped.clone())).transpose()?;
+    // The network's permissions exist only after this.
+    let info = ClusterInfo {
+        server: format!("https://{}", running.advertised),
+        authority: running.pki.authority.certificate.clone(),
+    };
+    let setup = components.component(join::CLUSTER_SETUP, "knarr");
+    join::ensure_objects(&setup, &components.cluster(), &info)
+        .await
+        .context("cannot create the cluster's initial objects")?;
+    if !arguments.node.storage.disable_local_storage {
+        join::ensure_local_storage(&setup).await.context("cannot create the local StorageClass")?;
+    }
+    if node.is_some() {
+        let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
+        network.start(
+            components.node_network()?,
+            components.client(components.node_user()?, "knarr-network"),
+            &supervisor,
+        )?;
+        let plugins = arguments.node.resources.plugin_root(&data);
+        let (name, storage) = (arguments.node.name()?, &arguments.node.storage);
+        let eviction = &arguments.node.eviction.eviction()?;
+        let storage = NodeStorage { arguments: storage, node: &name, data: &data, plugin_root: plugins, eviction };
+        storage.start(components.node_storage()?, &supervisor);
+    }
+    {
+        let components = components.clone();
+        elections.start(servers::NETWORK_LEASE, &supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
+            let Arguments { node, network, .. } = &components.arguments;
+            network::start_central(&central, node, network, components.load_balancers(), supervisor);
+        });
+    }
+    components.admit_servers(&shared, &running, &supervisor).await?;
+    {
+        let (client, data) = (components.component(join::MANIFESTS, "knarr-manifests"), data.clone());
+        supervisor.restart("manifests", move || {
+            manifests::run(client.clone(), data.join("manifests"), data.join("manifests.json"))
+        });
+    }
+    if arguments.apiserver.advertise_address.is_none() && arguments.node.node_ip.is_none() {
+        let own = running.advertised.ip();
+        supervisor.restart("address", move || restart_when_moved(own));
+    }
+    components.report_when_ready(started, &supervisor)?;
+    if let Some(node) = node {
+        supervisor.essential("kubelet", node);
+    }
+    let ended = tokio::select! {
+        ended = signals::stopped_or_failed(&registry) => ended,
+        removed = shared.removed() => Err(removed),
+    };
+    // systemd would wait for the end of a service that restarts itself.
+    if !restart::is_requested() {
+        service::notify("STOPPING=1");
+        if ended.is_ok() {
+            running.drain(&arguments.apiserver.behaviour).await;
+        }
+    }
+    supervisor.expect_stop();
+    stop.send_replace(true);
+    supervisor.shutdown().await;
+    running.stop().await;
+    shared.close().await;
+    ended
+}
+
+/// Checks the requirements of all components.
+fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
+    let api = Listen { what: "the API server", address: arguments.apiserver.listen, flag: "--listen" };
+    let mut listens = vec![api];
+    if arguments.disable_agent {
+        let data = arguments.apiserver.data_dir.clone();
+        return preflight::verify(&CheckPlan {
+            data,
+            runs_pods: false,
+            own_runtime: false,
+            listens,
+            networks: Vec::new(),
+        });
+    }
+    listens.extend(arguments.network.ingress.listens());
+    let services = &arguments.apiserver.service_cluster_ip_range;
+    let mut networks: Vec<Cidr> = services.iter().filter_map(|range| range.parse().ok()).collect();
+    // Another network plugin may have its interface there.
+    if arguments.node.network == Network::Knarr {
+        networks.extend(&arguments.network.cluster_cidr);
+    }
+    preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens, networks)
+}
