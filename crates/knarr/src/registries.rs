@@ -42,11 +42,7 @@ impl RegistriesFile {
                 continue;
             };
             loop {
-                let now = content(&self.path);
-                if now != self.content {
-                    self.content = now;
-                    self.apply();
-                }
+                self.reload();
                 match watcher.changed().await {
                     Ok(flags) if flags.intersects(gone()) => break,
                     Ok(_) => tokio::time::sleep(QUIET).await,
@@ -60,15 +56,33 @@ impl RegistriesFile {
         }
     }
 
-    fn apply(&self) {
+    /// Applies the file if its content has changed.
+    fn reload(&mut self) -> Reload {
+        let now = content(&self.path);
+        if now == self.content {
+            return Reload::Unchanged;
+        }
+        self.content = now;
         match load(&self.path, &self.hosts) {
             Ok(registries) => {
                 tracing::info!(file = %self.path.display(), "the registries file was applied");
                 self.current.send_replace(Arc::new(registries));
+                Reload::Applied
             }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the registries file was not applied"),
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "the registries file was not applied");
+                Reload::Refused
+            }
         }
     }
+}
+
+/// What reading the file again led to.
+#[derive(Debug, PartialEq, Eq)]
+enum Reload {
+    Unchanged,
+    Applied,
+    Refused,
 }
 
 /// The directory itself was removed or renamed.
@@ -91,26 +105,40 @@ fn load(path: &Path, hosts: &Path) -> anyhow::Result<Registries> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_wrong_file_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, hosts) = (directory.path().join("registries.yaml"), directory.path().join("hosts"));
+        std::fs::write(&path, "mirrors: {a.io: {endpoint: [m]}}").unwrap();
+        let mut file = RegistriesFile::open(path.clone(), &hosts).unwrap();
+        let changes = file.current.subscribe();
+        let mirror = |name: &str| hosts.join(name).join("hosts.toml").exists();
+        std::fs::write(&path, "mirrors: [").unwrap();
+        assert_eq!((file.reload(), file.reload()), (Reload::Refused, Reload::Unchanged));
+        assert!(mirror("a.io") && !changes.has_changed().unwrap());
+        assert!(RegistriesFile::open(path.clone(), &hosts).is_err());
+        std::fs::write(&path, "mirrors: {b.io: {endpoint: [m]}}").unwrap();
+        assert_eq!((file.reload(), file.reload()), (Reload::Applied, Reload::Unchanged));
+        assert!(mirror("b.io") && !mirror("a.io") && changes.has_changed().unwrap());
+    }
+
     #[tokio::test]
-    async fn changes_are_applied_and_wrong_files_are_not() {
+    async fn changes_are_noticed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, hosts) = (directory.path().join("registries.yaml"), directory.path().join("hosts"));
         let file = RegistriesFile::open(path.clone(), &hosts).unwrap();
         let mut changes = file.current.subscribe();
         let running = tokio::spawn(file.keep());
-        let mirror = |name: &str| hosts.join(name).join("hosts.toml").exists();
+        let mut until_mirror = async |name: &str| {
+            while !hosts.join(name).join("hosts.toml").exists() {
+                tokio::time::timeout(Duration::from_secs(20), changes.changed()).await.unwrap().unwrap();
+            }
+        };
         std::fs::write(&path, "mirrors: {a.io: {endpoint: [m]}}").unwrap();
-        tokio::time::timeout(Duration::from_secs(20), changes.changed()).await.unwrap().unwrap();
-        assert!(mirror("a.io"));
-        std::fs::write(&path, "mirrors: [").unwrap();
+        until_mirror("a.io").await;
         std::fs::write(directory.path().join("new"), "mirrors: {b.io: {endpoint: [m]}}").unwrap();
-        tokio::time::sleep(QUIET * 3).await;
-        assert!(mirror("a.io") && !changes.has_changed().unwrap());
         std::fs::rename(directory.path().join("new"), &path).unwrap();
-        tokio::time::timeout(Duration::from_secs(20), changes.changed()).await.unwrap().unwrap();
-        assert!(mirror("b.io") && !mirror("a.io"));
+        until_mirror("b.io").await;
         running.abort();
-        std::fs::write(&path, "mirrors: [").unwrap();
-        assert!(RegistriesFile::open(path, &hosts).is_err());
     }
 }
