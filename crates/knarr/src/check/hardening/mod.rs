@@ -6,6 +6,7 @@
 
 mod cluster;
 mod controls;
+mod evaluate;
 mod facts;
 mod versions;
 
@@ -47,7 +48,7 @@ pub enum Scope {
 pub enum State {
     Pass,
     Fail,
-    /// An administrator has to judge.
+    /// An administrator has to evaluate it.
     Manual,
 }
 
