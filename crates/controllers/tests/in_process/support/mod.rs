@@ -1,6 +1,7 @@
 //! A cluster in one process: the API server on an embedded store, controllers that act as their own accounts, and a simulated
 //! kubelet. Time stands still except where a test advances it.
 
+pub mod api_server;
 pub mod kubelet;
 mod metrics;
 mod paths;
@@ -11,22 +12,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Request;
-use http_body_util::{BodyExt as _, Either, Full};
-use knarr_apiserver::admit::EnabledPlugins;
-use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile, TokenSettings};
-use knarr_apiserver::endpoint::page::Pages;
-use knarr_apiserver::kinds::no_descriptions;
-use knarr_apiserver::request::{Sender, User};
-use knarr_apiserver::startup::{self, ServerHandle};
+use http_body_util::Either;
+use knarr_apiserver::request::Sender;
 use knarr_apiserver::state::ApiServer;
 use knarr_controllers::{Context, Settings};
-use knarr_store::{Embedded, Options};
-use knarr_supervisor::{Registry, Supervisor};
 use kube::Client;
 use serde_json::{Value, json};
 
+use api_server::{InProcessApiServer, sender};
 use kubelet::Kubelet;
 use metrics::Metrics;
 pub use paths::path;
@@ -34,7 +28,6 @@ use time::Time;
 
 pub const NAMESPACE: &str = "default";
 
-const SERVICE_RANGE: &str = "10.96.0.0/24";
 /// How long a state may take to appear, in real time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How far time moves on while a test waits, so that backoffs and batches pass.
@@ -43,14 +36,12 @@ const CRAWL: Duration = Duration::from_millis(10);
 const QUIET_TURNS: u32 = 25;
 
 pub struct Cluster {
-    handle: ServerHandle,
+    server: InProcessApiServer,
     time: Arc<Time>,
     metrics: Metrics,
     kubelet: RefCell<Kubelet>,
     /// The revision up to which the kubelet saw the pods.
     synced: Cell<u64>,
-    _components: Supervisor,
-    _directory: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -62,43 +53,12 @@ impl Cluster {
     pub async fn with_settings(controllers: &[&str], settings: Settings) -> Cluster {
         let time = Arc::new(Time::stopped());
         let metrics = Metrics { usage: Arc::default(), time: time.clone() };
-        let directory = tempfile::tempdir().expect("a directory");
-        let store = Arc::new(Embedded::open(directory.path(), Options::default()).expect("a store"));
-        let registry = Registry::default();
-        let ranges = vec![SERVICE_RANGE.to_owned()];
-        let handle = startup::start(startup::Settings {
-            behaviour: Default::default(),
-            components: registry.clone(),
-            store,
-            token_file: TokenFile::parse("").expect("an empty file"),
-            service_accounts: Arc::new(token_issuer()),
-            descriptions: no_descriptions(),
-            client_authority: "pem".to_owned(),
-            front_proxy_authority: "pem".to_owned(),
-            service_ranges: ranges.clone(),
-            address: "10.0.0.1:6443".to_owned(),
-            provided: Vec::new(),
-            pages: Pages::new(),
-            admission_plugins: EnabledPlugins::default(),
-            access: Default::default(),
-        });
-        let address = "10.0.0.1:6443".parse().expect("an address");
-        startup::prepare(&handle.server, &ranges, address).await.expect("the objects of every cluster");
-        let components = Supervisor::new(&registry);
-        knarr_apiserver::background::run(&handle.server, &components);
+        let server = InProcessApiServer::start().await;
         let settings =
             Settings { controllers: controllers.iter().map(|name| (*name).to_owned()).collect(), ..settings };
-        let context = context(&handle.server, settings, &metrics);
-        components.restart("controllers", move || knarr_controllers::run(context.clone()));
-        let cluster = Cluster {
-            handle,
-            time,
-            metrics,
-            kubelet: RefCell::new(Kubelet::ready()),
-            synced: Cell::new(0),
-            _components: components,
-            _directory: directory,
-        };
+        let context = context(&server.handle.server, settings, &metrics);
+        server.components.restart("controllers", move || knarr_controllers::run(context.clone()));
+        let cluster = Cluster { server, time, metrics, kubelet: RefCell::new(Kubelet::ready()), synced: Cell::new(0) };
         cluster.grant_leases().await;
         if controllers.contains(&"serviceaccount-controller") {
             return cluster;
@@ -203,18 +163,7 @@ impl Cluster {
 
     /// Sends a request as an administrator.
     pub async fn request(&self, method: &str, path: &str, media_type: &str, body: &Value) -> (u16, Value) {
-        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("content-type", media_type)
-            .header("user-agent", "test")
-            .body(Full::new(body))
-            .expect("a request");
-        let response = self.handle.server.handle(request, &sender("admin", &["system:masters"])).await;
-        let code = response.status().as_u16();
-        let bytes = response.into_body().collect().await.expect("a body").to_bytes();
-        (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+        self.server.request(method, path, media_type, body).await
     }
 
     /// Waits for an object in a state.
@@ -255,7 +204,7 @@ impl Cluster {
         while quiet < QUIET_TURNS {
             assert!(started.elapsed() < TIMEOUT, "the cluster never stops writing");
             self.turn(CRAWL).await;
-            let current = self.handle.server.store.revision();
+            let current = self.server.handle.server.store.revision();
             quiet = if current == revision { quiet + 1 } else { 0 };
             revision = current;
         }
@@ -272,7 +221,7 @@ impl Cluster {
 
     /// Lets all tasks run, the kubelet too, and time move on.
     async fn turn(&self, duration: Duration) {
-        let revision = self.handle.server.store.revision();
+        let revision = self.server.handle.server.store.revision();
         if self.synced.replace(revision) != revision {
             kubelet::sync(self).await;
         }
@@ -284,17 +233,6 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.handle.stop.send_replace(true);
-    }
-}
-
-fn token_issuer() -> ServiceAccountTokens {
-    let key = rcgen::KeyPair::generate().expect("a key").serialize_pem();
-    ServiceAccountTokens::new(&key, &[], TokenSettings::of_issuer("https://issuer")).expect("an issuer")
-}
-
 /// The controllers' context: each has only the rights of its account.
 fn context(server: &Arc<ApiServer>, settings: Settings, metrics: &Metrics) -> Context {
     let manager = client(server, metrics, sender("system:kube-controller-manager", &["system:authenticated"]));
@@ -303,10 +241,6 @@ fn context(server: &Arc<ApiServer>, settings: Settings, metrics: &Metrics) -> Co
         let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"];
         client(&server, &metrics, sender(&format!("system:serviceaccount:kube-system:{account}"), &groups))
     }))
-}
-
-fn sender(user: &str, groups: &[&str]) -> Sender {
-    Sender::Trusted(Arc::new(User::named(user, groups)))
 }
 
 /// A client whose requests go to the server without a connection.
