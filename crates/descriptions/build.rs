@@ -99,7 +99,7 @@ fn collect(directory: &Path, found: &mut Descriptions) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Reads the schema of a type. Its name, its fields and the descriptions of both are told apart by their indentation.
+/// Reads the schema of a type. Its name, its fields and the descriptions of both are distinguished by their indentation.
 fn read_type(source: &str, found: &mut Descriptions) -> Result<(), String> {
     let (mut name, mut field) = (String::new(), String::new());
     for line in source.lines() {

@@ -1,4 +1,4 @@
-//! The end of a server: it keeps serving for a while, then refuses new requests until the active ones are answered.
+//! The end of a server: it keeps serving for a while, then refuses new requests until the active ones have finished.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

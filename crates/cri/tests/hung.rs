@@ -53,8 +53,8 @@ async fn a_hung_containerd_is_restarted() {
     let deadline = Instant::now() + Duration::from_secs(240);
     loop {
         let is_replaced = process_of(&config).is_some_and(|process| process != hung);
-        let answer = tokio::time::timeout(Duration::from_secs(5), runtime.version()).await;
-        if is_replaced && answer.is_ok_and(|version| version.is_ok()) {
+        let response = tokio::time::timeout(Duration::from_secs(5), runtime.version()).await;
+        if is_replaced && response.is_ok_and(|version| version.is_ok()) {
             break;
         }
         assert!(Instant::now() < deadline, "containerd hangs on");

@@ -77,7 +77,7 @@ service! {
         list_snapshots = "ListSnapshots" (ListSnapshotsRequest) -> ListSnapshotsResponse;
         /// One snapshot.
         get_snapshot = "GetSnapshot" (GetSnapshotRequest) -> GetSnapshotResponse;
-        /// Expands a volume, or tells that the node has to.
+        /// Expands a volume, or reports that the node has to.
         controller_expand_volume = "ControllerExpandVolume" (ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
         /// One volume and its status.
         controller_get_volume = "ControllerGetVolume" (ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;

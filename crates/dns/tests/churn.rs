@@ -313,7 +313,7 @@ async fn names_are_right_while_services_churn() {
             let last = subject.states.lock().unwrap().len() - 1;
             let deadline = Instant::now() + TIMEOUT;
             while subject.heard.load(Ordering::SeqCst) < last {
-                assert!(Instant::now() < deadline, "the last change is never heard of");
+                assert!(Instant::now() < deadline, "the last change never arrives");
                 std::thread::yield_now();
             }
             subject.check(&mut first);

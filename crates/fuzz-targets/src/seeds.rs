@@ -108,11 +108,11 @@ fn tokens() -> Vec<Vec<u8>> {
 
 /// Files that a store has written: logs, and an image of its content.
 fn stored() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut image = Vec::new();
     runtime.block_on(async {
-        let store = Embedded::open(folder.path(), Options::default()).expect("a store");
+        let store = Embedded::open(directory.path(), Options::default()).expect("a store");
         for name in ["a", "b", "c"] {
             let key = format!("/registry/configmaps/default/{name}");
             let made = store.create(&key, "{\"kind\":\"ConfigMap\"}".into(), None).await.expect("a write");
@@ -120,11 +120,11 @@ fn stored() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         }
         store.snapshot(&mut image).await.expect("an image");
     });
-    (files(folder.path()), vec![image])
+    (files(directory.path()), vec![image])
 }
 
-fn files(folder: &Path) -> Vec<Vec<u8>> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn files(directory: &Path) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_file()).filter_map(|entry| std::fs::read(entry.path()).ok()).collect()
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use knarr_fuzz_targets::{TARGETS, seeds};
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
 }
 
@@ -111,8 +111,8 @@ fn mutated_inputs_upset_no_target() {
         while started.elapsed().as_secs_f64() < seconds {
             let chosen = inputs[numbers.next(inputs.len())].clone();
             let input = mutate(&chosen, &inputs, &mut numbers);
-            let began = std::time::Instant::now();
-            if std::panic::catch_unwind(|| target(&input)).is_err() || began.elapsed().as_secs() >= 10 {
+            let started = std::time::Instant::now();
+            if std::panic::catch_unwind(|| target(&input)).is_err() || started.elapsed().as_secs() >= 10 {
                 let path = std::env::temp_dir().join(format!("knarr-finding-{name}"));
                 std::fs::write(&path, &input).expect("a file for the finding");
                 panic!("{name} failed on {} after {count} inputs", path.display());

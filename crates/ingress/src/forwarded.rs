@@ -69,7 +69,7 @@ fn protocol(is_secure: bool) -> &'static str {
     if is_secure { "https" } else { "http" }
 }
 
-/// Whether only the proxy may set this header, which tells pods the origin of a request. Some servers read `_` as `-`.
+/// Whether only the proxy may set this header, which names to pods the origin of a request. Some servers read `_` as `-`.
 pub fn is_origin_header(name: &str) -> bool {
     const PREFIX: &[u8] = b"x-forwarded-";
     let like = |text: &[u8], other: &[u8]| {

@@ -152,11 +152,11 @@ impl Bound {
         let informers = Informers::new(client.clone());
         let pods = informers.selected::<Pod>("spec.nodeName!=", "");
         let (count, changed) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let (counts, tells) = (count.clone(), changed.clone());
+        let (counts, notifies) = (count.clone(), changed.clone());
         pods.on_change(move |change| {
             if matches!(change, Change::Added(_)) {
                 counts.fetch_add(1, Ordering::SeqCst);
-                tells.notify_one();
+                notifies.notify_one();
             }
         });
         pods.synced().await;

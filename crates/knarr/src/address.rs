@@ -17,7 +17,7 @@ pub fn own_address() -> IpAddr {
     best(&interface_addresses(), routed.as_deref())
 }
 
-/// Restarts this process when the host has another address than `own`: everything else has been told the old one. Pods keep
+/// Restarts this process when the host has another address than `own`: everything else has the old one. Pods keep
 /// running.
 pub async fn restart_when_moved(own: IpAddr) {
     let mut candidate = None;

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.log_root = data.join("logs");
     settings.manifests = Some(data.join("manifests"));
     settings.cgroup_root = format!("/knarr-{name}");
-    // A machine shared with others may be full by their doing.
+    // A host shared with others may be full by their doing.
     settings.eviction.limits.retain(|limit| limit.signal == Signal::Memory);
     settings.image_gc_high_percent = 99;
     let client = knarr_client::connect(Some(Path::new(kubeconfig)), "kubelet").await?;

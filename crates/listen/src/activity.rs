@@ -13,7 +13,7 @@ pub struct Activity {
     active: AtomicUsize,
     started: AtomicUsize,
     idle: Notify,
-    /// Whether the connection is to be closed when its requests are answered.
+    /// Whether the connection is to be closed when its requests have their responses.
     close: Notify,
     /// By when the response that is being sent must have been read.
     send_by: watch::Sender<Option<Instant>>,
@@ -30,7 +30,7 @@ impl Activity {
         ActiveRequest(Arc::clone(self))
     }
 
-    /// Ends the connection once its requests are answered.
+    /// Closes the connection once its requests have their responses.
     pub fn close(&self) {
         self.close.notify_one();
     }

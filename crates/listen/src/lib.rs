@@ -88,7 +88,7 @@ const MAX_ERROR_RESETS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct SendBy(pub tokio::time::Instant);
 
-/// An extension of a response: the connection is closed once its requests are answered, so that the client opens another.
+/// An extension of a response: the connection is closed once its requests have their responses, so that the client opens another.
 #[derive(Clone, Copy, Debug)]
 pub struct CloseConnection;
 
@@ -186,7 +186,8 @@ where
         let (method, version, requests) = (request.method().clone(), request.version(), Arc::clone(&requests));
         request.extensions_mut().insert(address);
         let response = handler(request);
-        async move {
+        // On the heap: hyper and tokio move the future of a request several times.
+        Box::pin(async move {
             let response = response.await;
             if let Some(SendBy(deadline)) = response.extensions().get().filter(|_| version < Version::HTTP_2) {
                 requests.send_by(*deadline);
@@ -195,7 +196,7 @@ where
                 requests.close();
             }
             Ok::<_, Infallible>(ResponseBody::wrap(&method, response, active))
-        }
+        })
     });
     let builder = builder(&limits);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);

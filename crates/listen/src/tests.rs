@@ -131,7 +131,7 @@ async fn closed(mut stream: impl tokio::io::AsyncRead + Unpin) {
 }
 
 #[tokio::test]
-async fn head_is_answered_with_the_head_of_get_and_no_body() {
+async fn the_response_to_head_is_the_head_of_get_without_a_body() {
     let listening = Listening::new(Limits::default()).await;
     let (mut sender, _) = listening.http2().await;
     let stream = TokioIo::new(listening.connect().await);

@@ -94,7 +94,7 @@ mod tests {
         let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = (Protocol::Tcp, loopback.local_addr().unwrap().port());
         assert!(ports(&at("127.0.0.1")).contains(&port));
-        assert!(!ports(&at("192.0.2.1")).contains(&port), "it does not answer at that address");
+        assert!(!ports(&at("192.0.2.1")).contains(&port), "it does not respond at that address");
         let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = (Protocol::Tcp, everywhere.local_addr().unwrap().port());
         assert!(ports(&at("192.0.2.1")).contains(&port));

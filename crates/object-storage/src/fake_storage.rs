@@ -1,4 +1,4 @@
-//! A small S3 server on loopback for tests: verifies signatures, keeps objects in memory, and fails when told to.
+//! A small S3 server on loopback for tests: verifies signatures, keeps objects in memory, and fails on request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -91,11 +91,11 @@ async fn respond(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result
         return Ok(refused(StatusCode::NOT_FOUND, "NoSuchBucket"));
     };
     let key = decoded(key.trim_start_matches('/'));
-    Ok(state.answer(&head.method, &key, &query, body))
+    Ok(state.respond(&head.method, &key, &query, body))
 }
 
 impl State {
-    fn answer(
+    fn respond(
         &mut self,
         method: &Method,
         key: &str,

@@ -133,7 +133,7 @@ impl Supervisor {
         tasks.shutdown().await;
     }
 
-    /// Waits until all components have returned by themselves, having been told to stop.
+    /// Waits until all components have returned by themselves, after they were asked to stop.
     pub async fn finish(&self) {
         self.stopping.store(true, Ordering::Release);
         let mut tasks = std::mem::take(&mut *self.tasks.lock());

@@ -26,7 +26,7 @@ pub struct WebhookSettings {
     /// Zero for no caching.
     pub authorized_ttl: Duration,
     pub unauthorized_ttl: Duration,
-    /// Whether a request is denied if the webhook gives no answer.
+    /// Whether a request is denied if the webhook does not respond.
     pub denies_on_failure: bool,
     pub conditions: MatchConditions,
 }
@@ -204,7 +204,7 @@ mod tests {
             }
         }
         let received = server.received();
-        assert_eq!(received.len(), 3, "answers are cached");
+        assert_eq!(received.len(), 3, "responses are cached");
         let sent: Value = serde_json::from_slice(&received[0].body).unwrap();
         assert_eq!(
             sent["spec"],
@@ -238,7 +238,7 @@ mod tests {
         let webhook = ConfiguredWebhook::read(&file, Duration::from_millis(50)).unwrap();
         let authorizer = WebhookAuthorizer::new(webhook, settings(&[], true));
         let Decision::Failed { error, is_final: true } = authorizer.authorize(&user, &target("pods")).await else {
-            panic!("a decision without an answer");
+            panic!("a decision without a response");
         };
         assert!(error.ends_with("context deadline exceeded"), "{error}");
     }

@@ -63,7 +63,7 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
         };
     };
     match aggregated {
-        Some(encoding) => aggregated_answer(server, request, &catalogue, parts[0], encoding, &document),
+        Some(encoding) => aggregated_response(server, request, &catalogue, parts[0], encoding, &document),
         None => {
             let format = match parts {
                 ["apis"] | ["apis", _] => super::format_of(request).map_err(|_| accept::none_of_three())?,
@@ -100,7 +100,7 @@ fn aggregated_encoding(headers: &HeaderMap) -> Option<Encoding> {
     None
 }
 
-fn aggregated_answer(
+fn aggregated_response(
     server: &ApiServer,
     request: &AuthorizedRequest<'_>,
     catalogue: &Catalogue,

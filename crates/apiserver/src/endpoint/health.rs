@@ -178,7 +178,7 @@ impl Facts {
     }
 }
 
-/// Handles `/healthz`, `/livez` and `/readyz` and their individual checks. Anonymous users are not told reasons.
+/// Handles `/healthz`, `/livez` and `/readyz` and their individual checks. Anonymous users get no reasons.
 pub async fn serve(server: &ApiServer, parts: &[&str], query: &Query, user: &User) -> Response<Body> {
     let endpoint = match parts[0] {
         "livez" => "livez",

@@ -53,7 +53,7 @@ pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 pub const SCHEMAS: &str = "flowschemas";
 pub const LEVELS: &str = "prioritylevelconfigurations";
 
-/// How often seats are lent anew.
+/// How often seats are lent again.
 const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a request without a deadline may wait in its queue.
 const DEFAULT_WAIT: Duration = Duration::from_secs(15);
@@ -171,7 +171,7 @@ impl Fairness {
         self.current.load().as_ref().map(|config| config.levels.clone()).unwrap_or_default()
     }
 
-    /// Lends seats anew, and drops levels whose objects are gone and whose requests have finished.
+    /// Lends seats again, and drops levels whose objects are gone and whose requests have finished.
     fn rebalance(&self, objects: &dyn ObjectReader) {
         let levels = self.levels();
         let is_done = |level: &Arc<Level>| level.read(|state| state.quiescing && state.set.is_idle());

@@ -10,7 +10,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const FACTOR: f64 = 1.5;
 const JITTER: f64 = 0.2;
 
-/// Calls until there is an answer, or a failure that another attempt would not change.
+/// Calls until there is a response, or a failure that another attempt would not change.
 pub async fn with_backoff<T, F>(mut call: impl FnMut() -> F) -> Result<T, WebhookFailure>
 where
     F: Future<Output = Result<T, WebhookFailure>>,

@@ -92,7 +92,7 @@ fn single_name(selector: &str) -> Option<String> {
 }
 
 /// The path after the subresource of a proxied request, with its slashes. Names may look like anything, so only the
-/// number of segments tells where it starts.
+/// number of segments says where it starts.
 pub fn tail<'a>(path: &'a str, target: &Target) -> &'a str {
     let of_version = if target.group.is_empty() { 2 } else { 3 };
     let of_namespace = if target.namespace.is_empty() || target.resource == "namespaces" { 0 } else { 2 };

@@ -189,7 +189,7 @@ fn lower_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Tells the tasks of the flood to end.
+/// Stops the tasks of the flood.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

@@ -66,14 +66,14 @@ pub(super) fn with_pause(mut status: DeploymentStatus, spec: &DeploymentSpec, no
     if !has_deadline(spec) || reason == Some(TIMED_OUT) {
         return status;
     }
-    let told_paused = reason == Some("DeploymentPaused");
+    let reported_paused = reason == Some("DeploymentPaused");
     let paused = spec.paused == Some(true);
-    if paused && !told_paused {
+    if paused && !reported_paused {
         set_condition(
             &mut status,
             new_condition(PROGRESSING, "Unknown", "DeploymentPaused", "Deployment is paused", now),
         );
-    } else if !paused && told_paused {
+    } else if !paused && reported_paused {
         set_condition(
             &mut status,
             new_condition(PROGRESSING, "Unknown", "DeploymentResumed", "Deployment is resumed", now),

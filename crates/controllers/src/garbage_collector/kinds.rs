@@ -160,13 +160,13 @@ pub(super) async fn watch_kinds(collector: Arc<Collector>, interval: Duration) {
 /// With `partial`, some groups did not respond: kinds that are missing may still exist.
 fn watch(collector: &Arc<Collector>, kinds: Vec<Kind>, partial: bool) {
     let kinds: Vec<Arc<Kind>> = kinds.into_iter().map(Arc::new).collect();
-    let is_followed = |kind: &Kind| {
+    let is_watched = |kind: &Kind| {
         let name = (kind.resource.group.as_str(), kind.resource.plural.as_str());
         kind.can("list") && kind.can("watch") && kind.can("delete") && !IGNORED.contains(&name)
     };
     let desired: HashMap<(String, String), Arc<Kind>> = kinds
         .iter()
-        .filter(|kind| is_followed(kind))
+        .filter(|kind| is_watched(kind))
         .map(|kind| ((kind.resource.group.clone(), kind.resource.plural.clone()), kind.clone()))
         .collect();
     *collector.kinds.served.lock() = kinds;

@@ -47,7 +47,7 @@ impl Outcome {
 }
 
 pub(super) fn updated(mut status: NamespaceStatus, outcome: &Outcome, now: Timestamp) -> NamespaceStatus {
-    let tells_content = !outcome.pods_only;
+    let reports_content = !outcome.pods_only;
     let remaining = outcome.remaining.iter().map(|(what, count)| format!("{what} has {count} resource instances"));
     let finalizers = outcome.finalizers.iter().map(|(name, count)| format!("{name} in {count} resource instances"));
     let remaining: Vec<String> = remaining.collect();
@@ -77,14 +77,14 @@ pub(super) fn updated(mut status: NamespaceStatus, outcome: &Outcome, now: Times
         ),
         (
             "NamespaceContentRemaining",
-            (tells_content && !remaining.is_empty())
+            (reports_content && !remaining.is_empty())
                 .then(|| format!("Some resources are remaining: {}", remaining.join(", "))),
             "SomeResourcesRemain",
             ("ContentRemoved", "All content successfully removed"),
         ),
         (
             "NamespaceFinalizersRemaining",
-            (tells_content && !finalizers.is_empty())
+            (reports_content && !finalizers.is_empty())
                 .then(|| format!("Some content in the namespace has finalizers remaining: {}", finalizers.join(", "))),
             "SomeFinalizersRemain",
             ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),

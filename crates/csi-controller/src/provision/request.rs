@@ -27,7 +27,7 @@ pub(super) struct Details {
     pub segments: StringMap,
     pub content: Option<VolumeContentSource>,
     pub mutable_parameters: StringMap,
-    /// Whether the driver tells apart one and several writers on a node.
+    /// Whether the driver distinguishes one and several writers on a node.
     pub counts_writers: bool,
 }
 

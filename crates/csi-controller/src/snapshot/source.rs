@@ -166,7 +166,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn data_sources_are_told_apart() {
+    fn data_sources_are_distinguished() {
         let claim = |spec: Value| -> PersistentVolumeClaim { serde_json::from_value(json!({"spec": spec})).unwrap() };
         let group = "snapshot.storage.k8s.io";
         for (spec, expected) in [

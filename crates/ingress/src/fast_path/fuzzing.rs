@@ -55,7 +55,7 @@ pub fn response(bytes: &[u8]) {
         Body::Chunked => assert!(is_chunked && length_of(head.headers).is_none()),
         Body::UntilClose => assert!(closes && !is_chunked && length_of(head.headers).is_none()),
     }
-    assert!(closes || keeps_alive, "a client that wants no more is told so");
+    assert!(closes || keeps_alive, "a client that wants no more is notified");
 }
 
 /// Parses a chunked body. It must end at the same byte however it is split.

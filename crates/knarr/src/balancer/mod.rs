@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// A server that answers each connection with its name, and holds it.
+    /// A server that sends its name on each connection, and holds it.
     async fn server(name: &'static str) -> (String, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -35,7 +35,7 @@ impl Server {
 }
 
 impl Servers {
-    /// `known` are the servers of an earlier run. Agents begin with different servers, by the names of their nodes.
+    /// `known` are the servers of an earlier run. Agents start with different servers, by the names of their nodes.
     pub fn new(given: String, known: Vec<String>, node: &str) -> Self {
         let mut servers = Self { given, learnt: Vec::new(), preferred: 0, node: node.to_owned() };
         servers.set(&known);

@@ -217,7 +217,7 @@ struct Batches<'a> {
 }
 
 impl Batches<'_> {
-    /// The mode, or what is wrong in the words of Kubernetes.
+    /// The mode, or Kubernetes' error message.
     fn check(&self) -> anyhow::Result<Mode> {
         let Batches { plugin, mode: name, version, settings, limits } = self;
         let Some(mode) = Mode::parse(name) else {

@@ -36,7 +36,7 @@ pub struct EncryptionArguments {
 #[derive(Subcommand, Clone, Debug)]
 enum Encryption {
     /// Replace the key that encrypts objects at rest on all servers, and encrypt all objects with the new one. Without a
-    /// key, begin to encrypt Secrets.
+    /// key, start to encrypt Secrets.
     Rotate(RolloutArguments),
 }
 
@@ -65,11 +65,11 @@ pub async fn encryption(arguments: EncryptionArguments) -> anyhow::Result<()> {
 
 async fn run(kind: Kind, arguments: &RolloutArguments) -> anyhow::Result<()> {
     let request = serde_json::to_vec(&Request { kind, is_forced: arguments.force })?;
-    let begun = http::Request::post(PATH).header(http::header::CONTENT_TYPE, "application/json").body(request)?;
+    let started = http::Request::post(PATH).header(http::header::CONTENT_TYPE, "application/json").body(request)?;
     let client = connect(&kubeconfig(&arguments.data_dir)).await?;
-    let mut current: Option<Progress> = client.request(begun).await.context("cannot replace the keys")?;
+    let mut current: Option<Progress> = client.request(started).await.context("cannot replace the keys")?;
     let mut shown = String::new();
-    let mut answered = Instant::now();
+    let mut responded = Instant::now();
     while let Some(progress) = current {
         let line = describe(&progress);
         if line != shown {
@@ -82,16 +82,16 @@ async fn run(kind: Kind, arguments: &RolloutArguments) -> anyhow::Result<()> {
         tokio::time::sleep(POLL_INTERVAL).await;
         current = match poll(arguments).await {
             Ok(next) => {
-                answered = Instant::now();
+                responded = Instant::now();
                 next
             }
             Err(Poll::Refused(message)) => anyhow::bail!("{message}"),
-            Err(Poll::NoAnswer(error)) if answered.elapsed() > MAX_SILENCE => {
+            Err(Poll::NoResponse(error)) if responded.elapsed() > MAX_SILENCE => {
                 return Err(
-                    error.context("the server of this host does not answer: see its log, and run the command again")
+                    error.context("the server of this host does not respond: see its log, and run the command again")
                 );
             }
-            Err(Poll::NoAnswer(_)) => Some(progress),
+            Err(Poll::NoResponse(_)) => Some(progress),
         };
     }
     println!("All servers use the new keys.");
@@ -101,7 +101,7 @@ async fn run(kind: Kind, arguments: &RolloutArguments) -> anyhow::Result<()> {
 /// Why there is no progress to show.
 enum Poll {
     Refused(String),
-    NoAnswer(anyhow::Error),
+    NoResponse(anyhow::Error),
 }
 
 /// The next progress. The server of this host restarts, too, with another certificate.
@@ -111,10 +111,10 @@ async fn poll(arguments: &RolloutArguments) -> Result<Option<Progress>, Poll> {
         let request = http::Request::get(PATH).body(Vec::new())?;
         anyhow::Ok(client.request(request).await)
     };
-    match asked.await.map_err(Poll::NoAnswer)? {
+    match asked.await.map_err(Poll::NoResponse)? {
         Ok(progress) => Ok(progress),
         Err(kube::Error::Api(status)) if status.code < 500 => Err(Poll::Refused(status.message)),
-        Err(error) => Err(Poll::NoAnswer(error.into())),
+        Err(error) => Err(Poll::NoResponse(error.into())),
     }
 }
 

@@ -58,7 +58,7 @@ pub fn has_joined(spec: &Spec, directory: &Path, number: u8) -> bool {
     spec.data(directory, number).join("kubeconfig.yaml").exists()
 }
 
-/// Tells a node's container runtime where the cluster's registry is. Images have the same name everywhere:
+/// Configures the cluster's registry in a node's container runtime. Images have the same name everywhere:
 /// `localhost:PORT/name`, where PORT is that of this host.
 pub fn write_registry(spec: &Spec, directory: &Path, number: u8) -> anyhow::Result<()> {
     let Some(port) = spec.registry else { return Ok(()) };

@@ -82,8 +82,8 @@ fn empty(directory: &Path) -> anyhow::Result<()> {
         if path.ends_with("lost+found") {
             continue;
         }
-        let is_folder = path.is_dir() && !path.is_symlink();
-        let removed = if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        let is_directory = path.is_dir() && !path.is_symlink();
+        let removed = if is_directory { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
         remove(&path, removed)?;
     }
     Ok(())

@@ -30,7 +30,7 @@ pub async fn join(
     let token_id = token.bootstrap.id.clone();
     let request = JoinRequest { name: name.to_owned(), address, token_id, needs_member };
     let body = serde_json::to_vec(&request)?;
-    let answer = until_reached(|| async {
+    let response = until_reached(|| async {
         let request = http::Request::post(PATH)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.clone())
@@ -38,7 +38,7 @@ pub async fn join(
         client.request_text(request).await.map_err(|error| explain(error, &token.bootstrap.id))
     })
     .await?;
-    let sealed: Sealed = serde_json::from_str(&answer).context("the server's response is invalid")?;
+    let sealed: Sealed = serde_json::from_str(&response).context("the server's response is invalid")?;
     serde_json::from_slice(&sealed.open(&token.bootstrap.secret)?).context("the server's response is invalid")
 }
 

@@ -102,7 +102,7 @@ impl Maintenance {
         }
     }
 
-    /// Tells the other members where this one is, if its address has changed. They hear of it over the connections that this
+    /// Announces the address of this member to the others, if it has changed. They learn it over the connections that this
     /// one opens.
     async fn update_address(&self, members: &[EtcdMember]) {
         let peer = peer_url(self.member.address);

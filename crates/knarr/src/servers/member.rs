@@ -22,7 +22,7 @@ pub struct Member {
     pub address: IpAddr,
     /// `name=peer URL` of all members when this one started for the first time.
     pub initial_cluster: String,
-    /// Whether it joined a cluster, or began one.
+    /// Whether it joined a cluster, or started one.
     pub has_joined: bool,
 }
 

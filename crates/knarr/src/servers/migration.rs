@@ -1,4 +1,4 @@
-//! Begins a cluster's etcd on this server, with the contents of the embedded store or of a snapshot.
+//! Starts a cluster's etcd on this server, with the contents of the embedded store or of a snapshot.
 //!
 //! etcd is started once to create its files, stopped, and its database is filled with every revision kept. Only then is the
 //! member noted; a crash before that leaves the old store in use, and the next attempt starts from nothing.

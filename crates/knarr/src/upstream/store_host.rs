@@ -3,7 +3,7 @@
 //! Knarr's API server keeps objects itself, and needs no etcd. Tools that start both still expect two programs, and that
 //! objects live as long as etcd's data directory. So Knarr's `etcd` only owns a directory: its `/version` names the directory
 //! and an identity that is also a file in it. An API server that finds the same identity there keeps its store in that
-//! directory; any other answer is etcd's.
+//! directory; any other response is etcd's.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// A local user who answers at etcd's address must not lead the API server into a directory of theirs.
+    /// A local user who listens at etcd's address must not lead the API server into a directory of theirs.
     #[test]
     fn a_directory_that_others_can_change_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;

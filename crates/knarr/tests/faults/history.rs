@@ -23,7 +23,7 @@ pub enum Outcome {
     Deleted,
     /// The object had changed.
     Refused,
-    /// No answer, or one that says nothing about the write.
+    /// No response, or one that says nothing about the write.
     Unknown,
 }
 

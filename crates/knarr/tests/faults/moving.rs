@@ -43,7 +43,7 @@ fn a_server_and_a_node_with_new_addresses_come_back() {
         let found = servers.try_kubectl(0, &endpoints).unwrap_or_default();
         found.contains("10.77.0.113") && !found.contains("10.77.0.13 ") && !found.ends_with("10.77.0.13")
     });
-    // The others hear of it, and it of them: it counts when another is lost.
+    // The others learn its address, and it theirs: it counts when another is lost.
     servers.nodes[1].kill();
     wait_for("writes with one server less", || {
         servers.try_kubectl(0, &["create", "configmap", "moved", "--from-literal=key=value"]).is_ok()

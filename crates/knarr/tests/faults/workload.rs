@@ -20,7 +20,7 @@ use crate::servers::ThreeServers;
 const KEYS: usize = 3;
 const WRITERS: usize = 4;
 const WATCHES: usize = 3;
-/// Longer than servers need to find a new leader, so that answers are rarely lost.
+/// Longer than servers need to find a new leader, so that responses are rarely lost.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 /// Between the lists and the short-lived objects, which are larger.

@@ -100,9 +100,9 @@ fn stopping_keeps_pods_and_removing_leaves_nothing() {
         return;
     }
     let host = harness::Switch::new();
-    let clean_machine = host.plug(99);
-    let clean_links = clean_machine.run(&["ip", "-o", "link"]).lines().count();
-    drop(clean_machine);
+    let clean_host = host.plug(99);
+    let clean_links = clean_host.run(&["ip", "-o", "link"]).lines().count();
+    drop(clean_host);
     drop(host);
 
     let mut cluster = Cluster::start(1);

@@ -258,7 +258,7 @@ fn whole_cpus_and_devices_are_allocated() {
     let cpus = |pod: &str| {
         let table = cluster.kubectl(&["exec", pod, "--", "cat", "/proc/self/status"]);
         let line = table.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        line.expect("the kernel tells").trim().to_owned()
+        line.expect("the kernel reports it").trim().to_owned()
     };
     let all = cpus("shared");
     let one = "{limits: {cpu: 1, memory: 32Mi}, requests: {cpu: 1, memory: 32Mi}}";

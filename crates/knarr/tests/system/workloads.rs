@@ -29,21 +29,21 @@ const fn row(
 
 const AT_V: &str = "volumeMounts: [{name: v, mountPath: /v}]";
 
-/// FOLDER stands for a directory on the nodes, SOCKET for the socket of their containerd.
+/// DIRECTORY stands for a directory on the nodes, SOCKET for the socket of their containerd.
 #[rustfmt::skip]
 const VOLUMES: &[Row] = &[
     row("empty-disk", AT_V, "emptyDir: {}", "echo kept > /v/file; cat /v/file; busybox stat -c %a /v", "kept\n777"),
     row("empty-memory", AT_V, "emptyDir: {medium: Memory, sizeLimit: 2Mi}",
         "busybox grep ' /v ' /proc/mounts | busybox grep -o 'size=2048k'; cat /dev/zero > /v/file 2>/dev/null || echo full", "size=2048k\nfull"),
-    row("host-any", AT_V, "hostPath: {path: FOLDER/there}", "cat /v/file", "here"),
-    row("host-directory", AT_V, "hostPath: {path: FOLDER/there, type: Directory}", "cat /v/file", "here"),
-    row("host-new-directory", AT_V, "hostPath: {path: FOLDER/new, type: DirectoryOrCreate}", "busybox stat -c %a /v", "755"),
-    row("host-file", AT_V, "hostPath: {path: FOLDER/there/file, type: File}", "cat /v", "here"),
-    row("host-new-file", AT_V, "hostPath: {path: FOLDER/new-file, type: FileOrCreate}", "busybox stat -c '%a %s' /v", "644 0"),
+    row("host-any", AT_V, "hostPath: {path: DIRECTORY/there}", "cat /v/file", "here"),
+    row("host-directory", AT_V, "hostPath: {path: DIRECTORY/there, type: Directory}", "cat /v/file", "here"),
+    row("host-new-directory", AT_V, "hostPath: {path: DIRECTORY/new, type: DirectoryOrCreate}", "busybox stat -c %a /v", "755"),
+    row("host-file", AT_V, "hostPath: {path: DIRECTORY/there/file, type: File}", "cat /v", "here"),
+    row("host-new-file", AT_V, "hostPath: {path: DIRECTORY/new-file, type: FileOrCreate}", "busybox stat -c '%a %s' /v", "644 0"),
     row("host-socket", AT_V, "hostPath: {path: SOCKET, type: Socket}", "test -S /v && echo socket", "socket"),
     row("host-device", AT_V, "hostPath: {path: /dev/null, type: CharDevice}", "test -c /v && echo device", "device"),
-    row("host-mismatch", AT_V, "hostPath: {path: FOLDER/there/file, type: Directory}", "true", "!hostPath type check failed: FOLDER/there/file is not a directory"),
-    row("host-missing", AT_V, "hostPath: {path: FOLDER/missing, type: File}", "true", "!hostPath type check failed: FOLDER/missing is not a file"),
+    row("host-mismatch", AT_V, "hostPath: {path: DIRECTORY/there/file, type: Directory}", "true", "!hostPath type check failed: DIRECTORY/there/file is not a directory"),
+    row("host-missing", AT_V, "hostPath: {path: DIRECTORY/missing, type: File}", "true", "!hostPath type check failed: DIRECTORY/missing is not a file"),
     row("config-map", AT_V, "configMap: {name: content, items: [{key: a, path: sub/first, mode: 256}]}",
         "cat /v/sub/first; echo; busybox stat -L -c %a /v/sub/first; ls /v", "apple\n400\nsub"),
     row("optional", AT_V, "configMap: {name: nowhere, optional: true}", "ls /v; echo nothing", "nothing"),
@@ -145,7 +145,7 @@ fn volumes_hold_what_they_should(cluster: &Cluster) {
     std::fs::write(directory.join("there/file"), "here\n").expect("a file");
     let directory = directory.to_string_lossy().into_owned();
     let socket = cluster.nodes[0].data.join("containerd/containerd.sock").to_string_lossy().into_owned();
-    let placed = |text: &str| text.replace("FOLDER", &directory).replace("SOCKET", &socket);
+    let placed = |text: &str| text.replace("DIRECTORY", &directory).replace("SOCKET", &socket);
     cluster.apply(&claims(&directory));
     let manifests: Vec<String> = VOLUMES.iter().enumerate().map(|(number, row)| placed(&pod(number, row))).collect();
     cluster.apply(&manifests.join("---"));
@@ -275,7 +275,7 @@ fn probes_decide(cluster: &Cluster) {
 }
 
 fn containers_start_and_stop_in_order(cluster: &Cluster) {
-    let say = |text: &str| format!("echo {text} >> /v/story");
+    let say = |text: &str| format!("echo {text} >> /v/order");
     let container = |name: &str, more: &str, script: &str| {
         format!("  - name: {name}\n    image: {IMAGE}\n    command: [\"sh\", \"-c\", {script:?}]\n    {AT_V}\n{more}")
     };
@@ -284,9 +284,9 @@ fn containers_start_and_stop_in_order(cluster: &Cluster) {
         let (begins, ends) = (say(&format!("{name} begins")), say(&format!("{name} ends")));
         format!("{begins}; trap '{ends}; exit 0' TERM; while true; do sleep 0.05; done")
     };
-    let directory = cluster.nodes[0].data.with_file_name("on-host").join("story");
+    let directory = cluster.nodes[0].data.with_file_name("on-host").join("order");
     let hook = format!("    lifecycle: {{preStop: {{exec: {{command: [\"sh\", \"-c\", \"{}\"]}}}}}}\n", say("hook"));
-    let started = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/story"]}, periodSeconds: 1}
+    let started = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/order"]}, periodSeconds: 1}
     restartPolicy: Always
 "#;
     cluster.apply(&format!(
@@ -310,11 +310,11 @@ spec:
     ));
     cluster.wait_for("the pod to be ready", || cluster.ready_pods("app=ordered") == 1);
     cluster.wait_for("the main container to begin", || {
-        std::fs::read_to_string(directory.join("story")).is_ok_and(|story| story.contains("main begins"))
+        std::fs::read_to_string(directory.join("order")).is_ok_and(|order| order.contains("main begins"))
     });
     cluster.kubectl(&["delete", "pod", "ordered"]);
-    let story = std::fs::read_to_string(directory.join("story")).expect("the story");
-    let lines: Vec<&str> = story.lines().collect();
+    let order = std::fs::read_to_string(directory.join("order")).expect("the order");
+    let lines: Vec<&str> = order.lines().collect();
     assert_eq!(lines, ["first", "side begins", "second", "main begins", "hook", "main ends", "side ends"]);
 }
 

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_hierarchies_tell_of_block_devices() {
+    fn both_hierarchies_report_block_devices() {
         let expected =
             vec![DeviceTraffic { device: "8:0".into(), read_bytes: 1, written_bytes: 2, reads: 3, writes: 4 }];
         assert_eq!(unified_devices("8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=9 dios=9\n"), expected);

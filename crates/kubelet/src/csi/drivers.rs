@@ -126,7 +126,7 @@ impl Capabilities {
         VolumeCapability::mount(mount, mode)
     }
 
-    /// Drivers that tell one writer from many of one node get the difference.
+    /// Drivers that distinguish one writer from many of one node get the difference.
     fn mode(&self, mode: &str) -> Mode {
         let distinguishes = self.0.has(NodeCapability::SingleNodeMultiWriter);
         match (mode, distinguishes) {

@@ -1,4 +1,4 @@
-//! Why a CSI volume cannot be used yet, in the words of Kubernetes' events.
+//! Why a CSI volume cannot be used yet, worded as Kubernetes' events.
 
 use knarr_csi::{CallError, Code};
 
@@ -62,7 +62,7 @@ pub fn is_final(error: &CallError) -> bool {
     }
 }
 
-/// An error in the words of the CSI plugin.
+/// An error, worded as by the CSI plugin.
 pub fn plugin_text(text: impl std::fmt::Display) -> String {
     format!("kubernetes.io/csi: {text}")
 }

@@ -153,7 +153,7 @@ impl Csi {
         }
     }
 
-    /// Registers the plugin at the socket and tells it the outcome.
+    /// Registers the plugin at the socket and reports the outcome to it.
     pub(super) async fn register(&self, socket: &Path) -> Result<Registered, String> {
         let place = socket.display();
         let client = Client::connect(&socket.to_string_lossy()).map_err(|error| error.to_string())?;

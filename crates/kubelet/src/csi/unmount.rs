@@ -1,4 +1,4 @@
-//! Takes the CSI volumes away from a pod whose containers have terminated.
+//! Unmounts the CSI volumes of a pod whose containers have terminated.
 
 use super::Csi;
 use super::drivers::Drivers;

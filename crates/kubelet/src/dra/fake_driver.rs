@@ -1,4 +1,4 @@
-//! A DRA driver for tests, on a real socket. It keeps account of what is prepared, and fails as it is told.
+//! A DRA driver for tests, on a real socket. It keeps account of what is prepared, and fails as a test wants.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};

@@ -131,7 +131,7 @@ mod tests {
             panic!("the pod is not asked to terminate")
         };
         let Termination::Stopped { grace: Some(grace), .. } = *termination else { panic!("the pod has no grace") };
-        let told_at = Instant::now();
+        let notified_at = Instant::now();
         tokio::spawn(async move {
             sleep(Duration::from_millis(containers)).await;
             handle.runtime.lock().containers.clear();
@@ -141,7 +141,7 @@ mod tests {
             let mut pod = handle.pod.lock();
             Arc::make_mut(&mut pod).status.get_or_insert_default().phase = Some("Failed".into());
         });
-        (told_at, grace)
+        (notified_at, grace)
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The PodResources API (`v1.PodResourcesLister`): tells monitoring agents which pod has which CPUs, memory and
+//! The PodResources API (`v1.PodResourcesLister`): reports to monitoring agents which pod has which CPUs, memory and
 //! devices.
 
 use std::path::Path;

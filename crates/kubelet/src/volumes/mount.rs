@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_shared_once() {
+    fn a_directory_is_shared_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().canonicalize().expect("a path");
         let points = || mount_points().into_iter().filter(|point| *point == path).count();

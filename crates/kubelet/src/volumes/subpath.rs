@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_swapped_for_a_link_changes_nothing_outside() {
+    fn a_directory_swapped_for_a_link_changes_nothing_outside() {
         let directory = tempfile::tempdir().expect("a directory");
         let (volume, outside) = (directory.path().join("v"), directory.path().join("outside"));
         std::fs::create_dir(&volume).expect("made");

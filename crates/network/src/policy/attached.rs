@@ -141,8 +141,8 @@ pub async fn serve(data_directory: PathBuf, attachments: Arc<Attachments>, chang
                 let (attachments, changed) = (Arc::clone(&attachments), changed.clone());
                 let (sender, receiver) = oneshot::channel();
                 calls.spawn(async move {
-                    let answered = tokio::time::timeout(CONFIRM_TIMEOUT, handle(stream, &attachments, sender)).await;
-                    if let Ok(Err(error)) = answered {
+                    let responded = tokio::time::timeout(CONFIRM_TIMEOUT, handle(stream, &attachments, sender)).await;
+                    if let Ok(Err(error)) = responded {
                         tracing::debug!(%error, "cannot parse a message of the CNI plugin");
                     }
                 });

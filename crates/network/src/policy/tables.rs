@@ -328,6 +328,6 @@ mod tests {
             ["delete element ingress { 10.0.0.9 }", "flush chain a", "delete chain a", "delete set s"]
         );
         tables.lost();
-        assert!(changes(&tables)[0].starts_with("add table"), "all anew");
+        assert!(changes(&tables)[0].starts_with("add table"), "everything again");
     }
 }

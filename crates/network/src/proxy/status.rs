@@ -248,12 +248,12 @@ impl Histogram {
 
 /// Serves until dropped.
 pub async fn serve(settings: StatusSettings, status: Arc<Status>) {
-    let listen = |address: Option<SocketAddr>, answer: fn(&Status, &str) -> HttpResponse| {
+    let listen = |address: Option<SocketAddr>, response: fn(&Status, &str) -> HttpResponse| {
         let status = Arc::clone(&status);
         async move {
             let Some(address) = address else { return };
             match TcpListener::bind(address).await {
-                Ok(listener) => http::serve(listener, move |path| answer(&status, path)).await,
+                Ok(listener) => http::serve(listener, move |path| response(&status, path)).await,
                 Err(error) => tracing::error!(%address, %error, "cannot serve the proxy's status"),
             }
         }

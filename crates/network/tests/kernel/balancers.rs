@@ -47,8 +47,8 @@ pub fn neighbours_learn_where_a_balancer_s_address_is() {
     let pool: Vec<Cidr> = ["192.168.50.64/26", "fd50::40/122"].map(|text| text.parse().unwrap()).into();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let start = || {
-        let (told, pool) = (api.clone(), pool.clone());
-        runtime.spawn(async move { announce::run(told.informers(), "here".to_owned(), pool).await })
+        let (shared, pool) = (api.clone(), pool.clone());
+        runtime.spawn(async move { announce::run(shared.informers(), "here".to_owned(), pool).await })
     };
     let first = start();
     for address in ADDRESSES {

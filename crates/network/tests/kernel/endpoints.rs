@@ -65,7 +65,7 @@ pub fn terminating_endpoints_serve_when_no_other_does() {
     cluster.service("s", 1, &local, &[]);
     let _proxy = cluster.start();
     let node_port = SocketAddr::from(([192, 168, 50, 1], 30_001));
-    // What the endpoints are, who answers inside, and who answers to outsiders at this node.
+    // What the endpoints are, who responds inside, and who responds to outsiders at this node.
     for (what, endpoints, inside, outside) in [
         ("ready beside ending", [&ready, &ending], ["pod0"].as_slice(), ["pod0"].as_slice()),
         ("all end", [&ending, &ending], &["pod0", "pod1"], &["pod0", "pod1"]),

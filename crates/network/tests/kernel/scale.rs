@@ -87,7 +87,7 @@ pub fn measure(count: u32) {
 /// Runs the proxy until its rules are in force.
 fn start(runtime: &tokio::runtime::Runtime, api: &Api) {
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    let told = api.clone();
+    let shared = api.clone();
     runtime.spawn(async move {
         let settings = proxy::Settings {
             node_name: "here".into(),
@@ -96,7 +96,7 @@ fn start(runtime: &tokio::runtime::Runtime, api: &Api) {
             balancer_pool: None,
             status: proxy::StatusSettings::default(),
         };
-        proxy::run(told.informers(), settings, move || {
+        proxy::run(shared.informers(), settings, move || {
             let _ = sender.send(());
         })
         .await;

@@ -162,7 +162,7 @@ pub fn services_forward_to_pods() {
     let seen: HashSet<String> = (0..20).map(|_| pod0.run(|| ask(service(6))).unwrap().0).collect();
     assert_eq!(seen.len(), 1, "a client stays with its pod");
     for address in [[192, 168, 70, 7], [192, 168, 71, 7]] {
-        assert!(outside.run(|| ask((IpAddr::from(address), 80))).is_ok(), "{address:?} answers");
+        assert!(outside.run(|| ask((IpAddr::from(address), 80))).is_ok(), "{address:?} responds");
     }
     assert!(outside.run(|| ask((IpAddr::from([192, 168, 71, 8]), 80))).is_err(), "outside the ranges");
     assert!(outside.run(|| ask((IpAddr::from([192, 168, 70, 8]), 80))).is_ok(), "ranges are for load balancers");

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_what_happened() {
+    fn rows_show_what_happened() {
         let event = json!({
             "metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p"}, "message": " m\n", "type": "Normal",
             "reason": "r", "source": {"component": "c", "host": "h"},

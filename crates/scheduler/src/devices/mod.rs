@@ -1,7 +1,7 @@
 //! Devices: what drivers offer in ResourceSlices, what claims hold, and which devices a claim gets on a node.
 //!
 //! [`Inventory`] holds the slices, [`InUse`] what is allocated; [`Allocator::allocate`] is a pure function of both, the
-//! claims and a node. It is a search with backtracking, so it is handed a function that tells it when to stop.
+//! claims and a node. It is a search with backtracking, so it gets a function that says when to stop.
 
 mod allocator;
 mod capacity;

@@ -220,7 +220,7 @@ async fn a_reset_ends_watches_that_missed_something() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reaching_a_revision_waits_with_patience() {
+async fn reaching_a_revision_waits_until_a_timeout() {
     let index = example();
     assert!(index.reach(6, Duration::ZERO).await.is_ok());
     assert!(matches!(index.reach(7, Duration::from_secs(3)).await, Err(Error::Future { requested: 7, newest: 6 })));

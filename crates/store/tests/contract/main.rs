@@ -194,7 +194,7 @@ impl knarr_store::Clock for LateClock {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_whose_answer_was_lost_is_neither_failed_nor_made_twice() {
+async fn a_write_whose_response_was_lost_is_neither_failed_nor_made_twice() {
     let cluster = EtcdCluster::start(1);
     drop(cluster.connect("/registry/").await);
     let mut proxy = proxy::Proxy::start(&cluster.endpoints[0]).await;

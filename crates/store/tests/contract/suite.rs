@@ -60,13 +60,13 @@ pub async fn run(store: Arc<dyn Store>, root: &str) {
     refusals_say_what_is_there(subject("refusals")).await;
     ranges_are_ordered_and_paged(subject("ranges")).await;
     the_past_stays_readable(subject("past")).await;
-    watches_replay_and_follow(subject("watches")).await;
+    watches_replay_and_continue(subject("watches")).await;
     watchers_of_a_crowd_miss_nothing(subject("crowd")).await;
     a_counter_counts_every_increment(subject("counter")).await;
     progress_follows_what_was_written(subject("progress")).await;
     revisions_can_be_waited_for(subject("reach")).await;
     large_values_and_odd_keys_survive(subject("odd")).await;
-    compaction_is_told_to_readers_and_watches(subject("compaction")).await;
+    compaction_is_reported_to_readers_and_watches(subject("compaction")).await;
 }
 
 async fn writes_name_what_they_replace(subject: Subject) {
@@ -144,7 +144,7 @@ async fn the_past_stays_readable(subject: Subject) {
     assert!(matches!(future, Err(Error::Future { .. })));
 }
 
-async fn watches_replay_and_follow(subject: Subject) {
+async fn watches_replay_and_continue(subject: Subject) {
     let start = subject.store.revision();
     let mut from_the_start = subject.watch("pods/", start);
     let first = subject.create("pods/a", "1").await;
@@ -252,7 +252,7 @@ async fn large_values_and_odd_keys_survive(subject: Subject) {
     assert_eq!(subject.store.count(&subject.root), names.len());
 }
 
-async fn compaction_is_told_to_readers_and_watches(subject: Subject) {
+async fn compaction_is_reported_to_readers_and_watches(subject: Subject) {
     let store = &subject.store;
     let first = subject.create("a", "1").await;
     let mut lagging = subject.watch("", first);

@@ -87,7 +87,7 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
     let message = body.slice(5..);
     let reversed = |bytes: Vec<u8>| bytes.into_iter().rev().collect::<Vec<u8>>();
     let key_id = state.key_id.lock().clone();
-    let answer = match method.as_str() {
+    let response = match method.as_str() {
         "Status" => {
             StatusResponse { version: "v2".into(), healthz: state.health.lock().clone(), key_id }.encode_to_vec()
         }
@@ -103,10 +103,10 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
             DecryptResponse { plaintext: reversed(request.ciphertext) }.encode_to_vec()
         }
     };
-    let mut framed = BytesMut::with_capacity(5 + answer.len());
+    let mut framed = BytesMut::with_capacity(5 + response.len());
     framed.put_u8(0);
-    framed.put_u32(answer.len() as u32);
-    framed.extend_from_slice(&answer);
+    framed.put_u32(response.len() as u32);
+    framed.extend_from_slice(&response);
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
     let frames = vec![Ok(Frame::data(framed.freeze())), Ok(Frame::trailers(trailers))];

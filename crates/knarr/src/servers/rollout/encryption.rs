@@ -1,5 +1,5 @@
 //! The steps of a new encryption key: all servers can read with it, then they write with it and everything is written again,
-//! then the old keys are removed. Without a configuration, encryption of Secrets begins.
+//! then the old keys are removed. Without a configuration, encryption of Secrets starts.
 
 use anyhow::{Context as _, bail};
 use base64::Engine;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_begins() {
+    fn encryption_starts() {
         let all = configurations(None);
         check_neighbours(&all);
         assert_eq!(all[0].encrypt(KEY, b"value").unwrap(), b"value");

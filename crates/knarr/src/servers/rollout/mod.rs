@@ -2,8 +2,8 @@
 //!
 //! A rollout is a record in the store: the files of each step, sealed for servers, the current step, and which servers have
 //! it. Every server looks at the record (`task`); when it is its turn, it notes the files and restarts with them (`files`).
-//! When all servers have a step, and nothing else depends on the one before, the next begins. `authority` and `encryption` make
-//! the steps, `page` lets administrators begin a rollout and see how far it is.
+//! When all servers have a step, and nothing else depends on the one before, the next starts. `authority` and `encryption` make
+//! the steps, `page` lets administrators start a rollout and see how far it is.
 
 pub mod authority;
 pub mod encryption;
@@ -57,7 +57,7 @@ pub enum Action {
     Acknowledge,
     /// Restarts with the files of the current step.
     Apply,
-    /// Begins the next step, if nothing depends on the previous one.
+    /// Starts the next step, if nothing depends on the previous one.
     Advance,
     /// Ends the rollout.
     Finish,

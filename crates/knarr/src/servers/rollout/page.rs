@@ -1,4 +1,4 @@
-//! The path at which administrators begin rollouts and see how far they are. Nobody but administrators may use it: no role
+//! The path at which administrators start rollouts and see how far they are. Nobody but administrators may use it: no role
 //! names it.
 
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Page for RolloutPage {
         let handled = match *method {
             Method::GET => progress(rollouts).await,
             Method::POST => match serde_json::from_slice(body) {
-                Ok(request) => begin(rollouts, &request).await,
+                Ok(request) => start(rollouts, &request).await,
                 Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
             },
             _ => return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET or POST"),
@@ -104,8 +104,8 @@ async fn progress(rollouts: &Rollouts) -> anyhow::Result<Option<Progress>> {
     }))
 }
 
-/// Begins a rollout; one of the same kind goes on.
-async fn begin(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<Progress>> {
+/// Starts a rollout; one of the same kind goes on.
+async fn start(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<Progress>> {
     match rollouts.load().await? {
         Some((mut rollout, revision)) => {
             anyhow::ensure!(rollout.kind == request.kind, "other keys are being replaced at present");
@@ -114,9 +114,9 @@ async fn begin(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<
                 rollouts.save(&rollout, revision).await?;
             }
         }
-        None => match rollouts.begin(&create(rollouts, request)?).await {
+        None => match rollouts.start(&create(rollouts, request)?).await {
             Ok(()) | Err(Error::Exists(_)) => {}
-            Err(error) => return Err(error).context("cannot begin"),
+            Err(error) => return Err(error).context("cannot start"),
         },
     }
     progress(rollouts).await

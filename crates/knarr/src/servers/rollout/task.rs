@@ -21,7 +21,7 @@ const KEY: &str = "/registry/knarr/rollout";
 const INTERVAL: Duration = Duration::from_secs(2);
 /// What is written again at a time.
 const PAGE: usize = 200;
-/// The lifetime of Events, which written again begins anew.
+/// The lifetime of Events, which starts again when they are written again.
 const EVENTS: (&str, Duration) = ("/registry/events/", Duration::from_secs(3600));
 
 /// What rollouts need of the server.
@@ -62,7 +62,7 @@ impl Rollouts {
     }
 
     /// Records a new rollout; there is one at a time.
-    pub async fn begin(&self, rollout: &Rollout) -> Result<(), Error> {
+    pub async fn start(&self, rollout: &Rollout) -> Result<(), Error> {
         let text = serde_json::to_vec(rollout).map_err(|error| Error::Unavailable(error.to_string()))?;
         self.store.create(KEY, Bytes::from(text), None).await.map(drop)
     }
@@ -144,7 +144,7 @@ impl Rollouts {
     }
 
     async fn finish(&self, rollout: &Rollout, revision: Revision) -> anyhow::Result<()> {
-        // Without a third step, encryption has just begun.
+        // Without a third step, encryption has just started.
         if rollout.kind == Kind::Encryption && rollout.steps.len() <= encryption::REWRITE_AFTER + 1 {
             self.rewrite().await?;
         }

@@ -41,7 +41,7 @@ impl Browser {
         let mut lines = BufReader::new(process.stderr.take().expect("its errors are piped")).lines();
         let address = lines
             .find_map(|line| line.ok()?.strip_prefix("DevTools listening on ").map(str::to_owned))
-            .expect("chromium tells its address");
+            .expect("chromium prints its address");
         // Its pipe must not fill up.
         std::thread::spawn(move || lines.for_each(drop));
         let host = address.strip_prefix("ws://").and_then(|rest| rest.split('/').next()).expect("an address");

@@ -88,7 +88,7 @@ async fn play(client: Client) {
             match act(client, &pod).await {
                 Ok(()) => {}
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                Err(error) => panic!("a hollow node cannot tell of a pod: {error}"),
+                Err(error) => panic!("a hollow node cannot report a pod: {error}"),
             }
         });
     }

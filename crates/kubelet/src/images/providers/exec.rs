@@ -96,7 +96,7 @@ impl Plugin {
         };
         let ((), output, messages) = tokio::join!(write, read(output, MAX_RESPONSE), read(messages, MAX_MESSAGES));
         let (output, messages) = (output.map_err(|error| error.to_string())?, messages.unwrap_or_default());
-        // The pipes are no longer read: a plugin that writes on is ended.
+        // The pipes are no longer read: a plugin that writes on is killed.
         if output.len() as u64 > MAX_RESPONSE {
             return Err(format!("the response has more than {MAX_RESPONSE} bytes"));
         }
@@ -218,8 +218,9 @@ mod tests {
         let seen = directory.path().join("seen");
         let text = response(",\"cacheKeyType\":\"Image\",\"auth\":{\"r.io\":{\"username\":\"u\",\"password\":\"p\"}}");
         let script = format!("cat > {0}; echo \"$1 $OWN ${{PATH:+set}}\" >> {0}; echo '{text}'", seen.display());
-        let answer = plugin(directory.path(), &script).ask(&request()).await.unwrap_or_else(|error| panic!("{error}"));
-        let logins = answer.auth.expect("credentials");
+        let response =
+            plugin(directory.path(), &script).ask(&request()).await.unwrap_or_else(|error| panic!("{error}"));
+        let logins = response.auth.expect("credentials");
         assert_eq!((logins["r.io"].username.as_str(), logins["r.io"].password.as_str()), ("u", "p"));
         let expected = format!(
             "{{\"apiVersion\":\"{V1}\",\"image\":\"r.io/a\",\"kind\":\"CredentialProviderRequest\",\

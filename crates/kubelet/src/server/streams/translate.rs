@@ -62,7 +62,7 @@ where
         }
         streams.insert(channel, stream);
     }
-    // An empty message tells the client that the command is about to run.
+    // An empty message notifies the client that the command is about to run.
     let first = [STDOUT, STDERR, ERROR].into_iter().find(|channel| streams.contains_key(channel)).unwrap_or(ERROR);
     websocket::send(&mut client, &[&[first]]).await?;
     let (client, runtime) = (Mutex::new(client), Mutex::new(runtime));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_answered_as_the_standard_says() {
+    fn the_response_to_the_key_is_that_of_the_standard() {
         let mut headers = HeaderMap::new();
         headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
         let response = accept_headers(&headers, "p").expect("headers");

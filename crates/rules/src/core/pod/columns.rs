@@ -205,7 +205,7 @@ mod tests {
     use knarr_api::time;
 
     #[test]
-    fn rows_tell_how_a_pod_is() {
+    fn rows_show_the_state_of_a_pod() {
         let now = time::parse("2026-01-01T00:10:00Z").unwrap();
         let running = json!({"name": "c", "ready": true, "restartCount": 0, "state": {"running": {}}});
         let crashed = json!({"name": "c", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},

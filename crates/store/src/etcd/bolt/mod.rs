@@ -1,7 +1,7 @@
 //! The file format of etcd's database (bbolt): a file of pages, in which each bucket is a B+ tree of sorted keys.
 //!
-//! Only whole files are read and written: a database is read into memory (`read`), changed there and written anew
-//! (`write`). A page is at least as large as the operating system's; all numbers have the byte order of the machine, which
+//! Only whole files are read and written: a database is read into memory (`read`), changed there and written again
+//! (`write`). A page is at least as large as the operating system's; all numbers have the byte order of the host, which
 //! is little-endian wherever etcd is supported.
 
 mod read;

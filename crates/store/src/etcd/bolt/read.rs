@@ -37,7 +37,7 @@ type Visit<'v> = dyn FnMut(u32, &[u8], &[u8]) -> Result<(), Invalid> + 'v;
 impl<'a> Pages<'a> {
     /// Finds the newer of the two valid meta pages.
     fn open(file: &'a [u8]) -> Result<Self, Invalid> {
-        // The second one's place depends on the page size, which only a meta page tells.
+        // The second one's place depends on the page size, which only a meta page contains.
         let sizes = (0..=6).map(|power| 4096usize << power);
         let metas = std::iter::once(0).chain(sizes).filter_map(|offset| meta(file, offset));
         let (_, page_size, root) = metas.max_by_key(|(transaction, ..)| *transaction).ok_or(Invalid("no meta page"))?;
