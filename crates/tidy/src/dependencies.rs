@@ -13,7 +13,11 @@ fn dependencies_are_used() {
     for directory in crates {
         let mut text = String::new();
         for file in sources(&directory) {
-            text += &read(&file);
+            let content = read(&file);
+            for shared in paths_of_modules(&content) {
+                text += &read(&file.with_file_name(shared));
+            }
+            text += &content;
         }
         for dependency in declared(&read(&directory.join("Cargo.toml"))) {
             let name = dependency.replace('-', "_");
@@ -38,6 +42,12 @@ fn all_crates_share_the_features_of_dependencies() {
         }
     }
     none(wrong);
+}
+
+/// The files of other crates that tests share: `#[path = "…"]`.
+fn paths_of_modules(text: &str) -> impl Iterator<Item = &str> {
+    let named = text.lines().filter_map(|line| line.trim().strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+    named.filter(|path| path.starts_with("../"))
 }
 
 /// The names in all tables of dependencies of a manifest.
