@@ -31,6 +31,7 @@ pub fn render() -> String {
     for component in Component::ALL {
         text.push_str(&field_table(component));
     }
+    text.push_str(&crate::server_fields::tables());
     text.push_str(&gate_table());
     text
 }
@@ -90,7 +91,9 @@ fn gate_table() -> String {
     let mut text = format!(
         "\n## Feature gates\n\nAll {} gates of Kubernetes are known by name, in `--feature-gates` and in configuration \
          files; locked ones cannot be changed. {switching} switch something here; another value of the others is accepted \
-         with a warning.\n\n| gate | stage | default | locked | switches here |\n| --- | --- | --- | --- | --- |\n",
+         with a warning. The API server drops the fields of a gate that is off from what is written, unless the stored \
+         object has them; those of PodSpec in pods and in all templates, those of ClaimSpec in claims and their \
+         templates.\n\n| gate | stage | default | locked | switches here |\n| --- | --- | --- | --- | --- |\n",
         gates().len()
     );
     for gate in gates() {

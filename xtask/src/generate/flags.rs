@@ -85,6 +85,44 @@ pub fn fields(facts: &Facts) -> anyhow::Result<String> {
     Ok(lines.join("\n") + "\n")
 }
 
+/// One section per configuration file of the API server, one line per field. `[]` and `{}` are elements of lists and maps.
+pub fn server_fields(facts: &Facts) -> anyhow::Result<String> {
+    let document = facts.json("config-kinds.json")?;
+    let mut lines = Vec::new();
+    for kind in array(&document, "kinds")?.iter().filter(|kind| kind["component"] == "kube-apiserver") {
+        lines.push(format!("[{}]\t{}", text(kind, "kind")?, text(kind, "apiVersion")?));
+        let mut own = Vec::new();
+        flatten_elements(&document["types"], text(kind, "type")?, "", &mut own)?;
+        lines.append(&mut own);
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn flatten_elements(types: &Value, name: &str, prefix: &str, lines: &mut Vec<String>) -> anyhow::Result<()> {
+    let fields = types[name].as_object().with_context(|| format!("no type {name} in config-kinds.json"))?;
+    for (field, described) in fields {
+        let described = described.as_str().unwrap_or_default().split(' ').next().unwrap_or_default();
+        let type_name = described.trim_start_matches('*');
+        let (mut element, mut path) = (type_name, format!("{prefix}{field}"));
+        loop {
+            if let Some(inner) = element.strip_prefix("[]") {
+                element = inner.trim_start_matches('*');
+                path.push_str("[]");
+            } else if let Some((_, inner)) = element.strip_prefix("map[").and_then(|rest| rest.split_once(']')) {
+                element = inner.trim_start_matches('*');
+                path.push_str("{}");
+            } else {
+                break;
+            }
+        }
+        match types[element].is_object() {
+            true => flatten_elements(types, element, &format!("{path}."), lines)?,
+            false => lines.push(format!("{prefix}{field}\t{type_name}")),
+        }
+    }
+    Ok(())
+}
+
 /// The fields of a type, those of nested types by their path.
 fn flatten(types: &Value, name: &str, prefix: &str, lines: &mut Vec<String>) -> anyhow::Result<()> {
     let fields = types[name].as_object().with_context(|| format!("no type {name} in config-kinds.json"))?;

@@ -29,6 +29,7 @@ const TABLES: &[Table] = &[
     Table { path: "crates/component-flags/src/flags.txt", generate: flags::generate },
     Table { path: "crates/component-flags/src/gates.txt", generate: flags::gates },
     Table { path: "crates/component-flags/src/fields.txt", generate: flags::fields },
+    Table { path: "crates/component-flags/src/server_fields.txt", generate: flags::server_fields },
     Table { path: "crates/metrics/src/kubernetes.txt", generate: metrics::generate },
     // Of the tables that were compiled in: a second run shows what the first one wrote.
     Table { path: "docs/flags.md", generate: |_| Ok(knarr_component_flags::document()) },

@@ -11,6 +11,8 @@ mod etcd;
 mod kubelet;
 mod proxy;
 mod scheduler;
+#[cfg(test)]
+mod server_fields_tests;
 mod store_host;
 mod translate;
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl KindRules for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{context, messages};
+    use crate::testing::messages;
     use serde_json::json;
 
     #[test]
@@ -61,12 +61,5 @@ mod tests {
                 "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
             ]
         );
-    }
-
-    #[test]
-    fn coordination_is_off() {
-        let mut object = json!({"spec": {"holderIdentity": "a", "strategy": "OldestEmulationVersion"}});
-        Lease.prepare_create(&mut object, &context("v1"));
-        assert_eq!(object, json!({"spec": {"holderIdentity": "a"}}));
     }
 }
