@@ -76,27 +76,29 @@ fn exceptions() -> impl Iterator<Item = Exception> {
 }
 
 fn effect(kind: &str, group: &str, path: &str) -> Effect {
-    let found = exceptions().find(|one| one.kind == kind && one.group == group && (one.path == "*" || one.path == path));
+    let found =
+        exceptions().find(|one| one.kind == kind && one.group == group && (one.path == "*" || one.path == path));
     found.map_or(Effect::Works, |one| one.effect)
 }
 
 /// The tables of the page of flags.
 pub(crate) fn tables() -> String {
-    let mut text = "\n## Configuration files of kube-apiserver\n\nThe files of `--admission-control-config-file` and its \
+    let mut text =
+        "\n## Configuration files of kube-apiserver\n\nThe files of `--admission-control-config-file` and its \
                     plugins, `--authentication-config`, `--authorization-config`, `--encryption-provider-config`, \
                     `--tracing-config-file` and `--egress-selector-config-file`.\n"
-        .to_owned();
+            .to_owned();
     let mut last = ("", "");
     for field in server_fields() {
         if last != (field.kind, field.group) {
             last = (field.kind, field.group);
-            let version = if field.group.is_empty() { "no version".to_owned() } else { format!("`{}/{}`", field.group, field.version) };
+            let version = if field.group.is_empty() {
+                "no version".to_owned()
+            } else {
+                format!("`{}/{}`", field.group, field.version)
+            };
             // Writing to a String cannot fail.
-            let _ = write!(
-                text,
-                "\n### {} ({version})\n\n| field | type | here |\n| --- | --- | --- |\n",
-                field.kind
-            );
+            let _ = write!(text, "\n### {} ({version})\n\n| field | type | here |\n| --- | --- | --- |\n", field.kind);
         }
         let here = match field.effect {
             Effect::Works => "works".to_owned(),
