@@ -1,15 +1,17 @@
 //! The values of a family by their label values. Finding a series that exists takes no lock and allocates nothing.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 /// Series whose label values have the same hash.
 type Bucket<V> = Vec<Arc<Series<V>>>;
-type Map<V> = HashMap<u64, Bucket<V>>;
+// Label values come from fixed sets, so nobody can choose them to collide.
+type Map<V> = HashMap<u64, Bucket<V>, RandomState>;
 
 pub(crate) struct Series<V> {
     labels: Box<[Box<str>]>,
@@ -29,7 +31,7 @@ impl<V> AllSeries<V> {
     }
 
     fn hash(&self, labels: &[&str]) -> u64 {
-        self.hasher.get_or_init(RandomState::new).hash_one(labels)
+        self.hasher.get_or_init(RandomState::default).hash_one(labels)
     }
 
     /// Calls `update` with the value of a series, which `create` makes if there is none.
@@ -56,7 +58,7 @@ impl<V> AllSeries<V> {
     /// Replaces all series at once.
     pub(crate) fn fill<'a, const N: usize>(&self, all: impl Iterator<Item = ([&'a str; N], V)>) {
         let _writing = self.writing.lock();
-        let mut map: Map<V> = HashMap::new();
+        let mut map: Map<V> = HashMap::default();
         for (labels, value) in all {
             let hash = self.hash(&labels);
             let labels = labels.iter().map(|value| Box::from(*value)).collect();
