@@ -51,7 +51,8 @@ const KINDS: [fn(&mut StdRng) -> Fault; 15] = [
     |_| Fault::Kill,
     |_| Fault::Reboot,
     |_| Fault::SuspendServer,
-    |_| Fault::SuspendLong,
+    // Longer than all others together: rarely.
+    |random| if random.random_ratio(1, 3) { Fault::SuspendLong } else { Fault::SuspendServer },
     |_| Fault::SuspendEtcd,
     |_| Fault::KillEtcd,
     |_| Fault::CutLink,

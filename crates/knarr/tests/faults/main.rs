@@ -83,7 +83,7 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     while started.elapsed() < length {
         let number = random.random_range(0..3);
         let fault = Fault::random(&mut random, pods.is_some());
-        let hold = Duration::from_millis(random.random_range(300..3500));
+        let hold = hold(&mut random);
         eprintln!("{:?}: {fault:?} of {} for {hold:?}", started.elapsed(), servers.nodes[number].name);
         allocations.create(&servers, number);
         servers.inflict(number, fault, hold);
@@ -110,6 +110,12 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     servers.check_acts(&holdings);
     servers.check_one_leader_each();
     servers.check_removal();
+}
+
+/// How long a fault lasts: most end before anybody's timeout, some outlast several.
+fn hold(random: &mut rand::rngs::StdRng) -> Duration {
+    let is_long = random.random_ratio(1, 8);
+    Duration::from_millis(random.random_range(if is_long { 2000..6000 } else { 100..1500 }))
 }
 
 /// Kills the server that leads etcd, with everything on it, several times.
