@@ -29,6 +29,8 @@ pub mod fairness;
 pub mod journey_events;
 pub mod kinds;
 pub mod listen;
+#[cfg(test)]
+mod long_list_tests;
 mod loopback;
 mod metrics;
 pub mod object_reader;

@@ -1,5 +1,7 @@
 //! StatefulSet: pods with stable names and volumes.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names::{self, Check};
@@ -282,17 +284,14 @@ fn template_of_pods(spec: &Value) -> Value {
     let claims = spec.items(&["volumeClaimTemplates"]);
     if !claims.is_empty() {
         let mut volumes: Vec<Value> = Vec::new();
+        let mut claimed = BTreeSet::new();
         for name in claims.iter().map(|claim| claim.text(&["metadata", "name"])) {
-            if !volumes.iter().any(|volume| volume.text(&["name"]) == name) {
+            if claimed.insert(name) {
                 volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
             }
         }
-        let claimed = volumes.len();
-        for volume in template.items(&["spec", "volumes"]) {
-            if !volumes[..claimed].iter().any(|claim| claim["name"] == volume["name"]) {
-                volumes.push(volume.clone());
-            }
-        }
+        let is_claimed = |volume: &&Value| volume["name"].as_str().is_some_and(|name| claimed.contains(name));
+        volumes.extend(template.items(&["spec", "volumes"]).iter().filter(|volume| !is_claimed(volume)).cloned());
         template.set(&["spec", "volumes"], volumes);
     }
     template

@@ -44,8 +44,16 @@ fn is_mapped(text: &str) -> bool {
 
 /// Validates an address in a field that accepts the lax form. `known` are the stored addresses of the field.
 pub fn legacy_address(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
-    if !known.contains(&text) {
-        strict_address(errors, path, text);
+    let mut own = Errors::new();
+    strict_address(&mut own, path, text);
+    unless_known(errors, own, text, known);
+}
+
+/// Reports errors of a value that was not stored before. Both lists are as long as their authors like, so that the stored
+/// ones are searched for wrong values only, and not once nothing more is reported.
+fn unless_known(errors: &mut Errors, own: Errors, text: &str, known: &[&str]) {
+    if !own.is_empty() && !errors.is_full() && !known.contains(&text) {
+        errors.extend(own);
     }
 }
 
@@ -143,9 +151,9 @@ impl std::fmt::Display for Range {
 
 /// Validates a CIDR in a field that accepts the lax form. `known` are the stored CIDRs of the field.
 pub fn legacy_range(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
-    if !known.contains(&text) {
-        strict_range(errors, path, text);
-    }
+    let mut own = Errors::new();
+    strict_range(&mut own, path, text);
+    unless_known(errors, own, text, known);
 }
 
 fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Range> {

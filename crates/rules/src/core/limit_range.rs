@@ -33,12 +33,12 @@ impl KindRules for LimitRange {
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let spec = Path::root("spec");
-        let limits = object.items(&["spec", "limits"]);
-        for (i, limit) in limits.iter().enumerate() {
+        let mut seen = BTreeSet::new();
+        for (i, limit) in object.items(&["spec", "limits"]).iter().enumerate() {
             let path = spec.item("limits", i);
             let kind = limit.text(&["type"]);
             limit_type(&mut errors, kind, &path.child("type"));
-            if limits[..i].iter().any(|other| other.text(&["type"]) == kind) {
+            if !seen.insert(kind) {
                 errors.duplicate(&path.child("type"), kind);
             }
             self::limit(&mut errors, limit, &path);

@@ -1,5 +1,7 @@
 //! RuntimeClass: the container runtime handler for a pod.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use knarr_api::field::{Error, ErrorType, Errors, Path};
 use knarr_api::names;
@@ -63,9 +65,10 @@ impl KindRules for RuntimeClass {
 
 fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
     scheduling::tolerations(errors, tolerations, path, &Options::default());
-    let key = |toleration: &Value| ["key", "operator", "value", "effect"].map(|field| toleration[field].clone());
+    let key = |toleration: &Value| ["key", "operator", "value", "effect"].map(|field| toleration[field].to_string());
+    let mut seen = BTreeSet::new();
     for (index, toleration) in tolerations.iter().enumerate() {
-        if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
+        if !seen.insert(key(toleration)) {
             let text = |field: &str| Value::from(toleration.text(&[field]));
             let rendered = go_json::struct_json(&[
                 ("Key", text("key")),

@@ -1,5 +1,7 @@
 //! Validation of the devices in a slice.
 
+use std::collections::BTreeSet;
+
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
@@ -223,12 +225,13 @@ pub fn validate_binding_conditions(errors: &mut Errors, path: &Path<'_>, device:
         }
     }
     naming::validate_distinct(errors, &path.child(BIND), bind);
+    let (mut seen, bound): (BTreeSet<_>, BTreeSet<_>) = (BTreeSet::new(), bind.iter().map(Value::as_str).collect());
     for (index, name) in fail.iter().enumerate() {
         let path = path.item(FAIL, index);
-        if fail[..index].contains(name) {
+        if !seen.insert(name.as_str()) {
             errors.duplicate(&path, name.clone());
         }
-        if bind.contains(name) {
+        if bound.contains(&name.as_str()) {
             errors.invalid(&path, name.clone(), "bindingFailureConditions must not overlap with bindingConditions");
         }
     }

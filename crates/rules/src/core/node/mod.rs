@@ -273,10 +273,10 @@ fn pod_ranges(errors: &mut Errors, node: &Value) {
 }
 
 fn repeated_addresses(errors: &mut Errors, node: &Value) {
-    let list = node.items(&["status", "addresses"]);
     let status = Path::root("status");
-    for (i, address) in list.iter().enumerate() {
-        if list[..i].contains(address) {
+    let mut seen = BTreeSet::new();
+    for (i, address) in node.items(&["status", "addresses"]).iter().enumerate() {
+        if !seen.insert((address.text(&["type"]), address.text(&["address"]))) {
             duplicate(errors, &status.item("addresses", i), internal_types::to_json("NodeAddress", address), "");
         }
     }

@@ -1,6 +1,6 @@
 //! Validation of updates of a pod's status.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
@@ -75,20 +75,26 @@ fn restarts(errors: &mut Errors, status: &Value, old: &Value, path: &Path<'_>) {
         if all_could_restart && !list.is_empty() {
             continue;
         }
+        let (now_by_name, containers) = (by_name(status.items(&[statuses])), by_name(spec.items(&[list])));
         for (i, before) in old.items(&["status", statuses]).iter().enumerate() {
             let terminated = before.at(&["state", "terminated"]);
             let name = before.text(&["name"]);
-            let now = status.items(&[statuses]).iter().find(|now| now.text(&["name"]) == name);
+            let now = now_by_name.get(name);
             if terminated.is_null() || now.is_none_or(|now| now.has(&["state", "terminated"])) {
                 continue;
             }
-            let container = spec.items(&[list]).iter().find(|container| container.text(&["name"]) == name);
+            let container = containers.get(name);
             let code = terminated.integer(&["exitCode"]).unwrap_or_default();
             if !container.is_some_and(|container| should_restart(container, spec, code)) {
                 errors.forbidden(&path.item(statuses, i).child("state"), DETAIL);
             }
         }
     }
+}
+
+/// The items of a list by their names; the first of each.
+fn by_name(list: &[Value]) -> BTreeMap<&str, &Value> {
+    list.iter().rev().map(|item| (item.text(&["name"]), item)).collect()
 }
 
 fn should_restart(container: &Value, spec: &Value, exit_code: i64) -> bool {
@@ -111,12 +117,12 @@ fn should_restart(container: &Value, spec: &Value, exit_code: i64) -> bool {
 }
 
 fn claim_statuses(errors: &mut Errors, pod: &Value, path: &Path<'_>) {
-    let claims = pod.items(&["spec", "resourceClaims"]);
+    let claims = by_name(pod.items(&["spec", "resourceClaims"]));
     let mut seen = BTreeSet::new();
     for (i, status) in pod.items(&["status", "resourceClaimStatuses"]).iter().enumerate() {
         let path = path.item("resourceClaimStatuses", i);
         let name = status.text(&["name"]);
-        if !claims.iter().any(|claim| claim.text(&["name"]) == name) {
+        if !claims.contains_key(name) {
             let detail = "must match the name of an entry in `spec.resourceClaims`";
             errors.invalid(&path.child("name"), name, detail);
         }
@@ -138,12 +144,10 @@ fn extended_claim(errors: &mut Errors, pod: &Value, path: &Path<'_>) {
     if mappings.is_empty() {
         errors.required(&path.child("requestMappings"), "at least one request mapping is required");
     }
-    let find = |name: &str| {
-        ["containers", "initContainers"]
-            .iter()
-            .flat_map(|list| pod.items(&["spec", list]))
-            .find(|container| container.text(&["name"]) == name)
-    };
+    let (containers, init) =
+        (by_name(pod.items(&["spec", "containers"])), by_name(pod.items(&["spec", "initContainers"])));
+    let find = |name: &str| containers.get(name).or_else(|| init.get(name)).copied();
+    let mut seen = BTreeSet::new();
     for (i, mapping) in mappings.iter().enumerate() {
         let item = path.item("requestMappings", i);
         let (container, resource) = (mapping.text(&["containerName"]), mapping.text(&["resourceName"]));
@@ -161,7 +165,7 @@ fn extended_claim(errors: &mut Errors, pod: &Value, path: &Path<'_>) {
             }
         }
         names::check(errors, &path.child("requestName"), request, names::dns_label);
-        if mappings[..i].contains(mapping) {
+        if !seen.insert((container, resource, request)) {
             errors.duplicate(&item.child("containerName"), container);
             errors.duplicate(&item.child("resourceName"), resource);
             errors.duplicate(&item.child("requestName"), request);

@@ -1,5 +1,7 @@
 //! Validation of updates of pods.
 
+use std::collections::BTreeSet;
+
 use knarr_api::field::{Errors, Path, quoted};
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
@@ -83,10 +85,11 @@ fn active_deadline(errors: &mut Errors, spec: &Value, old: &Value, path: &Path<'
 
 fn added_tolerations(errors: &mut Errors, spec: &Value, old: &Value, path: &Path<'_>, options: &Options) {
     let new = spec.items(&["tolerations"]);
-    let equal_but_for_seconds = |a: &Value, b: &Value| {
-        ["key", "operator", "value", "effect"].iter().all(|field| a.text(&[field]) == b.text(&[field]))
-    };
-    let all_kept = old.items(&["tolerations"]).iter().all(|old| new.iter().any(|new| equal_but_for_seconds(old, new)));
+    fn but_for_seconds(toleration: &Value) -> [&str; 4] {
+        ["key", "operator", "value", "effect"].map(|field| toleration.text(&[field]))
+    }
+    let kept: BTreeSet<_> = new.iter().map(but_for_seconds).collect();
+    let all_kept = old.items(&["tolerations"]).iter().all(|old| kept.contains(&but_for_seconds(old)));
     if !all_kept {
         return errors.forbidden(path, "existing toleration can not be modified except its tolerationSeconds");
     }
@@ -94,10 +97,10 @@ fn added_tolerations(errors: &mut Errors, spec: &Value, old: &Value, path: &Path
 }
 
 fn removed_gates(errors: &mut Errors, spec: &Value, old: &Value, path: &Path<'_>) {
-    let before = old.items(&["schedulingGates"]);
+    let before: BTreeSet<&str> = old.items(&["schedulingGates"]).iter().map(|gate| gate.text(&["name"])).collect();
     for (i, gate) in spec.items(&["schedulingGates"]).iter().enumerate() {
         let name = gate.text(&["name"]);
-        if !before.iter().any(|other| other.text(&["name"]) == name) {
+        if !before.contains(name) {
             let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.forbidden(&path.item("schedulingGates", i).child("name"), detail);
         }

@@ -1,6 +1,6 @@
 //! Preparation of services before validation: the fields that the server allocates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
@@ -36,13 +36,14 @@ fn keep_allocated_values(service: &mut Value, old: &Value) {
     if needs_node_port(service) && needs_node_port(old) {
         let new_ports = node_ports(service);
         let used: BTreeSet<i64> = node_ports(old).intersection(&new_ports).copied().collect();
+        let old_ports = old.items(&["spec", "ports"]).iter();
+        let by_name: BTreeMap<&str, Option<i64>> =
+            old_ports.map(|port| (port.text(&["name"]), port.integer(&["nodePort"]))).collect();
         for port in service.items_mut(&["spec", "ports"]) {
             if port.integer(&["nodePort"]).unwrap_or_default() != 0 {
                 continue;
             }
-            let same_name = |other: &&Value| other.text(&["name"]) == port.text(&["name"]);
-            let given =
-                old.items(&["spec", "ports"]).iter().rev().find(same_name).and_then(|p| p.integer(&["nodePort"]));
+            let given = by_name.get(port.text(&["name"])).copied().flatten();
             if let Some(given) = given.filter(|given| *given != 0 && !used.contains(given)) {
                 port.set(&["nodePort"], given);
             }

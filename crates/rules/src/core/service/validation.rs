@@ -245,17 +245,16 @@ fn repeated_ports(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
             errors.forbidden(&path.child("nodePort"), "may not be used when `type` is 'ClusterIP'");
         }
     }
-    let same_protocol = |a: &Value, b: &Value| a.text(&["protocol"]) == b.text(&["protocol"]);
+    let mut node_ports = BTreeSet::new();
     for (i, port) in ports.iter().enumerate().filter(|(_, port)| node_port(port) != 0) {
-        if ports[..i].iter().any(|other| same_protocol(port, other) && node_port(port) == node_port(other)) {
+        if !node_ports.insert((port.text(&["protocol"]), node_port(port))) {
             errors.duplicate(&path.item("ports", i).child("nodePort"), node_port(port));
         }
     }
+    let mut seen = BTreeSet::new();
     for (i, port) in ports.iter().enumerate() {
         let number = port.integer(&["port"]).unwrap_or_default();
-        let repeats =
-            |other: &Value| same_protocol(port, other) && other.integer(&["port"]).unwrap_or_default() == number;
-        if ports[..i].iter().any(repeats) {
+        if !seen.insert((port.text(&["protocol"]), number)) {
             let rendered = struct_json(&[
                 ("Name", "".into()),
                 ("Protocol", port.text(&["protocol"]).into()),

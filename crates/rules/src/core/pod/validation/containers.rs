@@ -236,10 +236,10 @@ fn host_ports(errors: &mut Errors, container: &Value, used: &mut BTreeSet<String
 }
 
 fn resize_policy(errors: &mut Errors, container: &Value, pod: &Pod<'_>, path: &Path<'_>) {
-    let policies = container.items(&["resizePolicy"]);
-    for (i, policy) in policies.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    for (i, policy) in container.items(&["resizePolicy"]).iter().enumerate() {
         let (resource, restart) = (policy.text(&["resourceName"]), policy.text(&["restartPolicy"]));
-        if policies[..i].iter().any(|other| other.text(&["resourceName"]) == resource) {
+        if !seen.insert(resource) {
             errors.duplicate(&path.index(i), resource);
         }
         match resource {

@@ -15,6 +15,7 @@ use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use self::mounts::Volumes;
 use super::annotations;
 use super::options::Options;
 use crate::common::checks::between;
@@ -92,10 +93,12 @@ fn volumes<'a>(
     metadata: Option<&Value>,
     path: &Path<'_>,
     options: &Options,
-) -> Vec<&'a Value> {
+) -> Volumes<'a> {
     let all = spec.items(&["volumes"]);
     let pod_name = metadata.map(|metadata| metadata.text(&["name"])).unwrap_or_default();
-    let mut right: Vec<&Value> = Vec::with_capacity(all.len());
+    let ephemeral: BTreeSet<&str> =
+        all.iter().filter(|volume| volume.has(&["ephemeral"])).map(|volume| volume.text(&["name"])).collect();
+    let mut right = Volumes::new();
     for (i, volume) in all.iter().enumerate() {
         let path = path.item("volumes", i);
         let name = volume.text(&["name"]);
@@ -114,14 +117,14 @@ fn volumes<'a>(
         } else {
             names::check(errors, &path.child("name"), name, names::dns_label);
         }
-        if right.iter().any(|other| other.text(&["name"]) == name) {
+        if right.contains_key(name) {
             errors.duplicate(&path.child("name"), name);
         }
         if errors.0.len() == before {
-            right.push(volume);
+            right.entry(name).or_insert(volume);
         }
         let claim = volume.text(&["persistentVolumeClaim", "claimName"]);
-        if !pod_name.is_empty() && !claim.is_empty() && is_ephemeral_volume_claim(all, pod_name, claim) {
+        if !pod_name.is_empty() && !claim.is_empty() && is_ephemeral_volume_claim(&ephemeral, pod_name, claim) {
             let detail = "must not reference a PVC that gets created for an ephemeral volume";
             errors.invalid(&path.child("persistentVolumeClaim.claimName"), claim, detail);
         }
@@ -130,9 +133,9 @@ fn volumes<'a>(
 }
 
 /// Returns whether a claim is the one that is created for an ephemeral volume of the pod.
-fn is_ephemeral_volume_claim(volumes: &[Value], pod_name: &str, claim: &str) -> bool {
+fn is_ephemeral_volume_claim(ephemeral: &BTreeSet<&str>, pod_name: &str, claim: &str) -> bool {
     let volume = claim.strip_prefix(pod_name).and_then(|rest| rest.strip_prefix('-'));
-    volume.is_some_and(|name| volumes.iter().any(|v| v.text(&["name"]) == name && v.has(&["ephemeral"])))
+    volume.is_some_and(|name| ephemeral.contains(name))
 }
 
 /// Requires that container ports equal host ports in the network of the host.
@@ -213,12 +216,12 @@ fn gates(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
         let kind = gate.text(&["conditionType"]);
         names::check(errors, &path.item("readinessGates", i).child("conditionType"), kind, names::qualified_name);
     }
-    let gates = spec.items(&["schedulingGates"]);
-    for (i, gate) in gates.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    for (i, gate) in spec.items(&["schedulingGates"]).iter().enumerate() {
         let name = gate.text(&["name"]);
         let path = path.item("schedulingGates", i);
         names::check(errors, &path, name, names::qualified_name);
-        if gates[..i].iter().any(|other| other.text(&["name"]) == name) {
+        if !seen.insert(name) {
             errors.duplicate(&path, name);
         }
     }

@@ -1,6 +1,6 @@
 //! Validation of volume mounts and block devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
@@ -8,17 +8,13 @@ use serde_json::Value;
 
 use crate::common::formats;
 
-/// The valid volumes of a pod, which containers may mount.
-pub type Volumes<'a> = [&'a Value];
-
-fn find<'a>(volumes: &Volumes<'a>, name: &str) -> Option<&'a Value> {
-    volumes.iter().copied().find(|volume| volume.text(&["name"]) == name)
-}
+/// The valid volumes of a pod by name, which containers may mount.
+pub type Volumes<'a> = BTreeMap<&'a str, &'a Value>;
 
 /// Validates the volume mounts of a container.
 pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, path: &Path<'_>) {
     let list = path.child("volumeMounts");
-    let devices = container.items(&["volumeDevices"]);
+    let (device_names, device_paths) = names_and_paths(container.items(&["volumeDevices"]), "devicePath");
     let mut points = BTreeSet::new();
     for (i, mount) in container.items(&["volumeMounts"]).iter().enumerate() {
         let path = list.index(i);
@@ -26,7 +22,7 @@ pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pat
         if name.is_empty() {
             errors.required(&path.child("name"), "");
         }
-        if find(volumes, name).is_none() {
+        if !volumes.contains_key(name) {
             errors.not_found(&path.child("name"), name);
         }
         if target.is_empty() {
@@ -35,10 +31,10 @@ pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pat
         if !points.insert(target) {
             errors.invalid(&path.child("mountPath"), target, "must be unique");
         }
-        if devices.iter().any(|device| device.text(&["name"]) == name) {
+        if device_names.contains(name) {
             errors.invalid(&path.child("name"), name, "must not already exist in volumeDevices");
         }
-        if last_of_each_name(devices, "devicePath").any(|path| path == target) {
+        if device_paths.contains(target) {
             errors.invalid(&path.child("mountPath"), target, "must not already exist as a path in volumeDevices");
         }
         sub_paths(errors, mount, &path, &list);
@@ -47,12 +43,10 @@ pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pat
     }
 }
 
-/// Returns the path of each volume in the other list; the last one if there are several.
-fn last_of_each_name<'a>(list: &'a [Value], path: &'a str) -> impl Iterator<Item = &'a str> {
-    list.iter().enumerate().filter_map(move |(i, item)| {
-        let is_last = !list[i + 1..].iter().any(|later| later.text(&["name"]) == item.text(&["name"]));
-        is_last.then(|| item.text(&[path]))
-    })
+/// The names of the volumes in the other list, and the path of each; the last one if there are several.
+fn names_and_paths<'a>(list: &'a [Value], path: &str) -> (BTreeSet<&'a str>, BTreeSet<&'a str>) {
+    let paths: BTreeMap<&str, &str> = list.iter().map(|item| (item.text(&["name"]), item.text(&[path]))).collect();
+    (paths.keys().copied().collect(), paths.into_values().collect())
 }
 
 /// Validates a path inside a volume. Errors are reported for the list of mounts as a whole, as upstream does.
@@ -98,12 +92,12 @@ fn recursive_read_only(errors: &mut Errors, mount: &Value, path: &Path<'_>) {
 
 /// Validates the block devices of a container.
 pub fn devices(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, path: &Path<'_>) {
-    let mounts = container.items(&["volumeMounts"]);
+    let (mount_names, mount_paths) = names_and_paths(container.items(&["volumeMounts"]), "mountPath");
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (i, device) in container.items(&["volumeDevices"]).iter().enumerate() {
         let path = path.item("volumeDevices", i);
         let (name, target) = (device.text(&["name"]), device.text(&["devicePath"]));
-        let volume = find(volumes, name);
+        let volume = volumes.get(name);
         if name.is_empty() {
             errors.required(&path.child("name"), "");
         }
@@ -129,10 +123,10 @@ pub fn devices(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pa
         } else {
             paths.insert(target);
         }
-        if mounts.iter().any(|mount| mount.text(&["name"]) == name) {
+        if mount_names.contains(name) {
             errors.invalid(&path.child("name"), name, "must not already exist in volumeMounts");
         }
-        if last_of_each_name(mounts, "mountPath").any(|path| path == target) {
+        if mount_paths.contains(target) {
             errors.invalid(&path.child("devicePath"), target, "must not already exist as a path in volumeMounts");
         }
         if !name.is_empty() {

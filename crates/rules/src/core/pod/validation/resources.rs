@@ -1,6 +1,6 @@
 //! Validation of the resource requirements of containers and pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knarr_api::field::{Error, ErrorType, Errors, Path, quoted};
 use knarr_api::names;
@@ -215,6 +215,8 @@ fn is_standard(name: &str) -> bool {
 
 fn claim_names(errors: &mut Errors, requirements: &Value, claims: &BTreeSet<&str>, path: &Path<'_>) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
+    // How many requests of each claim were seen.
+    let mut requests: BTreeMap<String, usize> = BTreeMap::new();
     for (i, claim) in requirements.items(&["claims"]).iter().enumerate() {
         let path = path.item("claims", i);
         let (name, request) = (claim.text(&["name"]), claim.text(&["request"]));
@@ -233,13 +235,16 @@ fn claim_names(errors: &mut Errors, requirements: &Value, claims: &BTreeSet<&str
             if seen.contains(&key) {
                 errors.duplicate(&path, key.as_str());
             } else if request.is_empty() {
-                for _ in seen.iter().filter(|other| other.split_once('/').is_some_and(|(claim, _)| claim == name)) {
+                for _ in 0..requests.get(name).copied().unwrap_or_default() {
                     errors.duplicate(&path, name);
                 }
             }
+            if let Some((claim, _)) = key.split_once('/').filter(|_| !seen.contains(&key)) {
+                *requests.entry(claim.to_owned()).or_default() += 1;
+            }
             seen.insert(key);
         }
-        if !claims.contains(name) {
+        if !claims.contains(name) && !errors.is_full() {
             let known: Vec<&str> = claims.iter().copied().collect();
             let known = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
             errors.push(Error {

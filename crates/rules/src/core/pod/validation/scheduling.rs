@@ -264,11 +264,13 @@ fn legacy_spread_keys(errors: &mut Errors, constraint: &Value, path: &Path<'_>) 
     if selector.is_null() {
         errors.forbidden(path, "must not be specified when labelSelector is not set");
     }
+    let expressions: BTreeSet<&str> =
+        selector.items(&["matchExpressions"]).iter().map(|expression| expression.text(&["key"])).collect();
     for (i, key) in keys.iter().enumerate() {
         let key = key.as_str().unwrap_or_default();
         names::check(errors, &path.index(i), key, names::qualified_name);
         let named = selector.fields(&["matchLabels"]).is_some_and(|labels| labels.contains_key(key))
-            || selector.items(&["matchExpressions"]).iter().any(|other| other.text(&["key"]) == key);
+            || expressions.contains(key);
         if named {
             errors.invalid(&path.index(i), key, "exists in both matchLabelKeys and labelSelector");
         }

@@ -1,5 +1,7 @@
 //! Sysctls in the security context of a pod.
 
+use std::collections::BTreeSet;
+
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -8,8 +10,8 @@ use crate::core::pod::options::Options;
 
 pub(super) fn sysctls(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Options) {
     const SEGMENT: &str = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
-    let list = spec.items(&["securityContext", "sysctls"]);
-    for (i, sysctl) in list.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    for (i, sysctl) in spec.items(&["securityContext", "sysctls"]).iter().enumerate() {
         let name = sysctl.text(&["name"]);
         let path = path.index(i);
         let path = path.child("name");
@@ -18,7 +20,7 @@ pub(super) fn sysctls(errors: &mut Errors, spec: &Value, path: &Path<'_>, option
         } else if !is_sysctl(name) {
             let detail = format!("must have at most 253 characters and match regex ^({SEGMENT}[\\./])*{SEGMENT}$");
             errors.invalid(&path, name, detail);
-        } else if list[..i].iter().any(|other| other.text(&["name"]) == name) {
+        } else if !seen.insert(name) {
             errors.duplicate(&path, name);
         }
         if !options.host_sysctls
