@@ -31,6 +31,9 @@ use crate::{aggregate, deadline, endpoint, panics, resource_handler, shared_head
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
+/// The largest body of a request without credentials: a code for signing in. Anybody can send many at once.
+const PUBLIC_BODY_LIMIT: usize = 4096;
+
 /// How long a client may take to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -146,7 +149,7 @@ impl ApiServer {
         let now = Timestamp::now();
         let mut stage_times = StageTimes::start();
         if let Some(public) = ui::public_request(&parts.method, parts.uri.path()) {
-            let body = read(body).await?;
+            let body = read(body, PUBLIC_BODY_LIMIT).await?;
             return Ok(ui::serve_public(&self.security.sessions, public, parts, &body)?.into());
         }
         let session = ui::resolve_session(&self.security.sessions, parts);
@@ -209,7 +212,7 @@ impl ApiServer {
                 return Err(status);
             }
         };
-        let body = read(body).await?;
+        let body = read(body, BODY_LIMIT).await?;
         record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
         let mut request =
             AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
@@ -274,7 +277,7 @@ impl ApiServer {
 }
 
 /// Reads a body whole, up to the limit.
-async fn read<B>(body: B) -> Result<Bytes, Status>
+async fn read<B>(body: B, limit: usize) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -282,14 +285,14 @@ where
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    let body = std::pin::pin!(Limited::new(body, BODY_LIMIT));
+    let body = std::pin::pin!(Limited::new(body, limit));
     let Ok(read) = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await else {
         return Err(Status::new(408, "Timeout", "the body of the request did not arrive in time"));
     };
     match read {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            let text = format!("Request entity too large: limit is {BODY_LIMIT}");
+            let text = format!("Request entity too large: limit is {limit}");
             Err(Status::new(413, "RequestEntityTooLarge", text))
         }
         Err(error) => Err(Status::bad_request(format!("cannot read the body: {error}"))),
@@ -297,7 +300,7 @@ where
 }
 
 /// Reads and drops the body of a refused request if it is short and arrives at once: a connection with half a request
-/// in it could not be reused.
+/// in it could not be reused. Anybody can send such requests, so that nothing of them is kept.
 async fn drain<B>(body: B)
 where
     B: http_body::Body<Data = Bytes> + Send,
@@ -306,9 +309,10 @@ where
     const MAX_DRAINED: usize = 256 * 1024;
     const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
     if !body.is_end_stream() {
-        let body = std::pin::pin!(Limited::new(body, MAX_DRAINED));
+        let mut body = std::pin::pin!(Limited::new(body, MAX_DRAINED));
+        let dropping = async { while let Some(Ok(_)) = body.frame().await {} };
         // If more remains, the connection is closed.
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, body.collect()).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, dropping).await;
     }
 }
 
@@ -334,5 +338,47 @@ fn add_headers(handled: &mut HandlerResponse, id: &str) {
     }
     for warning in warnings::headers(&handled.warnings) {
         headers.append(WARNING, warning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+
+    /// A piece of a body that counts how many exist.
+    struct Piece([u8; 1024]);
+
+    impl Piece {
+        fn new() -> Piece {
+            MOST.fetch_max(KEPT.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            Piece([0; 1024])
+        }
+    }
+
+    impl AsRef<[u8]> for Piece {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Piece {
+        fn drop(&mut self) {
+            KEPT.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_refused_body_is_kept() {
+        let pieces = (0..100).map(|_| Ok::<_, std::io::Error>(Frame::data(Bytes::from_owner(Piece::new()))));
+        drain(StreamBody::new(futures::stream::iter(pieces))).await;
+        assert_eq!((KEPT.load(Ordering::SeqCst), MOST.load(Ordering::SeqCst)), (0, 1));
     }
 }

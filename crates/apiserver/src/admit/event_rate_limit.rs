@@ -9,6 +9,7 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use parking_lot::Mutex;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::{Operation, Plugin, Write};
 use crate::configuration_file::{Kind, Shape};
@@ -92,7 +93,8 @@ pub struct EventRateLimit(Vec<Enforcer>);
 
 struct Enforcer {
     limit: Limit,
-    buckets: Mutex<HashMap<String, Bucket>>,
+    /// By a hash of the key, which holds texts of any length that users choose.
+    buckets: Mutex<HashMap<[u8; 32], Bucket>>,
 }
 
 struct Bucket {
@@ -102,14 +104,15 @@ struct Bucket {
 
 impl Enforcer {
     fn accepts(&self, key: &str, now: Instant) -> bool {
+        let key: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         let mut buckets = self.buckets.lock();
-        if buckets.len() >= self.limit.cache_size && !buckets.contains_key(key) {
+        if buckets.len() >= self.limit.cache_size && !buckets.contains_key(&key) {
             // The least recently used is forgotten.
-            let oldest = buckets.iter().min_by_key(|(_, bucket)| bucket.filled).map(|(key, _)| key.clone());
+            let oldest = buckets.iter().min_by_key(|(_, bucket)| bucket.filled).map(|(key, _)| *key);
             oldest.and_then(|key| buckets.remove(&key));
         }
         let burst = f64::from(self.limit.burst);
-        let bucket = buckets.entry(key.to_owned()).or_insert(Bucket { tokens: burst, filled: now });
+        let bucket = buckets.entry(key).or_insert(Bucket { tokens: burst, filled: now });
         let elapsed = now.saturating_duration_since(bucket.filled).as_secs_f64();
         bucket.tokens = burst.min(bucket.tokens + elapsed * f64::from(self.limit.qps));
         bucket.filled = now;

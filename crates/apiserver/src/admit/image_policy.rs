@@ -9,6 +9,7 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::enabled::unversioned;
 use super::{Operation, Plugin, Write};
@@ -25,7 +26,8 @@ pub struct ImagePolicyWebhook {
     deny_ttl: Duration,
     /// Whether pods are allowed if the webhook gives no answer.
     default_allow: bool,
-    cache: Mutex<HashMap<String, (Review, Instant)>>,
+    /// By a hash of the question, which holds texts of any length that users choose.
+    cache: Mutex<HashMap<[u8; 32], (Review, Instant)>>,
 }
 
 impl std::fmt::Debug for ImagePolicyWebhook {
@@ -62,7 +64,7 @@ impl ImagePolicyWebhook {
     }
 
     async fn review(&self, spec: &Value) -> Result<Review, String> {
-        let key = spec.to_string();
+        let key: [u8; 32] = Sha256::digest(spec.to_string()).into();
         if let Some((review, until)) = self.cache.lock().get(&key)
             && Instant::now() < *until
         {

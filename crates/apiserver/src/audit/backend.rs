@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
-use super::batch::{BatchSender, BatchSettings};
+use super::batch::{BatchSender, BatchSettings, MAX_BUFFERED_BYTES, Queued, weight};
 use super::truncate::{self, Limits};
 
 /// Events could not be written. The sink has logged why.
@@ -56,8 +56,12 @@ pub struct Backend {
 }
 
 enum Delivery {
-    Queue(mpsc::Sender<Value>),
-    Wait { sink: Arc<dyn Sink>, is_strict: bool },
+    /// With the bytes that are left for events which wait.
+    Queue(mpsc::Sender<Queued>, Arc<Semaphore>),
+    Wait {
+        sink: Arc<dyn Sink>,
+        is_strict: bool,
+    },
 }
 
 impl Backend {
@@ -74,7 +78,8 @@ impl Backend {
         }
         let (sender, queue) = mpsc::channel(settings.buffer_size.max(1));
         let max_batch_bytes = limits.map(|limits| limits.batch);
-        (with(Delivery::Queue(sender)), Some(BatchSender { sink, settings, max_batch_bytes, queue }))
+        let room = Arc::new(Semaphore::new(MAX_BUFFERED_BYTES));
+        (with(Delivery::Queue(sender, room)), Some(BatchSender { sink, settings, max_batch_bytes, queue }))
     }
 
     /// Writes or queues an event. The error fails the request, if it has only just arrived.
@@ -86,8 +91,13 @@ impl Backend {
             return Ok(());
         }
         match &self.delivery {
-            Delivery::Queue(queue) => {
-                if queue.try_send(event).is_err() {
+            Delivery::Queue(queue, room) => {
+                // Bodies are as large as clients make them: a number of events is no limit of memory.
+                let queued = match room.clone().try_acquire_many_owned(weight(&event)) {
+                    Ok(room) => queue.try_send(Queued { event, room }).is_ok(),
+                    Err(_) => false,
+                };
+                if !queued {
                     self.drop_event("the audit buffer is full");
                 }
                 Ok(())
@@ -183,6 +193,38 @@ mod tests {
         let (_stop, stopping) = tokio::sync::watch::channel(true);
         sender.unwrap().run(stopping).await;
         assert_eq!(*sink.batches.lock(), [1]);
+    }
+
+    #[tokio::test]
+    async fn what_was_collected_is_sent_when_the_server_stops() {
+        let sink = Arc::new(Fake::default());
+        let settings = BatchSettings { max_wait: Duration::from_secs(3600), ..BatchSettings::WEBHOOK };
+        let (backend, sender) = Backend::new(sink.clone(), Mode::Batch, settings, None);
+        let (stop, stopping) = tokio::sync::watch::channel(false);
+        let running = tokio::spawn(sender.unwrap().run(stopping));
+        backend.write(json!({})).await.unwrap();
+        let Delivery::Queue(queue, _) = &backend.delivery else { panic!("a queue") };
+        while queue.capacity() < queue.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(true);
+        running.await.unwrap();
+        assert_eq!(*sink.batches.lock(), [1]);
+    }
+
+    #[tokio::test]
+    async fn large_events_do_not_fill_memory() {
+        let (backend, mut sender) = Backend::new(Arc::new(Fake::default()), Mode::Batch, BatchSettings::WEBHOOK, None);
+        let event = json!({"requestObject": {"data": "x".repeat(1 << 20)}});
+        for _ in 0..1000 {
+            backend.write(event.clone()).await.unwrap();
+        }
+        let kept = 1000 - usize::try_from(backend.dropped()).unwrap();
+        assert!((1..=MAX_BUFFERED_BYTES >> 20).contains(&kept), "{kept} events");
+        // What was sent makes room.
+        drop(sender.as_mut().unwrap().queue.try_recv());
+        backend.write(event).await.unwrap();
+        assert_eq!(1000 - usize::try_from(backend.dropped()).unwrap(), kept);
     }
 
     #[tokio::test]

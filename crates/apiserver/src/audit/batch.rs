@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::backend::Sink;
@@ -12,6 +12,30 @@ use super::truncate;
 
 /// How long what waits may take while the server stops, per batch.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much memory the events that wait may take, roughly. Those without bodies never need that much.
+pub(super) const MAX_BUFFERED_BYTES: usize = 128 << 20;
+
+/// An event that waits, with the room that it takes until it is sent.
+pub(super) struct Queued {
+    pub event: Value,
+    pub room: OwnedSemaphorePermit,
+}
+
+/// How much memory an event takes, roughly.
+pub(super) fn weight(event: &Value) -> u32 {
+    fn bytes(value: &Value) -> usize {
+        const NODE: usize = 64;
+        let inner = match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(bytes).sum(),
+            Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        };
+        NODE + inner
+    }
+    u32::try_from(bytes(event)).unwrap_or(u32::MAX)
+}
 
 /// How events are collected and sent.
 #[derive(Clone, Debug)]
@@ -52,7 +76,7 @@ pub struct BatchSender {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) settings: BatchSettings,
     pub(super) max_batch_bytes: Option<usize>,
-    pub(super) queue: mpsc::Receiver<Value>,
+    pub(super) queue: mpsc::Receiver<Queued>,
 }
 
 impl BatchSender {
@@ -61,31 +85,34 @@ impl BatchSender {
         let slots = Arc::new(Semaphore::new(self.settings.concurrent.max(1)));
         let mut throttle = self.settings.throttle.map(|(rate, burst)| Throttle::new(rate, burst));
         let mut is_stopping = *stopping.borrow();
+        let mut batch = Vec::new();
         loop {
-            let batch = if is_stopping {
-                self.waiting()
+            if is_stopping {
+                self.add_waiting(&mut batch);
             } else {
                 tokio::select! {
-                    batch = collect(&mut self.queue, &self.settings) => batch,
+                    () = collect(&mut self.queue, &self.settings, &mut batch) => {}
                     _ = stopping.wait_for(|stopping| *stopping) => {
                         is_stopping = true;
                         continue;
                     }
                 }
-            };
+            }
             if batch.is_empty() {
                 break;
             }
             if let Some(throttle) = &mut throttle {
                 throttle.wait().await;
             }
-            for part in truncate::split(batch, self.max_batch_bytes) {
-                let sink = self.sink.clone();
+            let (events, room): (Vec<_>, Vec<_>) = batch.drain(..).map(|queued| (queued.event, queued.room)).unzip();
+            let room = Arc::new(room);
+            for part in truncate::split(events, self.max_batch_bytes) {
+                let (sink, room) = (self.sink.clone(), room.clone());
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let sending = async move {
                     // The sink logs a failure; nobody waits for the batch.
                     let _ = sink.send(part).await;
-                    drop(slot);
+                    drop((slot, room));
                 };
                 if is_stopping {
                     // A webhook that does not respond must not hold the end of the server.
@@ -99,22 +126,20 @@ impl BatchSender {
         }
     }
 
-    fn waiting(&mut self) -> Vec<Value> {
-        let mut batch = Vec::new();
+    fn add_waiting(&mut self, batch: &mut Vec<Queued>) {
         while batch.len() < self.settings.max_batch_size.max(1) {
             match self.queue.try_recv() {
                 Ok(event) => batch.push(event),
                 Err(_) => break,
             }
         }
-        batch
     }
 }
 
-/// The next batch: full, or as old as it may get. Empty if there will be no more events.
-async fn collect(queue: &mut mpsc::Receiver<Value>, settings: &BatchSettings) -> Vec<Value> {
-    let mut batch = Vec::new();
-    let Some(first) = queue.recv().await else { return batch };
+/// Fills the next batch until it is full, or as old as it may get. It stays empty if there will be no more events. What was
+/// collected is kept when this is dropped.
+async fn collect(queue: &mut mpsc::Receiver<Queued>, settings: &BatchSettings, batch: &mut Vec<Queued>) {
+    let Some(first) = queue.recv().await else { return };
     batch.push(first);
     let deadline = Instant::now() + settings.max_wait;
     while batch.len() < settings.max_batch_size {
@@ -123,7 +148,6 @@ async fn collect(queue: &mut mpsc::Receiver<Value>, settings: &BatchSettings) ->
             Ok(None) | Err(_) => break,
         }
     }
-    batch
 }
 
 /// A token bucket.

@@ -80,7 +80,8 @@ fn check_manager(errors: &mut Errors, manager: &str) {
     const MAX_LENGTH: usize = 128;
     let path = Path::root("fieldManager");
     if manager.len() > MAX_LENGTH {
-        errors.too_long(&path, MAX_LENGTH);
+        // Each of its characters could be an error that repeats all of it.
+        return errors.too_long(&path, MAX_LENGTH);
     }
     for (at, character) in manager.char_indices().filter(|(_, character)| character.is_control()) {
         let message = format!("invalid character U+{:04X} (at position {at})", character as u32);
@@ -297,6 +298,8 @@ mod tests {
             "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
         assert_eq!(status.message, text);
         assert!(parse("fieldValidation=Maybe", WriteKind::Update).is_err());
+        let status = parse(&format!("fieldManager={}", "%01".repeat(80_000)), WriteKind::Create).unwrap_err();
+        assert!(status.message.len() < 1000, "one error, and not one for each character");
         assert!(ListOptions::parse(&Query::parse("resourceVersionMatch=Exact"), false).is_err());
         assert!(ListOptions::parse(&Query::parse("sendInitialEvents=true"), true).is_err());
         assert!(DeleteOptions::parse(&Query::parse("propagationPolicy=Loud"), &Value::Null).is_err());

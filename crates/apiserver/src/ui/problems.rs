@@ -8,15 +8,14 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use knarr_why::{Evidence, explain, logs_needed, survey};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
-use super::own_client::Client;
+use super::own_client::{Client, Turns};
 use crate::request::User;
 use crate::route::query::Query;
 use crate::state::ApiServer;
 
 /// Diagnoses run one at a time: each holds a part of the cluster in memory.
-static RUNNING: Semaphore = Semaphore::const_new(1);
+static TURNS: Turns = Turns::new();
 
 /// How many objects of a kind are read.
 const MAX_LISTED: usize = 5000;
@@ -28,7 +27,7 @@ const LOG_LINES: usize = 3;
 
 /// The diagnosis of one object when the query names it, else of all that need one.
 pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result<Value, Status> {
-    let _running = RUNNING.acquire().await.map_err(Status::internal)?;
+    let _turn = TURNS.next().await?;
     let client = Client::new(server, user);
     let Lists { items: lists, incomplete, unreadable } = client.lists().await?;
     let namespace = query.text("namespace");

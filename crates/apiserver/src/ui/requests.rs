@@ -8,15 +8,14 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use knarr_rules::common::resources::{self, ResourceList, Side};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
-use super::own_client::Client;
+use super::own_client::{Client, Turns};
 use crate::request::User;
 use crate::route::query::Query;
 use crate::state::ApiServer;
 
 /// Sums are computed one at a time: each holds a page of pods in memory.
-static RUNNING: Semaphore = Semaphore::const_new(1);
+static TURNS: Turns = Turns::new();
 
 const PAGE_SIZE: usize = 500;
 
@@ -78,7 +77,7 @@ fn of_pod(pod: &Value, side: Side) -> ResourceList {
 
 /// The sums of all pods, or of those in the namespace that the query names.
 pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result<Value, Status> {
-    let _running = RUNNING.acquire().await.map_err(Status::internal)?;
+    let _turn = TURNS.next().await?;
     let client = Client::new(server, user);
     let namespace = query.text("namespace");
     let path = match namespace {

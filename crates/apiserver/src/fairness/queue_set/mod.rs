@@ -151,7 +151,8 @@ impl<T> QueueSet<T> {
             return Arrived::Executing(id);
         };
         let at = self.shortest_queue(hash, queues, hand_size);
-        if self.seats_in_use >= self.limit && self.queues[at].waiting.len() >= length_limit {
+        // Also with free seats: what waits may be too wide for them, and more would wait behind it without end.
+        if self.queues[at].waiting.len() >= length_limit {
             self.counts.rejected += 1;
             return Arrived::Rejected(Reason::QueueFull);
         }

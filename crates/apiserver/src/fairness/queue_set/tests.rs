@@ -161,3 +161,18 @@ fn demand_counts_what_waits_too() {
     let observed = set.take_demand(Duration::from_secs(10));
     assert_eq!((observed.average, observed.max), (2.0, 2.0));
 }
+
+#[test]
+fn a_wide_request_that_waits_does_not_make_its_queue_endless() {
+    let mut set = queued(1, 1, 3, 4);
+    assert!(matches!(arrive(&mut set, Duration::ZERO, "a", 2), Arrived::Executing(_)));
+    // Two seats are free, which is not enough for it.
+    assert!(matches!(arrive(&mut set, Duration::ZERO, "a", 3), Arrived::Queued(_)));
+    for _ in 0..2 {
+        assert!(matches!(arrive(&mut set, Duration::ZERO, "b", 1), Arrived::Queued(_)));
+    }
+    for _ in 0..10 {
+        assert_eq!(arrive(&mut set, Duration::ZERO, "b", 1), Arrived::Rejected(Reason::QueueFull));
+    }
+    assert_eq!(set.waiting(), 3);
+}
