@@ -4,6 +4,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRA
 use http::{HeaderMap, Response, StatusCode};
 
 use super::Remote;
+use crate::authenticate::RequestHeaders;
 use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::{failed_upgrade, forward_request, forwarded_headers};
 use crate::request::User;
@@ -23,13 +24,7 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
             return response::text(503, format!("error trying to reach service: {error}\n"));
         }
     };
-    let keep = |name: &HeaderName| {
-        name != AUTHORIZATION
-            && name != HOST
-            && !name.as_str().starts_with("x-remote-")
-            && !name.as_str().starts_with("impersonate-")
-    };
-    let mut headers = forwarded_headers(&request.parts.headers, keep);
+    let mut headers = headers_for(&request.parts.headers, &server.security.request_headers);
     if let Err(error) = user_headers(&mut headers, request.user) {
         return response::internal_error(request.parts, &error);
     }
@@ -45,6 +40,18 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
         },
         Err(error) => response::text(503, format!("error trying to reach service: {error}\n")),
     }
+}
+
+/// The headers of a client without its credentials, and without those that name users: the other server believes this one,
+/// whatever names the administrator chose for them.
+fn headers_for(own: &HeaderMap, of_users: &RequestHeaders) -> HeaderMap {
+    forwarded_headers(own, |name| {
+        name != AUTHORIZATION
+            && name != HOST
+            && !name.as_str().starts_with("x-remote-")
+            && !name.as_str().starts_with("impersonate-")
+            && !of_users.is_one(name)
+    })
 }
 
 /// The error in place of a response that would redirect the client with its credentials, or pretend that a stream is
@@ -152,6 +159,31 @@ mod tests {
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(body, "the backend attempted to redirect this request, which is not permitted");
         assert_eq!((backend.received().len(), elsewhere.connections()), (1, 0));
+    }
+
+    #[test]
+    fn clients_name_no_users_to_aggregated_servers() {
+        let one = |name: &str| vec![name.to_owned()];
+        let of_users = RequestHeaders { username: one("X-User"), group: one("X-Team"), ..RequestHeaders::default() };
+        let mut own = HeaderMap::new();
+        for name in [
+            "authorization",
+            "host",
+            "impersonate-group",
+            "x-remote-user",
+            "x-remote-extra-scope",
+            "x-user",
+            "x-team",
+            "sec-websocket-protocol",
+        ] {
+            own.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("base64url.bearer.authorization.k8s.io.eA"),
+            );
+        }
+        assert!(headers_for(&own, &of_users).is_empty());
+        own.insert("accept", HeaderValue::from_static("application/json"));
+        assert_eq!(headers_for(&own, &of_users).len(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Users authenticated by a front proxy, which presents a certificate of its own authority and names the user in headers.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use super::header::{HeaderError, texts};
 use crate::request::User;
@@ -30,6 +30,14 @@ impl Default for RequestHeaders {
 }
 
 impl RequestHeaders {
+    /// Whether a header names users.
+    pub fn is_one(&self, name: &HeaderName) -> bool {
+        let is_named = |own: &String| name.as_str().eq_ignore_ascii_case(own);
+        let starts =
+            |prefix: &String| name.as_str().get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        self.username.iter().chain(&self.uid).chain(&self.group).any(is_named) || self.extra_prefixes.iter().any(starts)
+    }
+
     /// The user that the headers name, if any. Of several names for an attribute, the first that is given counts.
     pub fn user(&self, headers: &HeaderMap) -> Result<Option<User>, HeaderError> {
         let first = |names: &[String]| -> Result<String, HeaderError> {
@@ -108,5 +116,8 @@ mod tests {
         let user = own.user(&headers).unwrap().unwrap();
         assert_eq!((user.name.as_str(), user.groups.join(",").as_str()), ("ann", "a"));
         assert_eq!(user.extra["scope"], ["all"]);
+        let is_one = |name: &'static str| own.is_one(&HeaderName::from_static(name));
+        assert!(["x-user", "x-name", "x-team", "x-more-scope"].into_iter().all(is_one));
+        assert!(!["x-remote-user", "x-mor", "x-users", "accept"].into_iter().any(is_one));
     }
 }

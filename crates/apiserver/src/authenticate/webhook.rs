@@ -90,10 +90,7 @@ fn read(status: &Value, audiences: &[String], implicit: &[String]) -> Outcome {
             error => Err(error.to_owned()),
         };
     }
-    let texts = |value: &Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let named = texts(status.at(&["audiences"]));
+    let named = texts(status.at(&["audiences"]))?;
     let valid = if named.is_empty() { implicit } else { &named };
     let common: Vec<String> = audiences.iter().filter(|audience| valid.contains(audience)).cloned().collect();
     if common.is_empty() && !audiences.is_empty() {
@@ -101,13 +98,24 @@ fn read(status: &Value, audiences: &[String], implicit: &[String]) -> Outcome {
     }
     let user = status.at(&["user"]);
     let extra = user.fields(&["extra"]).into_iter().flatten();
+    let extra = extra.map(|(key, values)| Ok((key.clone(), texts(values)?)));
     let user = User {
         name: user.text(&["username"]).to_owned(),
         uid: user.text(&["uid"]).to_owned(),
-        groups: texts(user.at(&["groups"])),
-        extra: extra.map(|(key, values)| (key.clone(), texts(values))).collect(),
+        groups: texts(user.at(&["groups"]))?,
+        extra: extra.collect::<Result<_, String>>()?,
     };
     Ok(Some((user, common)))
+}
+
+/// A list of texts, which may be left out. Anything else is an error: it could have limited what the token is valid for.
+fn texts(value: &Value) -> Result<Vec<String>, String> {
+    let unreadable = || "the webhook's response is not a TokenReview".to_owned();
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(all) => all.iter().map(|one| one.as_str().map(str::to_owned).ok_or_else(unreadable)).collect(),
+        _ => Err(unreadable()),
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +156,23 @@ mod tests {
         assert_eq!(sent["spec"], json!({"token": "good", "audiences": ["api"]}));
         webhook.user("good", &["other".to_owned()], &api).await.unwrap();
         assert_eq!(server.received().len(), 1, "another audience is another question");
+    }
+
+    #[test]
+    fn an_answer_of_another_type_authenticates_nobody() {
+        let api = ["api".to_owned()];
+        for (field, value) in [
+            ("audiences", json!([7])),
+            ("audiences", json!("other")),
+            ("user", json!({"username": "ann", "groups": "g"})),
+            ("user", json!({"username": "ann", "groups": [["g"]]})),
+            ("user", json!({"username": "ann", "extra": {"scope": "all"}})),
+        ] {
+            let mut status = json!({"authenticated": true, "user": {"username": "ann"}});
+            assert!(read(&status, &api, &api).is_ok_and(|user| user.is_some()));
+            status[field] = value;
+            assert!(read(&status, &api, &api).is_err(), "{status}");
+        }
     }
 
     #[tokio::test]

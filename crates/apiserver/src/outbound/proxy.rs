@@ -1,7 +1,7 @@
 //! Forwards a request over a connection and streams the response back.
 
 use futures::StreamExt;
-use http::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, Entry, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyStream, Full};
 use hyper::body::Incoming;
@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::authorized_request::AuthorizedRequest;
 use crate::response::Body;
+use crate::watch::websocket::is_token_protocol;
 
 /// A response whose body has not been read.
 pub struct ProxiedResponse {
@@ -73,7 +74,8 @@ impl ProxiedResponse {
     }
 }
 
-/// The headers of a request without those of its connection, except for the request of an upgrade.
+/// The headers of a request without those of its connection, except for the request of an upgrade. The token that browsers
+/// put among the protocols of a WebSocket is for this server only.
 pub fn forwarded_headers(own: &HeaderMap, keep: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in own {
@@ -85,7 +87,21 @@ pub fn forwarded_headers(own: &HeaderMap, keep: impl Fn(&HeaderName) -> bool) ->
         headers.insert(UPGRADE, upgrade.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+    remove_token_protocols(&mut headers);
     headers
+}
+
+/// Removes the protocols that carry a token; all of them if they cannot be read.
+fn remove_token_protocols(headers: &mut HeaderMap) {
+    let Entry::Occupied(offered) = headers.entry(SEC_WEBSOCKET_PROTOCOL) else { return };
+    let offered: Vec<HeaderValue> = offered.remove_entry_mult().1.collect();
+    for list in offered.iter().map(HeaderValue::to_str) {
+        let Ok(list) = list else { return drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)) };
+        let kept: Vec<&str> = list.split(',').map(str::trim).filter(|name| !is_token_protocol(name)).collect();
+        if let Some(value) = HeaderValue::try_from(kept.join(", ")).ok().filter(|value| !value.is_empty()) {
+            headers.append(SEC_WEBSOCKET_PROTOCOL, value);
+        }
+    }
 }
 
 fn is_hop(name: &HeaderName) -> bool {
@@ -120,4 +136,31 @@ fn relay_upgrade(request: &mut AuthorizedRequest<'_>, upstream: Response<Incomin
         }
     });
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_among_the_protocols_of_a_websocket_is_not_forwarded() {
+        const TOKEN: &[u8] = b"base64url.bearer.authorization.k8s.io.c2VjcmV0";
+        for (offered, forwarded) in [
+            (vec![[TOKEN, b", v4.channel.k8s.io, x"].concat()], vec!["v4.channel.k8s.io, x"]),
+            (vec![b"v4.channel.k8s.io".to_vec(), TOKEN.to_vec()], vec!["v4.channel.k8s.io"]),
+            (vec![TOKEN.to_vec()], vec![]),
+            (vec![b"a".to_vec(), b"b".to_vec()], vec!["a", "b"]),
+            // What cannot be read may hold a token.
+            (vec![b"a".to_vec(), [b"\xff, ", TOKEN].concat()], vec![]),
+        ] {
+            let mut own = HeaderMap::new();
+            for value in &offered {
+                own.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_bytes(value).unwrap());
+            }
+            let headers = forwarded_headers(&own, |_| true);
+            let kept: Vec<&str> =
+                headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().map(|value| value.to_str().unwrap()).collect();
+            assert_eq!(kept, forwarded, "{offered:?}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_REQUEST_METHOD, CONTENT_SECURITY_POLICY, COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION,
-    REFERER, REFERRER_POLICY, SET_COOKIE,
+    REFERER, REFERRER_POLICY,
 };
 use http::{Method, Request, Response, Uri};
 use knarr_api::status::Status;
@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Credential, SessionToken};
+use crate::authenticate::impersonate_as;
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{Sender, Target};
 use crate::response::{self, Body};
@@ -32,6 +33,21 @@ const PREFIX: &str = "/ui/forward/";
 /// The page of a workload has an origin of its own, opens no other pages outside of it, and is not embedded.
 const POLICY: &str =
     "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads; frame-ancestors 'none'";
+
+/// Headers that concern everything of this server's origin, the cluster's page too, or would outlive the workload's page: a
+/// worker or a policy that reports addresses of other pages, keys of links among them.
+const OF_THE_ORIGIN: [&str; 10] = [
+    "accept-ch",
+    "alt-svc",
+    "clear-site-data",
+    "nel",
+    "origin-agent-cluster",
+    "report-to",
+    "reporting-endpoints",
+    "service-worker-allowed",
+    "set-cookie",
+    "strict-transport-security",
+];
 
 /// The path by which the browser sees what a proxied request leads to.
 #[derive(Clone)]
@@ -74,7 +90,10 @@ pub fn sender(credential: Credential, headers: &mut HeaderMap) -> Option<Sender>
     headers.remove(http::header::AUTHORIZATION);
     match credential {
         Credential::User(user) => Some(Sender::Remote(Some(user))),
-        Credential::Token(token) => {
+        Credential::Token(token, impersonated) => {
+            if !impersonated.is_empty() {
+                impersonate_as(headers, &impersonated);
+            }
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
             value.set_sensitive(true);
             headers.insert(http::header::AUTHORIZATION, value);
@@ -97,7 +116,9 @@ fn redirect(path: &str) -> Response<Body> {
 /// can send them.
 pub fn secured(mut response: Response<Body>) -> Response<Body> {
     let headers = response.headers_mut();
-    headers.remove(SET_COOKIE);
+    for name in OF_THE_ORIGIN {
+        headers.remove(name);
+    }
     headers.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     for (name, value) in [
         (REFERRER_POLICY, "no-referrer"),
@@ -108,8 +129,6 @@ pub fn secured(mut response: Response<Body>) -> Response<Body> {
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // A worker would outlive the page, with the origin of this server.
-    headers.remove("service-worker-allowed");
     response
 }
 
@@ -197,10 +216,12 @@ mod tests {
     #[test]
     fn a_workload_page_has_an_origin_of_its_own_and_sets_nothing() {
         let mut page = response::text(200, "<script>parent.steal()</script>");
-        page.headers_mut().insert(SET_COOKIE, HeaderValue::from_static("a=b"));
+        for name in ["set-cookie", "clear-site-data", "nel", "report-to", "alt-svc", "service-worker-allowed"] {
+            page.headers_mut().insert(name, HeaderValue::from_static("a=b"));
+        }
         page.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src *"));
         let page = secured(page);
-        assert!(page.headers().get(SET_COOKIE).is_none());
+        assert!(page.headers().values().all(|value| value != "a=b"), "{:?}", page.headers());
         let policies: Vec<_> = page.headers().get_all(CONTENT_SECURITY_POLICY).iter().collect();
         assert_eq!(policies, ["default-src *", POLICY], "the workload's own policy cannot replace ours");
         assert!(!POLICY.contains("allow-same-origin") && !POLICY.contains("allow-top-navigation"));

@@ -5,6 +5,8 @@
 //! again for each request, so that a session never outlives it.
 
 pub mod forward;
+#[cfg(test)]
+mod hostile_tests;
 mod own_client;
 mod problems;
 mod requests;
@@ -17,13 +19,13 @@ use http::header::{
     AUTHORIZATION, CONTENT_SECURITY_POLICY, ETAG, HeaderValue, IF_NONE_MATCH, LOCATION, SEC_WEBSOCKET_PROTOCOL,
 };
 use http::request::Parts;
-use http::{Method, Response};
+use http::{HeaderMap, Method, Response};
 use knarr_api::status::Status;
 use knarr_ui::{Asset, CODE_LIFETIME, SESSION_LIFETIME, TOKEN_PREFIX};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::authenticate::bearer;
+use crate::authenticate::{bearer, impersonation_headers};
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{ANONYMOUS, Sender, User};
 use crate::response::{self, Body};
@@ -36,8 +38,8 @@ pub const LINK_PATH: &str = "/ui/link";
 /// The credentials that a session stands for.
 #[derive(Clone, Debug)]
 pub enum Credential {
-    /// A bearer token; verified again for each request.
-    Token(Arc<str>),
+    /// A bearer token, and the headers of the user that its bearer impersonates. Both are checked again for each request.
+    Token(Arc<str>, Arc<HeaderMap>),
     /// A user who showed something else, such as a client certificate.
     User(Arc<User>),
 }
@@ -185,12 +187,10 @@ pub fn is_open_to(user: &User, path: &str) -> bool {
 }
 
 fn create_link(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Response<Body> {
-    let by_certificate = Credential::User(Arc::new(request.user.clone()));
-    // Whoever impersonates another user gets a session of that user, which no token of their own stands for.
-    let is_impersonated = request.parts.headers.contains_key("impersonate-user");
-    let credential = match bearer(&request.parts.headers) {
-        Ok(Some(token)) if !is_impersonated => Credential::Token(token.into()),
-        _ => by_certificate,
+    let headers = &request.parts.headers;
+    let credential = match bearer(headers) {
+        Ok(Some(token)) => Credential::Token(token.into(), Arc::new(impersonation_headers(headers))),
+        _ => Credential::User(Arc::new(request.user.clone())),
     };
     let code = server.security.sessions.create_code(&request.user.name, credential, Instant::now());
     response::value(&json!({"code": code, "expiresInSeconds": CODE_LIFETIME.as_secs()}), 200, &Format::JSON)

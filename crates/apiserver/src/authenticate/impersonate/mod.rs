@@ -21,6 +21,8 @@ use crate::ui;
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
+/// All headers of impersonation start with it.
+const PREFIX: &str = "impersonate-";
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 
 /// How many users' last modes are remembered.
@@ -78,6 +80,27 @@ impl Impersonation {
             modes.clear();
         }
         modes.insert(requestor.to_owned(), mode);
+    }
+}
+
+/// The headers that name the user to impersonate; none if the request is the sender's own.
+pub fn headers_of(headers: &HeaderMap) -> HeaderMap {
+    let mut found = HeaderMap::new();
+    if headers.get(USER).is_some_and(|name| !name.is_empty()) {
+        let all = headers.iter().filter(|(name, _)| name.as_str().starts_with(PREFIX));
+        found.extend(all.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    found
+}
+
+/// Impersonates the user that these headers name, and no other.
+pub fn replace(headers: &mut HeaderMap, by: &HeaderMap) {
+    let own: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    for name in own {
+        headers.remove(name);
+    }
+    for (name, value) in by {
+        headers.append(name.clone(), value.clone());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use knarr_api::status::Status;
@@ -21,7 +21,6 @@ use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarde
 use crate::response::Body;
 use crate::route::target::tail;
 use crate::ui::forward::ProxyPath;
-use crate::watch::websocket::is_token_protocol;
 
 /// How much of an error response is passed on, as in Kubernetes.
 const MAX_ERROR_BYTES: usize = 50_000;
@@ -184,19 +183,7 @@ fn headers_for(own: &HeaderMap, location: &Location) -> HeaderMap {
     if let Ok(host) = HeaderValue::from_str(&host_and_port(location)) {
         headers.insert(HOST, host);
     }
-    remove_token_protocols(&mut headers);
     headers
-}
-
-/// Removes WebSocket subprotocols that carry the token of the client, which is for this server only.
-fn remove_token_protocols(headers: &mut HeaderMap) {
-    let Some(offered) = headers.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok()) else { return };
-    let kept: Vec<&str> = offered.split(',').map(str::trim).filter(|name| !is_token_protocol(name)).collect();
-    let kept = kept.join(", ");
-    match HeaderValue::try_from(&kept) {
-        Ok(value) if !kept.is_empty() => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, value)),
-        _ => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
-    }
 }
 
 fn host_and_port(location: &Location) -> String {
