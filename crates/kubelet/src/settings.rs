@@ -29,7 +29,7 @@ pub struct Settings {
     pub resolv_conf: Option<PathBuf>,
     /// Manifests of static pods.
     pub manifests: Option<PathBuf>,
-    /// The API server's defaulting and validation of pods, applied to static pods.
+    /// The API server's defaulting and validation of pods, applied to static pods. Without it, none is accepted.
     pub pod_rules: Option<PodRules>,
     /// The address to report.
     pub node_ip: IpAddr,
@@ -195,8 +195,8 @@ impl Default for ImageSettings {
     }
 }
 
-/// Sets the defaults of a pod and returns all validation errors.
-pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
+/// Sets the defaults of a static pod and validates it; the error is the message.
+pub type PodRules = fn(&mut serde_json::Value) -> Result<(), String>;
 
 /// The PEM files of a certificate and its key.
 #[derive(Clone, Debug)]

@@ -88,7 +88,7 @@ const MAX_ERROR_RESETS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct SendBy(pub tokio::time::Instant);
 
-/// An extension of a response: the connection is closed once its requests have their responses, so that the client opens another.
+/// An extension of a response: the connection is closed once all its requests have finished, so that the client opens another.
 #[derive(Clone, Copy, Debug)]
 pub struct CloseConnection;
 

@@ -27,7 +27,6 @@ mod pod_security;
 mod pod_tolerations;
 pub mod policy;
 mod priority;
-mod references;
 mod resource_quota;
 mod resources;
 mod runtime_class;

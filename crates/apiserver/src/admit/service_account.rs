@@ -6,10 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::core::pod::references::secret_names;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use super::references::secret_names;
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 

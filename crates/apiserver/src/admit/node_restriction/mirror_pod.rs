@@ -2,10 +2,10 @@
 
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
+use knarr_rules::core::pod::references::api_reference;
 
 use super::bound_to;
 use crate::admit::Write;
-use crate::admit::references::api_reference;
 use crate::object_reader::ObjectReader;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -6,6 +6,7 @@ pub mod defaults;
 pub mod options;
 pub mod prepare;
 pub mod qos;
+pub mod references;
 pub mod static_pod;
 mod status;
 pub mod update;

@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::Pod;
+use super::{Pod, references};
 use crate::features::Features;
 use crate::kind::{Context, KindRules};
 use crate::metadata;
 
-/// Sets the defaults of a static pod and validates it. The error contains all messages.
-pub fn admit(pod: &mut Value) -> Result<(), Vec<String>> {
+/// Sets the defaults of a static pod and validates it. It must not refer to objects of the API: it runs without the API server,
+/// and no authorizer has checked that the node may read them.
+pub fn admit(pod: &mut Value) -> Result<(), String> {
     // No rule for new pods depends on the user or the time.
     let now = Timestamp::UNIX_EPOCH;
     let features = Features::defaults();
@@ -18,7 +19,14 @@ pub fn admit(pod: &mut Value) -> Result<(), Vec<String>> {
     Pod.set_defaults(pod, context.version);
     let mut errors = metadata::validate_create(pod, true, &Pod);
     errors.extend(Pod.validate(pod, None, &context));
-    if errors.0.is_empty() { Ok(()) } else { Err(errors.0.iter().map(ToString::to_string).collect()) }
+    if !errors.0.is_empty() {
+        let messages: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        return Err(format!("invalid pod: [{}]", messages.join(", ")));
+    }
+    match references::api_reference(pod)? {
+        Some(resource) => Err(format!("static pods may not reference {resource}")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -62,8 +70,19 @@ mod tests {
             ),
         ];
         for (mut pod, expected) in cases {
-            let errors = admit(&mut pod).expect_err(expected);
-            assert!(errors.iter().any(|error| error.starts_with(expected)), "{expected}: {errors:?}");
+            let error = admit(&mut pod).expect_err(expected);
+            assert!(error.starts_with("invalid pod: [") && error.contains(expected), "{expected}: {error}");
         }
+    }
+
+    #[test]
+    fn static_pods_refer_to_nothing_of_the_api() {
+        let plain = json!({ "name": "c", "image": "i" });
+        for field in ["serviceAccountName", "serviceAccount"] {
+            let error = admit(&mut pod(plain.clone(), json!({ field: "a" })));
+            assert_eq!(error, Err("static pods may not reference serviceaccounts".to_owned()));
+        }
+        let volume = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "s" } }] });
+        assert_eq!(admit(&mut pod(plain, volume)), Err("static pods may not reference secrets".to_owned()));
     }
 }
