@@ -67,6 +67,7 @@ impl EtcdAdministration {
         self.client.set_endpoints(endpoints)
     }
 
+    /// The members of the cluster.
     pub async fn members(&self) -> Result<Vec<EtcdMember>, Error> {
         let list: wire::MembersResponse = self.call(MEMBER_LIST, wire::MemberListRequest {}).await?;
         Ok(list.members.into_iter().map(member).collect())
@@ -105,6 +106,7 @@ impl EtcdAdministration {
         self.call::<_, wire::MembersResponse>(MEMBER_UPDATE, request).await.map(drop)
     }
 
+    /// Removes a member from the cluster.
     pub async fn remove(&self, id: u64) -> Result<(), Error> {
         self.call::<_, wire::MembersResponse>(MEMBER_REMOVE, wire::MemberRequest { id }).await.map(drop)
     }
