@@ -151,6 +151,7 @@ pub struct Arguments {
 /// A running API server.
 pub struct Running {
     pub started: ServerHandle,
+    pub listens: SocketAddr,
     /// Where other hosts reach it.
     pub advertised: SocketAddr,
     pub pki: Arc<Pki>,
@@ -266,7 +267,7 @@ pub async fn start(
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?started_at.elapsed(), "the API server is ready");
-    Ok(Running { started, advertised: reached, pki, supervisor })
+    Ok(Running { started, listens: address, advertised: reached, pki, supervisor })
 }
 
 fn admission_plugins(arguments: &Arguments, gates: &Gates) -> anyhow::Result<EnabledPlugins> {
@@ -351,10 +352,15 @@ fn advertised(listening: IpAddr) -> IpAddr {
     if listening.is_unspecified() || listening.is_loopback() { own_address() } else { listening }
 }
 
+/// Where this host reaches the server.
+pub fn local_url(listens: SocketAddr) -> String {
+    let host = if listens.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { listens.ip() };
+    format!("https://{}", SocketAddr::new(host, listens.port()))
+}
+
 fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> anyhow::Result<()> {
-    let host = if address.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { address.ip() };
-    let server = format!("https://{}", SocketAddr::new(host, address.port()));
-    let text = kubeconfig(&server, &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
+    let text =
+        kubeconfig(&local_url(address), &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
     let path = common::kubeconfig(&arguments.data_dir);
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;

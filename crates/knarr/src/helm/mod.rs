@@ -2,8 +2,10 @@
 //!
 //! `release` plans the command, `program` runs it, and this module decides when. A chart is installed again when its
 //! specification, its configuration or its Secrets change; the hash of what was installed last is an annotation of the object.
-//! Whoever may create these objects can install anything, as with k3s: no built-in role but `cluster-admin` may.
+//! Whoever may create these objects can install what the controller's user may, which is anything unless an administrator
+//! binds it to less: no built-in role but `cluster-admin` may create them.
 
+mod identity;
 mod program;
 mod release;
 mod secrets;
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures::{FutureExt as _, StreamExt as _};
+use jiff::Timestamp;
+use knarr_apiserver::pki::private_directory;
 use knarr_client::k8s_openapi::api::core::v1::Secret;
 use knarr_client::kube::api::{ListParams, Patch, PatchParams};
 use knarr_client::kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -24,6 +28,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+pub use identity::Identity;
 use program::Helm;
 use release::{ChartSpec, Release};
 
@@ -44,17 +49,19 @@ const RETRY: Duration = Duration::from_secs(5);
 type Key = (String, String);
 
 /// Installs charts until dropped. `directory` is Helm's own.
-pub async fn run(client: Client, kubeconfig: PathBuf, directory: PathBuf) {
+pub async fn run(client: Client, identity: Identity, directory: PathBuf) {
     loop {
-        if let Err(error) = watch(&client, &kubeconfig, &directory).await {
+        if let Err(error) = watch(&client, &identity, &directory).await {
             tracing::warn!(error = format!("{error:#}"), "cannot watch HelmCharts");
         }
         tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn watch(client: &Client, kubeconfig: &Path, directory: &Path) -> anyhow::Result<()> {
-    for below in ["", "cache", "config", "data"] {
+async fn watch(client: &Client, identity: &Identity, directory: &Path) -> anyhow::Result<()> {
+    // The directory holds the values of Secrets while a chart is installed.
+    private_directory(directory).context("cannot create Helm's directory")?;
+    for below in ["cache", "config", "data"] {
         std::fs::create_dir_all(directory.join(below)).context("cannot create Helm's directory")?;
     }
     create_kinds(client).await.context("cannot create the kinds of charts")?;
@@ -63,6 +70,7 @@ async fn watch(client: &Client, kubeconfig: &Path, directory: &Path) -> anyhow::
     let mut changes = futures::stream::select(charts, configs);
     let mut queue = Queue::default();
     loop {
+        let kubeconfig = identity.kubeconfig(Timestamp::now()).context("cannot create the kubeconfig of charts")?;
         let helm = Helm::find(kubeconfig, directory);
         queue.start_due(client, helm.as_ref()).await?;
         let pause = queue.pause();

@@ -11,6 +11,8 @@ pub const CLUSTER_SETUP: &str = "knarr:cluster-setup";
 /// Applies the administrator's manifests, which may contain anything. An administrator can bind it to a smaller role: mark the
 /// binding with `rbac.authorization.kubernetes.io/autoupdate: "false"`.
 pub const MANIFESTS: &str = "knarr:manifests";
+/// Installs charts, which may contain anything; an administrator can bind it to a smaller role in the same way.
+pub const CHARTS: &str = "knarr:charts";
 /// Elects what runs where among several servers, and shows which nodes are servers.
 pub const SERVERS: &str = "knarr:servers";
 /// Probes the components after a start.
@@ -32,6 +34,7 @@ pub fn component_policy() -> Vec<Value> {
         role(CLUSTER_SETUP, setup_rules()),
         binding(CLUSTER_SETUP, CLUSTER_SETUP, user(CLUSTER_SETUP)),
         binding(MANIFESTS, "cluster-admin", user(MANIFESTS)),
+        binding(CHARTS, "cluster-admin", user(CHARTS)),
         role(
             READINESS,
             json!([
@@ -135,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_manifests_get_everything_and_nobody_is_in_masters() {
+    fn only_manifests_and_charts_get_everything_and_nobody_is_in_masters() {
         let policy = component_policy();
         let bound: Vec<&Value> = policy.iter().filter(|object| object["roleRef"]["name"] == "cluster-admin").collect();
-        assert_eq!(bound.len(), 1);
-        assert_eq!(bound[0]["subjects"][0]["name"], MANIFESTS);
+        let users: Vec<&Value> = bound.iter().map(|object| &object["subjects"][0]["name"]).collect();
+        assert_eq!(users, [MANIFESTS, CHARTS]);
         for object in &policy {
             assert!(!object.to_string().contains("system:masters"), "{object}");
             for rule in object["rules"].as_array().into_iter().flatten() {

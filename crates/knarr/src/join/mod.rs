@@ -16,7 +16,7 @@ mod trust;
 
 pub use authority::fetch as fetch_authority;
 pub use cluster_info::ClusterInfo;
-pub use component_policy::{CLUSTER_SETUP, MANIFESTS, READINESS, SERVERS, component_policy};
+pub use component_policy::{CHARTS, CLUSTER_SETUP, MANIFESTS, READINESS, SERVERS, component_policy};
 pub use identity::Identity;
 pub use objects::{NETWORK_CONTROLLER, ensure as ensure_objects};
 pub use reach::until_reached;

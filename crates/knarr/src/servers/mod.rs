@@ -41,7 +41,7 @@ pub use admission::{Host, open as admit_servers, pages};
 use child::{EtcdProcess, State};
 pub use elections::{Elections, fenced};
 use maintenance::Maintenance;
-pub use member::Member;
+pub use member::{Member, write_private};
 use member::{MemberFiles, Start, client_url, local_url};
 pub use presence::{label_node, renew_identity};
 pub use record::{check as check_record, ensure as ensure_record};

@@ -6,6 +6,7 @@ use crate::support::{ControlPlane, wait_for};
 
 const HELM: &str = r#"#!/bin/sh
 echo "$@" >>"$HOME/calls"
+echo "$KUBECONFIG" >"$HOME/kubeconfig"
 case $* in *broken*) echo "Error: this chart is broken" >&2; exit 1 ;; esac
 case $1 in
     list) echo '[]' ;;
@@ -61,6 +62,13 @@ fn charts_are_installed_configured_and_removed_by_helm() {
     wait_for("the failure", || condition("broken").contains("False Error: this chart is broken"));
     apply(&chart("file", "{chart: /etc/passwd, repo: 'https://charts.invalid'}"));
     wait_for("the refusal", || condition("file").contains("neither the name of a chart nor an address"));
+
+    // Helm acts as a user of its own, which is no administrator but by its binding.
+    let kubeconfig = recorded("kubeconfig");
+    assert_eq!(kubeconfig.trim(), plane.data().join("helm/kubeconfig.yaml").to_string_lossy());
+    let who = "-o=jsonpath={.status.userInfo.username} {.status.userInfo.groups}";
+    let who = kubectl(&["--kubeconfig", kubeconfig.trim(), "auth", "whoami", who]).expect("an identity");
+    assert_eq!(who.trim(), "knarr:charts [\"system:authenticated\"]");
 
     kubectl(&["delete", "helmchart", "web", "--timeout=60s"]).expect("the chart is removed");
     assert!(

@@ -12,7 +12,7 @@ use knarr_client::kube::{Api, Client, ResourceExt};
 const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// Subjects of `cluster-admin` in a new cluster.
-const ADMINISTRATORS: [&str; 2] = ["system:masters", crate::join::MANIFESTS];
+const ADMINISTRATORS: [&str; 3] = ["system:masters", crate::join::MANIFESTS, crate::join::CHARTS];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterFacts {

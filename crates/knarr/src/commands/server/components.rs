@@ -17,8 +17,8 @@ use super::identities::CONTROLLER_MANAGER;
 use super::shared_store::SharedStore;
 use crate::address::own_address;
 use crate::cluster::Cluster;
+use crate::commands::apiserver;
 use crate::commands::node::{self, NodeFiles, Runtime};
-use crate::commands::{apiserver, common};
 use crate::servers::{self, Elections};
 use crate::{helm, join};
 
@@ -113,14 +113,15 @@ impl Components {
         Ok(())
     }
 
-    /// Charts are installed with the administrator's rights: a chart may contain anything.
-    pub fn start_helm(&self, supervisor: &Supervisor) {
+    /// Installs charts as a user of their own. It is bound to `cluster-admin`, as a chart may contain anything.
+    pub fn start_helm(&self, pki: &Arc<knarr_apiserver::pki::Pki>, listens: SocketAddr, supervisor: &Supervisor) {
         if !self.arguments.helm_controller {
             return;
         }
-        let data = self.arguments.apiserver.data_dir.clone();
-        let (client, kubeconfig) = (self.component(join::MANIFESTS, "knarr-helm"), common::kubeconfig(&data));
-        supervisor.restart("helm", move || helm::run(client.clone(), kubeconfig.clone(), data.join("helm")));
+        let directory = self.arguments.apiserver.data_dir.join("helm");
+        let identity = helm::Identity::new(pki.clone(), apiserver::local_url(listens), &directory);
+        let client = self.component(join::CHARTS, "knarr-helm");
+        supervisor.restart("helm", move || helm::run(client.clone(), identity.clone(), directory.clone()));
     }
 
     pub fn start_controllers(&self, pki: &knarr_apiserver::pki::Pki, supervisor: &Supervisor) {

@@ -109,11 +109,11 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let supervisor = Supervisor::new(&registry);
     let elections = components.elections(&shared)?;
     {
-        let (components, pki) = (components.clone(), running.pki.clone());
+        let (components, pki, listens) = (components.clone(), running.pki.clone(), running.listens);
         elections.start(servers::CONTROLLERS_LEASE, &supervisor, move |fence, supervisor| {
             let components = components.within(fence);
             components.start_controllers(&pki, supervisor);
-            components.start_helm(supervisor);
+            components.start_helm(&pki, listens, supervisor);
         });
     }
     {
