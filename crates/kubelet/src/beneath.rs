@@ -202,6 +202,21 @@ pub fn open_linked(path: &Path) -> Result<File, ReadError> {
     regular(&reference.into())
 }
 
+/// A reference to what a path below `root` leads to, wherever its links lead on the way; an error if that is not below
+/// `root`. What the descriptor refers to is checked, so that it does not matter what is replaced meanwhile. For directories
+/// whose links are absolute, which a [`Directory`] does not resolve.
+pub fn resolve_linked(root: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let root = root.canonicalize()?;
+    let reference = OpenOptions::new().read(true).custom_flags(REFERENCE.bits()).open(root.join(path))?;
+    let is_below = std::fs::read_link(link_to(&reference))?.starts_with(&root);
+    if is_below { Ok(reference.into()) } else { Err(Errno::EXDEV.into()) }
+}
+
+/// The content of a regular file that has at most `limit` bytes.
+pub fn read_referenced(reference: &OwnedFd, limit: u64) -> Result<Vec<u8>, ReadError> {
+    read_whole(regular(reference)?, limit)
+}
+
 /// At most the first `limit` bytes.
 pub fn read_head(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();

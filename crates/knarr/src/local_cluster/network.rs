@@ -96,7 +96,8 @@ pub fn delete(spec: &Spec) -> anyhow::Result<()> {
     nft(&format!("table ip {table} {{}}\ndelete table ip {table}\n"))
 }
 
-/// Rules for packets between the cluster and other networks: translated to this host's address, or dropped.
+/// Rules for packets between the cluster and other networks: translated to this host's address, or dropped. Nobody outside
+/// opens connections into the cluster, though this host forwards packets: its ports are for this host alone.
 fn rules(spec: &Spec) -> String {
     let (table, subnet, bridge) = (spec.table(), spec.subnet(), spec.bridge());
     let chain = if spec.is_offline {
@@ -106,7 +107,9 @@ fn rules(spec: &Spec) -> String {
         )
     } else {
         format!(
-            "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept; \
+            "chain forward {{ type filter hook forward priority filter; policy accept; \
+             oifname {bridge} iifname != {bridge} ct state new,invalid drop; }}\n\
+             chain postrouting {{ type nat hook postrouting priority srcnat; policy accept; \
              ip saddr {subnet} oifname != {bridge} masquerade; }}"
         )
     };
@@ -141,4 +144,32 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
         bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_outside_opens_connections_into_a_cluster() {
+        for is_offline in [false, true] {
+            let spec = Spec {
+                name: "a".into(),
+                id: "0badcafe".into(),
+                nodes: 1,
+                servers: 1,
+                network: 7,
+                is_offline,
+                ports: Vec::new(),
+                registry: None,
+                server_flags: Vec::new(),
+                agent_flags: Vec::new(),
+            };
+            let rules = rules(&spec);
+            let bridge = spec.bridge();
+            let what = if is_offline { "" } else { " ct state new,invalid" };
+            assert!(rules.contains(&format!("oifname {bridge} iifname != {bridge}{what} drop;")), "{rules}");
+            assert_eq!(rules.contains("masquerade"), !is_offline);
+        }
+    }
 }

@@ -103,6 +103,11 @@ mod tests {
             ("/logs/", "log"),
             ("/statusz", "statusz"),
             ("/flagz", "configz"),
+            ("/checkpoint/a/b/c", "checkpoint"),
+            // What is written in another way is not less.
+            ("//metrics", "proxy"),
+            ("/%6detrics", "proxy"),
+            ("/metrics%2fcadvisor", "proxy"),
         ] {
             assert_eq!(subresources(path).join(" "), expected, "{path}");
         }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::{Body, full, text};
-use crate::beneath::{self, Directory, Links};
+use crate::beneath::{self, Directory, Links, ReadError};
 
 /// Larger files are refused, as they are read into memory.
 const MAX_FILE_SIZE: u64 = 64 << 20;
@@ -52,28 +52,27 @@ fn read(root: &Path, relative: &Path) -> std::io::Result<LogContent> {
     if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(missing());
     }
-    let (root, path) = (root.canonicalize()?, root.join(relative).canonicalize()?);
-    if !path.starts_with(&root) {
-        return Err(missing());
+    // Pods that mount the directory can replace files in it by links at any time.
+    let found = match beneath::resolve_linked(root, relative) {
+        Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => return Err(missing()),
+        found => found?,
+    };
+    if beneath::metadata(&found)?.is_dir() {
+        return Ok(LogContent::Directory(list(&beneath::link_to(&found))?));
     }
-    let metadata = path.metadata()?;
-    if metadata.is_dir() {
-        return Ok(LogContent::Directory(list(&path)?));
+    match beneath::read_referenced(&found, MAX_FILE_SIZE) {
+        Ok(content) => Ok(LogContent::File(content)),
+        Err(ReadError::NotRegular) => Err(missing()),
+        Err(ReadError::TooLarge(_)) => Err(std::io::Error::other("the file is too large")),
+        Err(ReadError::Io(error)) => Err(error),
     }
-    if !metadata.is_file() {
-        return Err(missing());
-    }
-    if metadata.len() > MAX_FILE_SIZE {
-        return Err(std::io::Error::other("the file is too large"));
-    }
-    std::fs::read(path).map(LogContent::File)
 }
 
 fn list(directory: &Path) -> std::io::Result<String> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        let slash = if entry.path().is_dir() { "/" } else { "" };
+        let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
         names.push(format!("{}{slash}", escaped(&entry.file_name().to_string_lossy())));
     }
     names.sort();
@@ -119,5 +118,52 @@ mod tests {
         for outside in ["../secret", "link", "none", "/etc/passwd"] {
             assert!(read(&root, Path::new(outside)).is_err(), "{outside}");
         }
+    }
+
+    /// Whoever mounts the directory swaps a directory for a link between any two steps.
+    #[test]
+    fn a_directory_swapped_for_a_link_shows_nothing_outside() {
+        use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().join("log");
+        let [inside, outside, link] = [root.join("pods"), directory.path().join("outside"), root.join("link")];
+        for (place, text) in [(&inside, "log"), (&outside, "secret")] {
+            std::fs::create_dir_all(place).expect("a directory");
+            std::fs::write(place.join("a"), text).expect("a file");
+        }
+        std::os::unix::fs::symlink(&outside, &link).expect("a link");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    renameat2(AT_FDCWD, &inside, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE).expect("exchanged");
+                }
+            });
+            let mut shown = 0;
+            for _ in 0..20_000 {
+                match read(&root, Path::new("pods/a")) {
+                    Ok(LogContent::File(content)) => {
+                        assert_eq!(content, b"log");
+                        shown += 1;
+                    }
+                    other => assert!(other.is_err()),
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(shown > 0);
+        });
+    }
+
+    /// Links of `/var/log/containers` are absolute.
+    #[test]
+    fn an_absolute_link_inside_is_resolved_and_a_fifo_is_not_opened() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path();
+        std::fs::write(root.join("0.log"), "hello").expect("a file");
+        std::os::unix::fs::symlink(root.join("0.log"), root.join("link")).expect("a link");
+        nix::unistd::mkfifo(&root.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        assert_eq!(read(root, Path::new("link")).expect("a file"), LogContent::File(b"hello".to_vec()));
+        assert!(read(root, Path::new("fifo")).is_err());
     }
 }

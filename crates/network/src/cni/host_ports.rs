@@ -113,7 +113,7 @@ fn elements(address: IpAddr, ports: &[PortMapping]) -> Vec<Element> {
         one.is_none_or(|one| one.is_ipv4() == address.is_ipv4())
     });
     own.map(|port| {
-        let protocol = if port.protocol.is_empty() { "tcp".to_owned() } else { port.protocol.to_lowercase() };
+        let protocol = Protocol::parse(Some(&port.protocol.to_uppercase())).name();
         let value = format!("{address} . {}", port.container_port);
         match port.host_address() {
             Some(one) => Element { map: "at", key: format!("{one} . {protocol} . {}", port.host_port), value },
@@ -235,6 +235,9 @@ mod tests {
         ] {
             assert_eq!(keys(&ports), expected);
         }
+        // No text of a mapping becomes a command.
+        let hostile = PortMapping { protocol: "tcp . 1 : 1 }\nflush ruleset".into(), ..port(80, "") };
+        assert_eq!(keys(&[hostile]), ["everywhere tcp . 80", "everywhere tcp . 80"]);
         assert!(opening(&addresses, &[]).is_empty());
     }
 }
