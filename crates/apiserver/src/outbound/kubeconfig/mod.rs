@@ -222,7 +222,7 @@ pub(crate) mod tests {
             ),
             (
                 "current-context: c\ncontexts: [{name: c, context: {cluster: s, user: u}}]\n\
-              clusters: [{name: s, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: t, username: n}}]",
+              clusters: [{name: s, cluster: {server: 'https://a'}}]\nusers: [{name: u, user: {token: t, username: ann}}]",
                 "username/password or bearer token may be set, but not both",
             ),
             (
