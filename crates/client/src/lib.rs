@@ -20,6 +20,7 @@ pub mod api_error;
 pub mod connect;
 pub mod csi_migration;
 pub mod delegated_access;
+pub mod disk_name;
 mod error_chain;
 pub mod events;
 pub mod informer;

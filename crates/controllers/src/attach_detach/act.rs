@@ -45,6 +45,11 @@ impl Controller {
 
     async fn attach(&self, observed: &Observed, node: &str) -> Result<()> {
         let id = &observed.id;
+        if id.is_disk() {
+            self.state.lock().disks.attach(id, node);
+            self.queue.add(id.clone());
+            return Ok(());
+        }
         let Some(source) = self.attachment_source(id) else { return Ok(()) };
         let attachment = id.attachment_name(node);
         let object = VolumeAttachment {
@@ -92,6 +97,9 @@ impl Controller {
 
     /// Tells the node first that it must not mount the volume any more, then checks that it has not, then detaches.
     async fn detach(&self, id: &VolumeId, node: &str, verify: bool) -> Result<()> {
+        if id.is_disk() {
+            return self.detach_disk(id, node, verify).await;
+        }
         let attachment = id.attachment_name(node);
         let Some(object) = self.attachments.get("", &attachment) else {
             return Err(Error::Later("the VolumeAttachment is not in the cache yet".to_owned()));
@@ -106,6 +114,17 @@ impl Controller {
     }
 
     async fn release(&self, id: &VolumeId, node: &str, verify: bool, object: &VolumeAttachment) -> Result<()> {
+        self.revoke(id, node, verify).await?;
+        let api: Api<VolumeAttachment> = Api::all(self.context.client.clone());
+        let same = Preconditions { uid: Some(uid(object).to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        ignore_not_found(api.delete(name(object), &params).await)?;
+        tracing::info!(volume = id.unique_name(), node, forced = !verify, "detaching a volume");
+        Ok(())
+    }
+
+    /// Removes a volume that is being released from the node's `volumesAttached`, and checks that it is not mounted.
+    pub(super) async fn revoke(&self, id: &VolumeId, node: &str, verify: bool) -> Result<()> {
         self.report_attached(node).await?;
         if verify {
             let nodes: Api<Node> = Api::all(self.context.client.clone());
@@ -113,11 +132,6 @@ impl Controller {
                 return Err(Error::Later("volume is still in use by node, according to Node status".to_owned()));
             }
         }
-        let api: Api<VolumeAttachment> = Api::all(self.context.client.clone());
-        let same = Preconditions { uid: Some(uid(object).to_owned()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-        ignore_not_found(api.delete(name(object), &params).await)?;
-        tracing::info!(volume = id.unique_name(), node, forced = !verify, "detaching a volume");
         Ok(())
     }
 

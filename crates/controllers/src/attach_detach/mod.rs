@@ -3,9 +3,12 @@
 //! A VolumeAttachment is the request to a driver, and its status the driver's answer; both and the nodes' `volumesInUse` are
 //! all the state there is, so a restart loses nothing. A node mounts a volume only while its `volumesAttached` lists it:
 //! a volume is removed from that list, and only then, if the node has not reported it in use, is it detached.
+//! Disks of a storage network (iSCSI, Fibre Channel) are attached by the nodes themselves, and have no VolumeAttachment: to
+//! attach one means to list it in `volumesAttached`, so that a disk for one node is mounted by one node ([`disk`]).
 //! [`view`] reads the caches, [`plan`] decides, [`act`] carries out, one volume at a time.
 
 mod act;
+mod disk;
 mod messages;
 mod names;
 mod node_status;
@@ -110,6 +113,8 @@ struct ControllerState {
     releasing: HashMap<String, String>,
     /// The last known `volumesInUse` that named the volume, by VolumeAttachment: a deleted node keeps what it had.
     in_use: HashMap<String, bool>,
+    /// The nodes that may use a disk.
+    disks: disk::Disks,
     /// What was last written to a node's `volumesAttached`.
     reported: HashMap<String, Vec<String>>,
 }
@@ -258,6 +263,7 @@ impl Controller {
                 self.queue.add(id);
             }
         }
+        self.state.lock().disks.on_node(name(&**node)).for_each(|id| self.queue.add(id));
         if is_new {
             for pod in self.pods.by_index(PODS_BY_NODE, name(&**node)) {
                 self.queue_volumes_of(&pod);
@@ -274,7 +280,10 @@ impl Controller {
             for id in attached.filter_map(|volume| VolumeId::parse(&volume.name)) {
                 let attachment = id.attachment_name(name(&*node));
                 let mut state = self.state.lock();
-                state.ids.insert(attachment, id.clone());
+                match id.is_disk() {
+                    true => state.disks.attach(&id, name(&*node)),
+                    false => drop(state.ids.insert(attachment, id.clone())),
+                }
                 state.memory.entry(id.clone()).or_default().entry(name(&*node).to_owned()).or_default();
                 self.queue.add(id);
             }

@@ -38,10 +38,12 @@ impl Controller {
 
     fn attached_to(&self, node: &str) -> Vec<String> {
         let attachments = self.attachments.by_index(BY_NODE, node);
+        let disks = self.state.lock().disks.reported_to(node);
         let mut names: Vec<String> = attachments
             .iter()
             .filter(|attachment| self.state_of(name(&***attachment)) == Some(State::Attached))
             .filter_map(|attachment| Some(self.id_of(attachment)?.unique_name()))
+            .chain(disks)
             .collect();
         names.sort();
         names

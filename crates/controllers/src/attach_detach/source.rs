@@ -1,7 +1,7 @@
-//! Which volumes of a driver a PersistentVolume or a pod refers to. In-tree types that drivers replaced are the drivers'.
+//! Which attachable volumes a PersistentVolume or a pod refers to. In-tree types that drivers replaced are the drivers'.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod};
-use knarr_client::csi_migration;
+use knarr_client::{csi_migration, disk_name};
 
 use super::names::VolumeId;
 use crate::common::key::namespace;
@@ -11,16 +11,25 @@ fn id_of(spec: &PersistentVolumeSpec) -> Option<VolumeId> {
     Some(VolumeId::new(&source.driver, &source.volume_handle))
 }
 
-/// The volume that a PersistentVolume refers to, if it belongs to a CSI driver.
+/// The volume that a PersistentVolume refers to, if it is attached to nodes.
 pub(super) fn of_volume(volume: &PersistentVolume) -> Option<VolumeId> {
+    if let Some((plugin, disk)) = disk_name::of_volume(volume) {
+        return Some(VolumeId::new(plugin, disk));
+    }
     id_of(volume.spec.as_ref()?).or_else(|| id_of(csi_migration::translate(volume)?.spec.as_ref()?))
 }
 
 /// Volumes that a pod names without a claim, with the specification of a PersistentVolume for each.
 pub(super) fn inline_volumes(pod: &Pod) -> Vec<(VolumeId, PersistentVolumeSpec)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let translated = volumes.filter_map(|volume| csi_migration::translate_inline(volume, namespace(pod))?.spec);
-    translated.filter_map(|spec| Some((id_of(&spec)?, spec))).collect()
+    let attachable = volumes.filter_map(|volume| {
+        if let Some((plugin, disk)) = disk_name::of_inline(volume) {
+            return Some((VolumeId::new(plugin, disk), PersistentVolumeSpec::default()));
+        }
+        let spec = csi_migration::translate_inline(volume, namespace(pod))?.spec?;
+        Some((id_of(&spec)?, spec))
+    });
+    attachable.collect()
 }
 
 /// Whether a pod has volumes that may have to be attached.
@@ -41,6 +50,7 @@ mod tests {
         for (spec, expected) in [
             (json!({"csi": {"driver": "d", "volumeHandle": "h"}}), Some(VolumeId::new("d", "h"))),
             (json!({"cinder": {"volumeID": "c"}}), Some(VolumeId::new("cinder.csi.openstack.org", "c"))),
+            (json!({"fc": {"wwids": ["w"]}}), Some(VolumeId::new("kubernetes.io/fc", "[w]"))),
             (json!({"hostPath": {"path": "/x"}}), None),
         ] {
             assert_eq!(of_volume(&volume(spec)), expected);

@@ -142,6 +142,10 @@ impl Controller {
         volumes: &[Arc<PersistentVolume>],
         desired: impl Iterator<Item = &'a String>,
     ) -> BTreeMap<String, Attachment> {
+        if id.is_disk() {
+            let attached = self.state.lock().disks.nodes_of(id);
+            return attached.map(|node| (node.clone(), self.attachment(id, &node, State::Attached))).collect();
+        }
         let mut nodes: BTreeSet<String> = desired.cloned().collect();
         for volume in volumes {
             let known = self.attachments.by_index(BY_VOLUME, name(&**volume));

@@ -8,6 +8,7 @@ mod autoscaler;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod disks;
 mod disruption;
 mod endpoints;
 mod garbage_collector;

@@ -144,7 +144,16 @@ impl Csi {
             dra: OnceLock::new(),
         });
         csi.reconstruct();
+        csi.set_disks(crate::volumes::recorded_disks(settings));
         csi
+    }
+
+    /// The disks that pods use without a driver, by their names in the node's status: the control plane gives them to no
+    /// other node meanwhile.
+    pub fn set_disks(&self, disks: BTreeSet<String>) {
+        if self.state.set_disks(disks) {
+            self.in_use_changed.notify_one();
+        }
     }
 
     /// The Node object changed: volumes may be attached.

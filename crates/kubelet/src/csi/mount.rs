@@ -177,7 +177,7 @@ impl Csi {
             ..Default::default()
         };
         self.state.add_user(&volume.id, uid, fresh);
-        if attachable && !self.state.is_reported(&volume.id) {
+        if attachable && !self.state.is_reported(&volume.id.unique_name()) {
             self.in_use_changed.notify_one();
         }
     }
@@ -199,26 +199,33 @@ impl Csi {
     /// not detached meanwhile, and once the status names it as attached.
     async fn attached(&self, request: &MountRequest<'_>) -> Result<BTreeMap<String, String>, CsiError> {
         let volume = request.volume;
-        let name = volume.id.unique_name();
-        let waits = |text: String| CsiError { waits: true, ..failed(volume, Step::WaitForAttach, text) };
-        // Checked again after the wait was started, so that a change in between is not missed.
-        let wait_for = |condition| self.state.wait_for(condition, request.notify.clone());
-        if !self.state.is_reported(&volume.id) {
-            wait_for(Condition::Reported(name.clone()));
-        }
-        if !self.state.is_reported(&volume.id) {
-            self.in_use_changed.notify_one();
-            let text = "Volume has not been added to the list of VolumesInUse in the node's volume status";
-            return Err(waits(text.to_string()));
-        }
-        if !self.is_attached(&name) {
-            wait_for(Condition::Attached(name.clone()));
-        }
-        if !self.is_attached(&name) {
-            return Err(waits(format!("volume {name} is not yet in node's status")));
-        }
+        self.wait_for_attach(&volume.id.unique_name(), &volume.spec_name, &request.notify)?;
         let context = cluster::attachment(&self.client, &volume.id, &self.node_name).await;
         context.map_err(|text| failed(volume, Step::WaitForAttach, text))
+    }
+
+    /// Whether the node may use a volume, by its name in the node's status. If not yet, the pod's worker is notified then.
+    pub fn wait_for_attach(&self, name: &str, spec_name: &str, notify: &Notify) -> Result<(), CsiError> {
+        let waits = |text: String| {
+            Err(CsiError { step: Step::WaitForAttach, spec_name: spec_name.to_string(), text, waits: true })
+        };
+        // Checked again after the wait was started, so that a change in between is not missed.
+        let wait_for = |condition| self.state.wait_for(condition, notify.clone());
+        if !self.state.is_reported(name) {
+            wait_for(Condition::Reported(name.to_string()));
+        }
+        if !self.state.is_reported(name) {
+            self.in_use_changed.notify_one();
+            let text = "Volume has not been added to the list of VolumesInUse in the node's volume status";
+            return waits(text.to_string());
+        }
+        if !self.is_attached(name) {
+            wait_for(Condition::Attached(name.to_string()));
+        }
+        if !self.is_attached(name) {
+            return waits(format!("volume {name} is not yet in node's status"));
+        }
+        Ok(())
     }
 
     fn map_notes(&self, volume: &CsiVolume, uid: &str) -> Vec<Note> {

@@ -35,6 +35,15 @@ pub struct VolumeState {
     pub expand_failed: bool,
     /// The pods that use the volume, and how far it is published for each.
     pub users: BTreeMap<String, Progress>,
+    /// The name by which each pod has it: several persistent volumes can refer to the same volume.
+    pub names: BTreeMap<String, String>,
+}
+
+impl VolumeState {
+    /// The name that the paths of the pod's volume have.
+    pub fn name_for(&self, uid: &str) -> &str {
+        self.names.get(uid).unwrap_or(&self.spec_name)
+    }
 }
 
 /// What a pod's worker waits for.
@@ -52,6 +61,8 @@ pub enum Condition {
 struct Inner {
     volumes: BTreeMap<VolumeId, VolumeState>,
     locks: HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>,
+    /// Disks that pods use, which no driver serves.
+    disks: BTreeSet<String>,
     /// The volumes in use that the API has in the node's status.
     reported: BTreeSet<String>,
     waiting: HashMap<Condition, Vec<Notify>>,
@@ -77,6 +88,9 @@ impl State {
         let mut inner = self.0.lock();
         let known = inner.volumes.entry(id.clone()).or_insert(VolumeState { users: BTreeMap::new(), ..fresh.clone() });
         known.attachable = fresh.attachable.or(known.attachable);
+        if !fresh.spec_name.is_empty() {
+            known.names.entry(uid.to_string()).or_insert_with(|| fresh.spec_name.clone());
+        }
         if known.spec_name.is_empty() {
             known.spec_name = fresh.spec_name;
         }
@@ -141,6 +155,7 @@ impl State {
         let mut inner = self.0.lock();
         let Some(volume) = inner.volumes.get_mut(id) else { return true };
         volume.users.remove(uid);
+        volume.names.remove(uid);
         volume.users.is_empty()
     }
 
@@ -160,7 +175,15 @@ impl State {
             let name = id.unique_name();
             volume.attachable.unwrap_or_else(|| attached.contains(&name)).then_some(name)
         };
-        inner.volumes.iter().filter_map(listed).collect()
+        inner.volumes.iter().filter_map(listed).chain(inner.disks.iter().cloned()).collect()
+    }
+
+    /// Sets the disks that pods use, by their names in the node's status. Returns whether that is a change.
+    pub fn set_disks(&self, disks: BTreeSet<String>) -> bool {
+        let mut inner = self.0.lock();
+        let changed = inner.disks != disks;
+        inner.disks = disks;
+        changed
     }
 
     /// The node's status in the API names these volumes as in use.
@@ -174,8 +197,8 @@ impl State {
         self.0.lock().reported.retain(|name| names.contains(name));
     }
 
-    pub fn is_reported(&self, id: &VolumeId) -> bool {
-        self.0.lock().reported.contains(&id.unique_name())
+    pub fn is_reported(&self, unique_name: &str) -> bool {
+        self.0.lock().reported.contains(unique_name)
     }
 
     /// Calls `notify` once when the condition may hold.
@@ -222,6 +245,9 @@ mod tests {
         state.forget(&id("h"));
         assert_eq!(state.in_use(&none), Vec::<String>::new());
         assert_eq!(state.volumes_of("b"), [id("other")]);
+        let disks = BTreeSet::from(["kubernetes.io/iscsi/p:t:0".to_string()]);
+        assert!(state.set_disks(disks.clone()) && !state.set_disks(disks));
+        assert_eq!(state.in_use(&none), ["kubernetes.io/iscsi/p:t:0"]);
     }
 
     #[test]

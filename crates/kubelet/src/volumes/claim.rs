@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::Api;
 
+use super::disk::SecretName;
 use super::{VolumeError, host_path};
 use crate::context::{Context, api_text};
 use crate::pod;
@@ -113,6 +114,26 @@ pub fn check_mode(volume: &PersistentVolume, pod: &Pod, name: &str) -> Result<()
     Ok(())
 }
 
+/// Whether a volume is a raw device.
+pub fn is_block(volume: &PersistentVolume) -> bool {
+    volume.spec.as_ref().is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block"))
+}
+
+/// The content of a volume's secret.
+pub async fn secret(
+    context: &Context,
+    pod: &Pod,
+    secret: &SecretName,
+) -> Result<std::collections::BTreeMap<String, String>, VolumeError> {
+    let namespace = secret.namespace.as_deref().unwrap_or_else(|| pod::namespace(pod));
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
+    let found = secrets.get(&secret.name).await.map_err(|error| {
+        VolumeError::Path(format!("Couldn't get secret {namespace}/{}: {}", secret.name, api_text(&error)))
+    })?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(found.data.into_iter().flatten().map(|(key, value)| (key, text(value.0))).collect())
+}
+
 /// The directory of a volume on this node.
 pub fn directory_of(volume: &PersistentVolume) -> Result<ClaimedDirectory, VolumeError> {
     let Some(spec) = &volume.spec else { return Err(unsupported(volume)) };
@@ -134,7 +155,7 @@ pub fn directory_of(volume: &PersistentVolume) -> Result<ClaimedDirectory, Volum
 
 fn unsupported(volume: &PersistentVolume) -> VolumeError {
     let name = volume.metadata.name.clone().unwrap_or_default();
-    VolumeError::Unsupported { name, kind: "other than csi, hostPath, local and nfs" }
+    VolumeError::Unsupported { name, kind: "other than csi, fc, hostPath, iscsi, local and nfs" }
 }
 
 #[cfg(test)]

@@ -2,20 +2,16 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolume};
-use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use super::command::{Failure, Status, run};
 use super::{VolumeError, mount};
 use crate::beneath;
 use crate::private;
 use crate::settings::Settings;
 
-/// A server that does not respond must not keep a pod's worker busy for ever.
-const TIMEOUT: Duration = Duration::from_secs(120);
 const LOCAL: &str = "kubernetes.io~local-volume";
 const DEFAULT_FILE_SYSTEM: &str = "ext4";
 /// File systems that a device is formatted with: each has a program of its name.
@@ -49,31 +45,12 @@ async fn mount_with_command(kind: &str, options: &[String], source: &str, target
     // What follows are no options, whatever a pod names.
     arguments.extend(["--".to_string(), source.to_string(), target.to_string_lossy().into_owned()]);
     let mounted = run("mount", &arguments).await;
-    mounted.map(drop).map_err(|(status, output)| {
+    mounted.map(drop).map_err(|Failure { status, output }| {
         VolumeError::Path(format!(
             "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}\n",
             arguments.join(" ")
         ))
     })
-}
-
-/// The standard output of a command, or its status and all its output.
-async fn run(program: &str, arguments: &[String]) -> Result<String, (String, String)> {
-    let command = Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    match tokio::time::timeout(TIMEOUT, command).await {
-        Err(_) => Err(("timed out".to_string(), String::new())),
-        Ok(Err(error)) => Err((format!("exec: \"{program}\": {error}"), String::new())),
-        Ok(Ok(output)) => {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
-            match output.status.code() {
-                Some(0) => Ok(text(&output.stdout)),
-                code => {
-                    let status = code.map_or("killed".to_string(), |code| format!("exit status {code}"));
-                    Err((status, format!("{}{}", text(&output.stdout), text(&output.stderr))))
-                }
-            }
-        }
-    }
 }
 
 /// Whether a local volume is a device that needs a file system.
@@ -92,9 +69,8 @@ pub async fn mount_device(settings: &Settings, uid: &str, volume: &PersistentVol
     let _operation = LOCAL_DEVICES.lock().await;
     if !mount::is_mount_point(&global) {
         let kind = source.fs_type.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(DEFAULT_FILE_SYSTEM);
-        let kind = format(&source.path, kind).await?;
         let options = spec.mount_options.unwrap_or_default();
-        mount_with_command(&kind, &options, &source.path, &global).await?;
+        format_and_mount(&source.path, kind, false, &options, &global).await?;
     }
     if !mount::is_mount_point(&target) {
         private::create_all(&target).map_err(VolumeError::file(&target))?;
@@ -103,19 +79,35 @@ pub async fn mount_device(settings: &Settings, uid: &str, volume: &PersistentVol
     Ok(target)
 }
 
+/// Mounts a device at the target. One without data gets a file system, unless nothing may be written to it.
+pub async fn format_and_mount(
+    device: &str,
+    kind: &str,
+    read_only: bool,
+    options: &[String],
+    target: &Path,
+) -> Result<(), VolumeError> {
+    let mut options = options.to_vec();
+    match read_only {
+        true => options.push("ro".to_string()),
+        false => format(device, kind).await?,
+    }
+    mount_with_command(kind, &options, device, target).await
+}
+
 fn global_directory(settings: &Settings) -> PathBuf {
     settings.plugin_root.join("plugins/kubernetes.io/local-volume/mounts")
 }
 
-/// The file system of a device, which is created only on a device without any data that is known.
-async fn format(device: &str, kind: &str) -> Result<String, VolumeError> {
-    let failed = |program: &str, (status, output): (String, String)| {
+/// Creates the file system of a device without any data that is known, and checks that of another.
+async fn format(device: &str, kind: &str) -> Result<(), VolumeError> {
+    let failed = |program: &str, Failure { status, output }: Failure| {
         VolumeError::Path(format!("failed to format the device {device}: {program}: {status} {output}"))
     };
     let arguments = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device].map(str::to_string);
     match run("blkid", &arguments).await {
         Ok(found) => match found.lines().find_map(|line| line.strip_prefix("TYPE=")) {
-            Some(found) if found == kind => return Ok(kind.to_string()),
+            Some(found) if found == kind => return check(device).await,
             Some(found) => {
                 return Err(VolumeError::Path(format!(
                     "failed to mount the volume as \"{kind}\", it already contains {found}. Mount error: the file system \
@@ -129,7 +121,7 @@ async fn format(device: &str, kind: &str) -> Result<String, VolumeError> {
             }
         },
         // Nothing was recognised.
-        Err((status, _)) if status == "exit status 2" => {}
+        Err(failure) if failure.status == Status::Exit(2) => {}
         Err(failure) => return Err(failed("blkid", failure)),
     }
     if !FILE_SYSTEMS.contains(&kind) {
@@ -141,8 +133,22 @@ async fn format(device: &str, kind: &str) -> Result<String, VolumeError> {
         arguments.extend(["-F", "-m0"].map(str::to_string));
     }
     arguments.push(device.to_string());
-    run(&program, &arguments).await.map_err(|failure| failed(&program, failure))?;
-    Ok(kind.to_string())
+    run(&program, &arguments).await.map(drop).map_err(|failure| failed(&program, failure))
+}
+
+/// Has `fsck` repair what it can without questions. Only errors that it could not correct keep a device from being mounted.
+async fn check(device: &str) -> Result<(), VolumeError> {
+    const UNCORRECTED: i32 = 4;
+    match run("fsck", &["-a".to_string(), device.to_string()]).await {
+        Err(Failure { status: Status::Exit(UNCORRECTED), output }) => Err(VolumeError::Path(format!(
+            "'fsck' found errors on device {device} but could not correct them: {output}"
+        ))),
+        Err(Failure { status, output }) => {
+            tracing::info!(%status, output, device, "fsck reported something");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Unmounts the local devices that no pod uses any more.

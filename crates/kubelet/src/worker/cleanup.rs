@@ -20,6 +20,8 @@ pub async fn release(context: &Arc<Context>, uid: &str, notify: Option<Notify>) 
     // Drivers find their mounts busy while parts of them are mounted elsewhere.
     volumes::unmount_sub_paths(&context.settings, &uid).map_err(|error| error.to_string())?;
     context.csi.unmount_pod(&uid, notify).await?;
+    volumes::unmount_disks(&context.settings, &uid).await.map_err(|error| error.to_string())?;
+    context.csi.set_disks(volumes::recorded_disks(&context.settings));
     let released = context.clone();
     let work = tokio::task::spawn_blocking(move || {
         if let Some(cgroups) = &context.cgroups {

@@ -33,6 +33,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("ServiceAccount", "/api/v1", "serviceaccounts", NAMESPACED),
     ("StatefulSet", "/apis/apps/v1", "statefulsets", NAMESPACED),
     ("StorageClass", "/apis/storage.k8s.io/v1", "storageclasses", CLUSTER),
+    ("VolumeAttachment", "/apis/storage.k8s.io/v1", "volumeattachments", CLUSTER),
 ];
 
 /// The path of a collection; `namespace` is ignored for kinds without.
