@@ -185,7 +185,7 @@ impl Csi {
         known: &VolumeState,
         uid: &str,
     ) -> Result<(), String> {
-        let (spec_name, block) = (&known.spec_name, known.block);
+        let (spec_name, block) = (known.name_for(uid), known.block);
         let target = match block {
             true => self.paths.device_publish(spec_name, uid),
             false => self.paths.publish(uid, spec_name),

@@ -82,8 +82,8 @@ impl Csi {
 
     async fn measure(&self, id: &VolumeId, known: VolumeState, uid: &str) -> (PathBuf, Option<VolumeStats>) {
         let path = match known.block {
-            true => self.paths.device_publish(&known.spec_name, uid),
-            false => self.paths.publish(uid, &known.spec_name),
+            true => self.paths.device_publish(known.name_for(uid), uid),
+            false => self.paths.publish(uid, known.name_for(uid)),
         };
         let now = Instant::now();
         let fresh = self.stats.0.lock().get(&path).filter(|(at, _)| now.duration_since(*at) < MAX_AGE).cloned();

@@ -143,6 +143,24 @@ fn inline() -> CsiVolume {
     CsiVolume::inline(&pod("u"), &serde_json::from_value(source).expect("a volume")).expect("a CSI volume")
 }
 
+/// As administrators do to share one volume between namespaces.
+#[tokio::test]
+async fn two_persistent_volumes_can_be_the_same_volume() {
+    let mut rig = Rig::new().await;
+    let other = volume_with(json!({ "metadata": { "name": "other" } }));
+    for killed in [false, true] {
+        let paths =
+            [rig.mount("a", &volume()).await, rig.mount("b", &other).await].map(|mount| mount.expect("mounted").path);
+        assert!(paths[0].ends_with("pv/mount") && paths[1].ends_with("other/mount"), "{paths:?}");
+        if killed {
+            rig.restart().await;
+        }
+        rig.unmount("a").await.expect("unmounted");
+        rig.unmount_everything("b").await;
+        rig.assert_clean();
+    }
+}
+
 #[tokio::test]
 async fn a_volume_is_staged_once_for_two_pods_and_unstaged_with_the_last() {
     let rig = Rig::new().await;

@@ -24,7 +24,7 @@ impl Csi {
         let Some(known) = self.state.get(id) else { return Ok(()) };
         if self.state.published(id, uid) != Progress::Not {
             let failed =
-                |text: String| format!("UnmountVolume.TearDown failed for volume \"{}\" : {text}", known.spec_name);
+                |text: String| format!("UnmountVolume.TearDown failed for volume \"{}\" : {text}", known.name_for(uid));
             let Some(driver) = self.drivers.get(&id.driver) else {
                 if let Some(notify) = notify {
                     self.state.wait_for(Condition::Driver(id.driver.clone()), notify.clone());
