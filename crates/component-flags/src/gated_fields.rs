@@ -56,7 +56,7 @@ pub(crate) fn effect(gate: &str) -> Option<String> {
 /// A path without the marks that only say when it is removed.
 fn readable(path: &str) -> String {
     let end = path.find(['!', '~']).unwrap_or(path.len());
-    path[..end].replace('?', "").replace('$', "")
+    path[..end].replace(['?', '$'], "")
 }
 
 #[cfg(test)]

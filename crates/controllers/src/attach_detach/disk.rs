@@ -88,7 +88,7 @@ mod tests {
         disks.release(&id, "a");
         assert_eq!(disks.reported_to("a"), Vec::<String>::new());
         assert_eq!(disks.nodes_of(&id).collect::<Vec<_>>(), ["a"], "no other node gets it yet");
-        assert_eq!(disks.on_node("a").collect::<Vec<_>>(), [id.clone()]);
+        assert_eq!(disks.on_node("a").collect::<Vec<_>>(), std::slice::from_ref(&id));
         disks.detach(&id, "a");
         assert_eq!(disks.nodes_of(&id).len(), 0);
     }

@@ -127,7 +127,8 @@ fn remove(object: &mut Value, steps: &[Step], condition: &Condition) -> bool {
 }
 
 fn remove_from_all<'a>(values: impl Iterator<Item = &'a mut Value>, rest: &[Step], condition: &Condition) -> bool {
-    values.fold(false, |has_removed, value| remove(value, rest, condition) || has_removed)
+    // All of them, whatever the first one says.
+    values.filter_map(|value| remove(value, rest, condition).then_some(())).count() > 0
 }
 
 #[cfg(test)]

@@ -125,7 +125,8 @@ impl Authorization {
     fn read(file: &Kubeconfig, user: &Value) -> Result<Self, KubeconfigError> {
         let wrong = |field: &'static str| KubeconfigError::Encoding(file.path().to_owned(), field);
         let (token_file, token, name) = (user.text(&["tokenFile"]), user.text(&["token"]), user.text(&["username"]));
-        if !name.is_empty() && !(token.is_empty() && token_file.is_empty()) {
+        let has_token = !token.is_empty() || !token_file.is_empty();
+        if has_token && !name.is_empty() {
             let why = "username/password or bearer token may be set, but not both".to_owned();
             return Err(KubeconfigError::User(file.path().to_owned(), why));
         }

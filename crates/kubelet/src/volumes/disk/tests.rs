@@ -34,7 +34,7 @@ struct FakeHost {
 impl FakeHost {
     fn new() -> Self {
         let root = tempfile::tempdir().expect("a directory");
-        let settings = Settings::new("n", &root.path().join("kubelet"), "/run/x.sock".into());
+        let settings = Settings::new("n", root.path().join("kubelet"), "/run/x.sock".into());
         Self { root, settings, state: Mutex::default() }
     }
 
