@@ -107,5 +107,6 @@ async fn a_replication_controller_keeps_its_pods() {
     cluster.until("ReplicationController", "old", |old| old["status"]["readyReplicas"] == 2).await;
     cluster.patch("ReplicationController", "old", json!({"spec": {"replicas": 1}})).await;
     cluster.until("ReplicationController", "old", |old| old["status"]["replicas"] == 1).await;
-    assert_eq!(cluster.list("Pod").await.len(), 1);
+    // The pod that stops is no longer counted before it is gone.
+    cluster.until_list("Pod", |pods| pods.len() == 1).await;
 }
