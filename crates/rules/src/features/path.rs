@@ -127,8 +127,11 @@ fn remove(object: &mut Value, steps: &[Step], condition: &Condition) -> bool {
 }
 
 fn remove_from_all<'a>(values: impl Iterator<Item = &'a mut Value>, rest: &[Step], condition: &Condition) -> bool {
-    // All of them, whatever the first one says.
-    values.filter_map(|value| remove(value, rest, condition).then_some(())).count() > 0
+    let mut has_removed = false;
+    for value in values {
+        has_removed |= remove(value, rest, condition);
+    }
+    has_removed
 }
 
 #[cfg(test)]
