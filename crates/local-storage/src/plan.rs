@@ -1,4 +1,4 @@
-//! Decisions without effects: which kind of volume, how large, which page of a list.
+//! Decisions without effects: whether a request is complete, which kind of volume, how large, which page of a list.
 
 use knarr_csi::messages::{
     AccessType, CapacityRange, Mode, StringMap, Topology, TopologyRequirement, VolumeCapability,
@@ -200,6 +200,16 @@ pub fn page<'a, T>(
     }
     let next = if more { rest.last().map_or_else(String::new, |last| id(last).to_string()) } else { String::new() };
     Ok((rest, next))
+}
+
+/// An error if a required field is empty.
+pub(crate) fn present(value: &str, field: &str) -> Result<(), Error> {
+    if value.is_empty() { Err(Error::Invalid(format!("{field} is missing"))) } else { Ok(()) }
+}
+
+/// CSI counts bytes in signed numbers.
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
