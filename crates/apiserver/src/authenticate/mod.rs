@@ -2,6 +2,7 @@
 //! bootstrap token, identity provider, webhook), otherwise anonymous where that is allowed. Afterwards the user may
 //! impersonate another one.
 
+mod bearer;
 mod bootstrap_token;
 mod certificate;
 mod connection;
@@ -9,34 +10,31 @@ mod front_proxy;
 mod header;
 mod impersonate;
 pub mod jwt;
+mod reload;
 mod secret_token;
 mod service_account;
 mod service_account_keys;
 mod token_file;
 mod webhook;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 
+pub use bearer::bearer;
 pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection};
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
 pub use impersonate::{Impersonated, Impersonation, headers_of as impersonation_headers, replace as impersonate_as};
+pub use reload::follow_configuration;
 pub use secret_token::{publish_tracking_start, record_token_uses};
 pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
 pub use service_account_keys::KeyError;
 pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::TokenWebhook;
 
-use crate::configuration_file;
 use crate::object_reader::ObjectReader;
 use crate::request::{GROUP_AUTHENTICATED, User};
 use jwt::{Anonymous, JwtAuthenticators};
@@ -173,60 +171,6 @@ impl Authenticator {
     }
 }
 
-/// How long new identity providers may take to be reachable before a changed configuration is given up.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
-const HEALTH_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Replaces the identity providers whenever the configuration file changes, once the new ones can be used. An invalid
-/// file, or one whose providers cannot be reached, changes nothing.
-pub async fn follow_configuration(
-    authenticator: Arc<Authenticator>,
-    path: PathBuf,
-    known: String,
-    reserved: Vec<String>,
-    stopping: tokio::sync::watch::Receiver<bool>,
-) {
-    let (sender, mut changes) = tokio::sync::watch::channel(None);
-    let file = path.clone();
-    let watching = configuration_file::follow(path, known, stopping, move |text| {
-        sender.send_replace(Some(text.to_owned()));
-    });
-    let replacing = async {
-        while changes.changed().await.is_ok() {
-            let Some(text) = changes.borrow_and_update().clone() else { continue };
-            let result = reloaded(&text, &reserved).await;
-            crate::metrics::AUTHENTICATION_RELOADS.record(result.is_ok(), Timestamp::now());
-            match result {
-                Ok(providers) => {
-                    authenticator.set_providers(providers);
-                    tracing::info!(path = %file.display(), "reloaded authentication config");
-                }
-                Err(error) => {
-                    tracing::error!(path = %file.display(), error, "failed to load authentication config");
-                }
-            }
-        }
-    };
-    tokio::join!(watching, replacing);
-}
-
-async fn reloaded(text: &str, reserved: &[String]) -> Result<JwtAuthenticators, String> {
-    let configuration = jwt::Configuration::parse(text, reserved).map_err(|error| error.to_string())?;
-    let providers =
-        JwtAuthenticators::start(&configuration, &jwt::Algorithm::ALL).map_err(|error| error.to_string())?;
-    let deadline = tokio::time::Instant::now() + RELOAD_TIMEOUT;
-    loop {
-        let unhealthy = providers.unhealthy();
-        if unhealthy.is_empty() {
-            return Ok(providers);
-        }
-        if tokio::time::Instant::now() >= deadline {
-            return Err(unhealthy.join(", "));
-        }
-        tokio::time::sleep(HEALTH_INTERVAL).await;
-    }
-}
-
 /// The error for a token that no authenticator accepts.
 pub const INVALID_TOKEN: &str = "invalid bearer token";
 
@@ -235,44 +179,10 @@ fn refused(why: String) -> Status {
     Status::unauthorized()
 }
 
-/// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, which is where browsers must put it.
-pub fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
-    let text = header::text(headers, AUTHORIZATION.as_str()).map_err(|error| error.to_string())?;
-    let token = text.and_then(|text| text.trim().split_once(' ')).and_then(|(scheme, token)| {
-        let token = token.trim();
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-    });
-    match token {
-        Some(token) => Ok(Some(token.to_owned())),
-        None => websocket_bearer(headers),
-    }
-}
-
-const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
-
-fn websocket_bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
-    if !crate::watch::websocket::is_requested(headers) {
-        return Ok(None);
-    }
-    let offered = header::texts(headers, SEC_WEBSOCKET_PROTOCOL.as_str()).map_err(|error| error.to_string())?;
-    let (tokens, others): (Vec<&str>, Vec<&str>) = offered
-        .iter()
-        .flat_map(|list| list.split(','))
-        .map(str::trim)
-        .partition(|name| name.starts_with(TOKEN_PROTOCOL));
-    let token = match tokens[..] {
-        [] => return Ok(None),
-        [token] if !others.is_empty() => token.strip_prefix(TOKEN_PROTOCOL).unwrap_or_default(),
-        [_] => return Err("missing additional subprotocol".to_owned()),
-        _ => return Err("multiple base64.bearer.authorization tokens specified".to_owned()),
-    };
-    let decoded = URL_SAFE_NO_PAD.decode(token).map_err(|error| error.to_string())?;
-    let decoded = String::from_utf8(decoded).map_err(|_| "invalid base64.bearer.authorization token".to_owned())?;
-    if decoded.is_empty() { Err("empty token".to_owned()) } else { Ok(Some(decoded)) }
-}
-
 #[cfg(test)]
 mod tests {
+    use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+
     use super::*;
     use crate::object_reader::tests::Fixed;
 
@@ -329,49 +239,6 @@ mod tests {
             let known = authenticator.request(&headers, "/api", None, &objects, Timestamp::UNIX_EPOCH).await;
             assert_eq!(known.is_ok(), bootstrap_tokens);
         }
-    }
-
-    /// A token of an identity provider, then with a changed configuration.
-    #[tokio::test]
-    async fn identity_providers_are_reloaded() {
-        use super::jwt::test_issuer::{TestIssuer, claims, initialized};
-        let issuer = TestIssuer::start().await;
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("authentication.yaml");
-        let text = |prefix: &str| {
-            issuer.configuration(&format!("claimMappings: {{username: {{claim: sub, prefix: '{prefix}'}}}}"))
-        };
-        std::fs::write(&path, text("a:")).unwrap();
-        let configuration = jwt::Configuration::parse(&text("a:"), &[]).unwrap();
-        let providers = JwtAuthenticators::start(&configuration, &jwt::Algorithm::ALL).unwrap();
-        initialized(&providers).await;
-        let accounts = Arc::new(ServiceAccountTokens::for_tests());
-        let external = External { providers, ..External::default() };
-        let authenticator = Arc::new(Authenticator::new(TokenFile::parse("").unwrap(), accounts, external));
-        let (stop, stopping) = tokio::sync::watch::channel(false);
-        let following =
-            tokio::spawn(follow_configuration(authenticator.clone(), path.clone(), text("a:"), vec![], stopping));
-        let token = issuer.sign(&claims(&issuer, serde_json::json!({})));
-        let objects = Fixed::new(vec![]);
-        let audiences = ["https://issuer".to_owned()];
-        let name = async || {
-            let found = authenticator.token(&token, &audiences, &objects, Timestamp::now()).await;
-            found.map(|found| (found.user.name, found.audiences))
-        };
-        assert_eq!(name().await, Ok(("a:ann".to_owned(), audiences.to_vec())));
-        let elsewhere = authenticator.token(&token, &["other".to_owned()], &objects, Timestamp::now()).await;
-        assert_eq!(elsewhere.map(|found| found.user.name), Err(INVALID_TOKEN.to_owned()));
-        std::fs::write(&path, text("b:").replace("prefix", "prefixes")).unwrap();
-        tokio::time::sleep(2 * configuration_file::CHECK_INTERVAL).await;
-        assert_eq!(name().await.map(|(name, _)| name), Ok("a:ann".to_owned()), "an invalid file changes nothing");
-        std::fs::write(&path, text("b:")).unwrap();
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        while name().await.map(|(name, _)| name) != Ok("b:ann".to_owned()) {
-            assert!(tokio::time::Instant::now() < deadline);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        stop.send_replace(true);
-        following.await.unwrap();
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ mod forward;
 #[cfg(test)]
 mod hostile_peer_tests;
 mod html_links;
+mod kubelet_query;
 mod kubelet_tls;
 mod location;
 mod log_options;
@@ -150,16 +151,16 @@ fn in_pod(call: &ResourceRequest<'_>) -> Result<Option<Location>, Status> {
     let node = pod.text(&["spec", "nodeName"]);
     let of_pod = format!("{}/{}", target.namespace, target.name);
     let (path, query) = match target.subresource.as_str() {
-        "portforward" => (format!("/portForward/{of_pod}"), location::ports(call.query)),
+        "portforward" => (format!("/portForward/{of_pod}"), kubelet_query::ports(call.query)),
         "log" => {
             let container = container(&pod, call.query)?;
             let names =
                 ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
-            (format!("/containerLogs/{of_pod}/{container}"), location::same(call.query, &names))
+            (format!("/containerLogs/{of_pod}/{container}"), kubelet_query::same(call.query, &names))
         }
         subresource => {
             let container = container(&pod, call.query)?;
-            (format!("/{subresource}/{of_pod}/{container}"), location::streams(call.query))
+            (format!("/{subresource}/{of_pod}/{container}"), kubelet_query::streams(call.query))
         }
     };
     if node.is_empty() {
