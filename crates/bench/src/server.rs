@@ -9,7 +9,6 @@ use anyhow::{Context as _, bail};
 use tokio::process::{Child, Command};
 
 use crate::client::{Client, Endpoint};
-use crate::flood;
 
 pub const TOKEN: &str = "bench";
 const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,12 +23,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts an API server with its data in `directory`, and waits until it is ready.
-    pub async fn start(knarr: &Path, directory: &Path) -> anyhow::Result<Server> {
-        Server::start_as(knarr, directory, &["apiserver"], &flood::token_lines()).await
+    /// Starts an API server with its data in `directory`, and waits until it is ready; `tokens` are the users beside the
+    /// administrator.
+    pub async fn start(knarr: &Path, directory: &Path, tokens: &str) -> anyhow::Result<Server> {
+        Server::start_as(knarr, directory, &["apiserver"], tokens).await
     }
 
-    /// Starts `knarr` with a command that serves the API; `tokens` are the users beside the administrator.
+    /// Starts `knarr` with a command that serves the API; `tokens` as for [`Server::start`].
     pub async fn start_as(knarr: &Path, directory: &Path, command: &[&str], tokens: &str) -> anyhow::Result<Server> {
         // The port was free a moment ago; if another process uses it now, the start fails.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;

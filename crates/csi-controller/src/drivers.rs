@@ -1,7 +1,7 @@
 //! Serves the drivers that are registered on this node and annotated for it, while they are.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,24 +14,14 @@ use kube::Client;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::driver::{self, Place};
+use crate::driver::Place;
 use crate::meta::annotation;
-use crate::{ANNOTATION, BUILT_IN};
+use crate::settings::Settings;
+use crate::{ANNOTATION, BUILT_IN, serve};
 
 const RETRY: Duration = Duration::from_secs(5);
 /// Registration sockets respond at once or are dead.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The settings of [`run`].
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The name of this node.
-    pub node: String,
-    /// The kubelet's directory of registration sockets.
-    pub registry: PathBuf,
-    /// The namespace of CSIStorageCapacities and Leases.
-    pub namespace: String,
-}
 
 /// A task that is aborted when it is dropped.
 struct Task(AbortHandle);
@@ -72,7 +62,7 @@ pub async fn run(client: Client, settings: Settings) {
         running.retain(|name, (place, _)| served.get(name) == Some(place));
         for (name, place) in served {
             running.entry(name.clone()).or_insert_with(|| {
-                let serving = serve(client.clone(), settings.clone(), name, place.clone());
+                let serving = keep_serving(client.clone(), settings.clone(), name, place.clone());
                 (place, Task(knarr_supervisor::spawn_linked("csi-driver", serving)))
             });
         }
@@ -102,11 +92,11 @@ fn served(
     .collect()
 }
 
-async fn serve(client: Client, settings: Settings, name: String, place: Place) {
+async fn keep_serving(client: Client, settings: Settings, name: String, place: Place) {
     loop {
         match find_endpoint(&settings.registry, &name).await {
             Some(endpoint) => {
-                let done = driver::serve(&client, &settings, &name, &place, &endpoint).await;
+                let done = serve::serve(&client, &settings, &name, &place, &endpoint).await;
                 if let Err(error) = done {
                     tracing::warn!(driver = name, %error, "cannot serve a CSI driver; retrying");
                 }

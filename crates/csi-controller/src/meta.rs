@@ -1,4 +1,4 @@
-//! Helpers to read and write metadata.
+//! The metadata of objects: names, annotations and finalizers.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;

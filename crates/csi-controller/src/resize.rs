@@ -16,10 +16,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
 
+use crate::claim::requested_bytes;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::meta::{Key, is_deleted, name, namespace};
-use crate::provision::{capability, requested_bytes};
+use crate::provision::capability;
 use crate::status::{self, FILE_SYSTEM_RESIZE_PENDING, RESIZING};
 
 const STORAGE: &str = "storage";

@@ -8,6 +8,7 @@ pub mod messages;
 
 mod client;
 mod error;
+mod route;
 mod server;
 mod services;
 

@@ -1,28 +1,21 @@
 //! The server: the services of a driver or a plugin's registration on a unix socket.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixListener;
 use tonic::Status;
-use tonic::server::{Grpc, UnaryService};
-use tonic_prost::ProstCodec;
 
+use crate::route::{Reply, Route};
 use crate::services::{
     Controller, Identity, Node, Registration, route_controller, route_identity, route_node, route_registration,
 };
-
-type Reply = Response<tonic::body::Body>;
-/// A call on its way to its handler.
-pub(crate) type Routed = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
 /// The services on one socket. Calls of services that are not there respond `Unimplemented`.
 #[derive(Clone, Default)]
@@ -121,57 +114,4 @@ pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
-}
-
-/// A request on the way to its method.
-pub(crate) struct Route {
-    pub(crate) method: String,
-    request: Request<Incoming>,
-}
-
-impl Route {
-    pub(crate) async fn unary<Q, A, H, F>(self, method: &'static str, handler: H) -> Reply
-    where
-        Q: prost::Message + Default + std::fmt::Debug + 'static,
-        A: prost::Message + Default + 'static,
-        H: FnOnce(Q) -> F + Send + 'static,
-        F: Future<Output = Result<A, Status>> + Send + 'static,
-    {
-        let service = Unary { method, handler: Some(handler) };
-        Grpc::new(ProstCodec::<A, Q>::default()).unary(service, self.request).await
-    }
-}
-
-struct Unary<H> {
-    method: &'static str,
-    handler: Option<H>,
-}
-
-impl<Q, A, H, F> UnaryService<Q> for Unary<H>
-where
-    Q: prost::Message + Default + std::fmt::Debug + 'static,
-    A: prost::Message + Default + 'static,
-    H: FnOnce(Q) -> F + Send + 'static,
-    F: Future<Output = Result<A, Status>> + Send + 'static,
-{
-    type Response = A;
-    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<A>, Status>> + Send>>;
-
-    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
-        let method = self.method;
-        let Some(handler) = self.handler.take() else {
-            return Box::pin(async { Err(Status::internal("the handler was called twice")) });
-        };
-        let request = request.into_inner();
-        tracing::debug!(method, ?request, "CSI request");
-        // In a task of its own: a client that hangs up must not stop an operation half way, and a panic is an error.
-        let task = tokio::spawn(handler(request));
-        Box::pin(async move {
-            let result = task.await.unwrap_or_else(|error| Err(Status::internal(format!("{method} failed: {error}"))));
-            if let Err(status) = &result {
-                tracing::debug!(method, code = ?status.code(), message = status.message(), "CSI request failed");
-            }
-            result.map(tonic::Response::new)
-        })
-    }
 }

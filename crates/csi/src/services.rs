@@ -4,7 +4,7 @@ use tonic::Status;
 
 use crate::client::{Client, Result};
 use crate::messages::*;
-use crate::server::{Route, Routed};
+use crate::route::{Route, Routed};
 
 macro_rules! service {
     ($(#[$about:meta])* $service:ident as $prefix:literal, routed by $route:ident {

@@ -14,7 +14,6 @@ mod outside;
 #[path = "../../knarr/src/servers/seal.rs"]
 mod seal;
 mod seeds;
-mod seeds_of_others;
 #[cfg(feature = "server")]
 mod tokens;
 

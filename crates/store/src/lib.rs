@@ -13,6 +13,8 @@ mod clock;
 mod contract;
 mod embedded;
 mod etcd;
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod retention;
 
@@ -20,8 +22,6 @@ pub use clock::{Clock, SystemClock};
 pub use contract::{
     ChangeObserver, Entry, Error, Event, Notice, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch,
 };
-#[doc(hidden)]
-pub use embedded::fuzzing;
 pub use embedded::{CheckReport, Embedded, Options, UnsyncedDisk, check, compact, export, repair, restore};
 pub use etcd::{
     Connection, Decode, Dialer, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, Tls,

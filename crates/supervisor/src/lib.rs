@@ -10,13 +10,15 @@
 mod backoff;
 pub mod fault;
 mod metrics;
+mod panic_hook;
 mod panics;
 mod registry;
 mod run;
 mod supervisor;
 
 pub use metrics::write_metrics;
-pub use panics::{install_panic_hook, panic_message};
+pub use panic_hook::install_panic_hook;
+pub use panics::panic_message;
 pub use registry::{ComponentFailure, ComponentReport, Registry};
 pub use run::{Run, current_run, inherit, join_all, spawn, spawn_linked, within};
 pub use supervisor::{Ending, Supervisor, spawn_restarting};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::panics::other_panics;
+use crate::panic_hook::other_panics;
 use crate::registry::Registry;
 
 /// Appends the metrics of all components.

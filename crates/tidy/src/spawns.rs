@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("bench/src/flood/mod.rs", 1, "a benchmark"),
     ("bench/src/flood/probe.rs", 1, "a benchmark"),
     ("cri/src/containerd/process/mod.rs", 1, "a thread that only waits for the end of containerd"),
-    ("csi/src/server.rs", 1, "joined: a panic fails the call"),
+    ("csi/src/route.rs", 1, "joined: a panic fails the call"),
     ("ingress/src/server.rs", 1, "threads whose panics fail the ingress component"),
     ("knarr/src/check/kernel.rs", 1, "a thread that is joined"),
     ("knarr/src/commands/node.rs", 1, "joined by the kubelet, which fails with it"),

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::claim::requested_bytes;
 use crate::driver::Driver;
 use crate::error::{Error, Result, ignore_not_found, is_already_there};
 use crate::meta::{Key, annotation, finalizer_patch, name, namespace, uid};
@@ -32,7 +33,7 @@ use crate::parameters::Parameters;
 use crate::snapshot;
 
 use plan::{SELECTED_NODE, SOURCE_NODE};
-pub(crate) use request::{capability, requested_bytes};
+pub(crate) use request::capability;
 pub(crate) use volume::{FINALIZER as VOLUME_FINALIZER, PROVISIONED_BY};
 
 use plan::{Provisioner, Step};

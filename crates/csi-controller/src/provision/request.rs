@@ -1,23 +1,18 @@
 //! What a driver is asked for, from a claim and its class.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use knarr_client::quantity;
 use knarr_csi::messages::{
     CapacityRange, CreateVolumeRequest, Mode, MountVolume, StringMap, Topology, TopologyRequirement, VolumeCapability,
     VolumeContentSource,
 };
 
+use crate::claim::requested_bytes;
 use crate::meta::uid;
 use crate::parameters::Parameters;
 
 /// The name of the volume, of which there is one for each claim however often it is requested.
 pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", uid(claim))
-}
-
-pub(crate) fn requested_bytes(claim: &PersistentVolumeClaim) -> i64 {
-    let requests = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    requests.and_then(|requests| requests.get("storage")).map_or(0, quantity::value)
 }
 
 /// What the request depends on besides claim and class.

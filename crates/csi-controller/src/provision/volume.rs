@@ -12,7 +12,8 @@ use knarr_client::events::reference;
 use knarr_client::quantity::{Format, Quantity};
 use knarr_csi::messages::{StringMap, Topology, Volume};
 
-use super::request::{requested_bytes, volume_name};
+use super::request::volume_name;
+use crate::claim::requested_bytes;
 use crate::meta::{name, namespace};
 use crate::parameters::Parameters;
 

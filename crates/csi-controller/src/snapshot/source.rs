@@ -7,10 +7,10 @@ use kube::Api;
 
 use super::plan::NODE;
 use super::types::{VolumeSnapshot, VolumeSnapshotContent};
+use crate::claim::requested_bytes;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::meta::{annotation, is_deleted, name, namespace, uid};
-use crate::provision::requested_bytes;
 
 #[derive(Debug, PartialEq)]
 enum Source<'a> {

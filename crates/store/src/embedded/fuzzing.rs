@@ -24,16 +24,6 @@ pub fn records(bytes: &[u8]) {
     while let Ok(Some(_)) = records.next() {}
 }
 
-/// Reads bytes as a database of etcd.
-pub fn database(bytes: &[u8]) {
-    crate::etcd::fuzz_database(bytes);
-}
-
-/// A small database of etcd.
-pub fn database_seed() -> Vec<u8> {
-    crate::etcd::seed_database()
-}
-
 /// Reads bytes as an image.
 pub fn image(bytes: &[u8]) {
     drop(image_file::read_image(bytes));

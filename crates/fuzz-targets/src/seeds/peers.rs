@@ -1,6 +1,6 @@
 //! The first inputs of targets that read what identity providers, drivers and tools send.
 
-use crate::seeds::texts;
+use super::texts;
 
 /// Adds inputs by target.
 pub fn add(add: &mut impl FnMut(&'static str, Vec<Vec<u8>>)) {

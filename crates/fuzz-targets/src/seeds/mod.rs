@@ -1,5 +1,7 @@
 //! The first inputs of every target, encoded by the code that is to decode them: a fuzzer starts beyond the first checks.
 
+mod peers;
+
 use std::path::Path;
 
 use knarr_api::protobuf;
@@ -48,7 +50,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     add("certificate_request", requests);
     add("container_log", texts(&LOGS));
     add("etcd_database", vec![knarr_store::fuzzing::database_seed()]);
-    crate::seeds_of_others::add(&mut add);
+    peers::add(&mut add);
     all
 }
 
@@ -64,7 +66,7 @@ fn certificates() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (vec![certificate.der().to_vec()], vec![request.der().to_vec()])
 }
 
-pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
