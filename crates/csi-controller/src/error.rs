@@ -1,6 +1,7 @@
 //! Errors of a reconciliation.
 
 use knarr_client::api_error;
+pub(crate) use knarr_client::api_error::{ignore_not_found, is_already_there};
 use knarr_csi::CallError;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,16 +19,3 @@ pub(crate) enum Error {
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
-
-pub(crate) fn is_already_there(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
-}
-
-/// Treats "not found" as success.
-pub(crate) fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
-}

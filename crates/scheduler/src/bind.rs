@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use knarr_client::api_error::message;
+use knarr_client::api_error::{is_not_found, message};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub enum BindError {
 impl BindError {
     /// Whether the pod does not exist (any more): nothing is left to do.
     pub fn is_gone(&self) -> bool {
-        matches!(self, BindError::Bind(error) if is_gone(error))
+        matches!(self, BindError::Bind(error) if is_not_found(error))
     }
 }
 
@@ -208,9 +208,4 @@ pub async fn evict(
         DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::default() };
     pods.delete(victim.name(), &same).await?;
     Ok(())
-}
-
-/// Whether the object does not exist (any more): nothing is left to do.
-pub fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use knarr_client::api_error::is_not_found;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 use tracing::field::Empty;
@@ -21,15 +22,15 @@ use crate::metrics;
 use crate::plugins::dynamic_resources::{BINDING_TIMEOUT, DevicePlan};
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
 use crate::preemption::{Budget, Outcome, best, find_victims, is_ineligible};
-use crate::scheduler::{Scheduler, record, scheduler_of};
+use crate::scheduler::{Scheduler, record};
 
 impl Scheduler {
     pub(crate) async fn schedule(&mut self, pod: Arc<PodState>) {
-        let Some(ready) = self.profiles.get(scheduler_of(&pod)) else {
+        let Some(ready) = self.profiles.get(pod.scheduler_name()) else {
             self.queue.remove(&pod.key);
             return;
         };
-        let (started, profile) = (Instant::now(), scheduler_of(&pod).to_owned());
+        let (started, profile) = (Instant::now(), pod.scheduler_name().to_owned());
         self.cluster.resource_claims.now = (self.now)();
         let step = filtering(&pod, self.cluster.node_count());
         let mut search = || ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
@@ -83,7 +84,7 @@ impl Scheduler {
     /// No node fits: looks for pods to preempt, and records why the pod waits.
     async fn does_not_fit(&mut self, pod: Arc<PodState>, no_fit: Box<NoFit>, started: Instant) {
         metrics::ALGORITHM_DURATION.observe(&[], started.elapsed().as_secs_f64());
-        let profile = scheduler_of(&pod).to_owned();
+        let profile = pod.scheduler_name().to_owned();
         self.explain(pod, no_fit).await;
         metrics::finish_attempt(&profile, "unschedulable", started.elapsed());
     }
@@ -128,7 +129,7 @@ impl Scheduler {
             finished(explaining).await;
             let object = format!("pods/{}", pod.key);
             let _step = tracing::info_span!(target: "journey", "bound", object, node);
-            let (profile, binding) = (scheduler_of(&pod).to_owned(), Instant::now());
+            let (profile, binding) = (pod.scheduler_name().to_owned(), Instant::now());
             let result = bind::carry_out(client, &watched, &pod, &node, &plan, devices.as_mut(), binder.as_ref()).await;
             if let (Err(_), Some(devices)) = (&result, &mut devices) {
                 devices.undo(&pod).await;
@@ -241,7 +242,7 @@ impl Scheduler {
             let key = Arc::clone(&pod.key);
             finished(before).await;
             if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
-                && !bind::is_gone(&error)
+                && !is_not_found(&error)
             {
                 tracing::warn!(pod = &*key, %error, "cannot write the pod's condition");
             }
@@ -289,7 +290,7 @@ impl Scheduler {
             let client = self.client.clone();
             knarr_supervisor::spawn(async move {
                 if let Err(error) = bind::clear_nomination(client, lower).await
-                    && !bind::is_gone(&error)
+                    && !is_not_found(&error)
                 {
                     tracing::warn!(%error, "cannot clear a nomination");
                 }
@@ -311,7 +312,7 @@ impl Scheduler {
                             record(&recorder, &victim, false, "Preempted", "Preempting", text);
                         }
                     }
-                    Err(error) if bind::is_gone(&error) => {}
+                    Err(error) if is_not_found(&error) => {}
                     Err(error) => tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod"),
                 }
             });

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use knarr_client::api_error::message;
+use knarr_client::api_error::{is_not_found, message};
 use knarr_client::{Informer, Informers};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -16,7 +16,6 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::bind::is_gone;
 use crate::cluster::claims::{allocation, is_reserved_for};
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
@@ -172,7 +171,7 @@ impl DeviceBinding {
             let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [user]}});
             let name = claim.metadata.name.as_deref().unwrap_or_default();
             if let Err(error) = claims.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await
-                && !is_gone(&error)
+                && !is_not_found(&error)
             {
                 // The claim's controller removes pods that do not run.
                 tracing::warn!(pod = &*pod.key, claim = name, %error, "cannot release a resource claim");
@@ -180,7 +179,7 @@ impl DeviceBinding {
         }
         if let Some(claim) = &self.created
             && let Err(error) = delete_claim(self.write.client.clone(), claim).await
-            && !is_gone(&error)
+            && !is_not_found(&error)
         {
             tracing::warn!(pod = &*pod.key, %error, "cannot delete the claim of extended resources");
         }

@@ -220,18 +220,12 @@ impl Scheduler {
     }
 
     pub(crate) fn profile_of(&self, pod: &PodState) -> Option<&ProfilePlugins> {
-        self.profiles.get(scheduler_of(pod))
+        self.profiles.get(pod.scheduler_name())
     }
 
     pub(crate) fn recorder(&self, pod: &PodState) -> Option<SeriesRecorder> {
-        self.recorders.get(scheduler_of(pod)).cloned()
+        self.recorders.get(pod.scheduler_name()).cloned()
     }
-}
-
-/// The name of the scheduler that is responsible for a pod.
-pub(crate) fn scheduler_of(pod: &PodState) -> &str {
-    let named = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
-    named.unwrap_or("default-scheduler")
 }
 
 /// The host's name, which events contain; empty where it cannot be read.

@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 
 use super::correlator::{Correlator, Outcome};
 use super::serial_writes::{SerialWrites, WriteSlot};
-use super::writer::{Writer, is_not_found};
+use super::writer::Writer;
 use super::{EventType, MAX_QUEUED, name_for, namespace_of, reference};
+use crate::api_error::is_not_found;
 use crate::time::truncated;
 
 /// Records core/v1 events.

@@ -15,8 +15,9 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::writer::{Writer, is_conflict, is_not_found};
+use super::writer::Writer;
 use super::{EventType, MAX_QUEUED, name_for, namespace_of};
+use crate::api_error::{has_code, is_not_found};
 
 /// A series without an event for this long is finished.
 const FINISHED_AFTER: SignedDuration = SignedDuration::from_mins(6);
@@ -122,7 +123,7 @@ async fn send(api: Api<Event>, event: Arc<Event>) -> Result<(), kube::Error> {
     }
     match api.create(&PostParams::default(), &event).await {
         // The series started before its first event was written; now it is.
-        Err(error) if is_conflict(&error) => api.patch(name, &PatchParams::default(), &patch).await.map(drop),
+        Err(error) if has_code(&error, 409) => api.patch(name, &PatchParams::default(), &patch).await.map(drop),
         result => result.map(drop),
     }
 }

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, Taint, Toleration,
-};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, Pod, PodAffinityTerm, Taint, Toleration};
 use knarr_client::selector::Selector;
 
 use super::labels::{Labels, Namespaces};
 use super::node::NodeState;
+use crate::node_match;
 
 /// Which nodes a pod may run on, by their labels and names.
 #[derive(Clone, Debug, Default)]
@@ -61,34 +60,9 @@ impl NodeRequirement {
     }
 }
 
-/// A term without requirements matches nothing.
+/// Whether a term of a node selector matches the node.
 pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
-    let labels = node.labels();
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    expressions.iter().all(|requirement| requirement_matches(requirement, labels.get(&requirement.key)))
-        && fields.iter().all(|requirement| {
-            let value = (requirement.key == "metadata.name").then(|| node.name().to_owned());
-            requirement_matches(requirement, value.as_ref())
-        })
-}
-
-fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&String>) -> bool {
-    let listed = |value: &String| requirement.values.iter().flatten().any(|own| own == value);
-    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    let bound = || number(requirement.values.iter().flatten().next());
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => matches!((number(value), bound()), (Some(value), Some(bound)) if value > bound),
-        "Lt" => matches!((number(value), bound()), (Some(value), Some(bound)) if value < bound),
-        _ => false,
-    }
+    node_match::term_matches(term, node.object())
 }
 
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

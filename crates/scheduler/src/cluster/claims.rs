@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
 
 use super::storage::object_key;
-use crate::devices::{Allocator, InUse, Inventory, Selectors};
-use crate::plugins::dynamic_resources::{Budget, Cycle};
+use crate::devices::{Allocator, Budget, InUse, Inventory, Selectors};
+use crate::plugins::dynamic_resources::Cycle;
 
 /// Extended resources with this prefix name a device class.
 const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";

@@ -104,6 +104,12 @@ impl PodState {
         self.object.metadata.name.as_deref().unwrap_or_default()
     }
 
+    /// The name of the scheduler that is responsible for it.
+    pub fn scheduler_name(&self) -> &str {
+        let named = self.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        named.unwrap_or("default-scheduler")
+    }
+
     pub fn uid(&self) -> &str {
         self.object.metadata.uid.as_deref().unwrap_or_default()
     }

@@ -1,5 +1,6 @@
 //! Allocates claims on one node.
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
 use super::in_use::InUse;
@@ -9,7 +10,6 @@ use super::pool::{PoolState, pools_for};
 use super::request::{Claim, Classes, Count, MAX_DEVICES, Request, key};
 use super::search::Search;
 use super::selectors::Selectors;
-use crate::cluster::node::NodeState;
 
 /// What allocations are decided by.
 pub struct Allocator<'a> {
@@ -36,7 +36,7 @@ impl Allocator<'_> {
     /// `share_id` makes the names of shares.
     pub fn allocate(
         &self,
-        node: &NodeState,
+        node: &Node,
         claims: &[&ResourceClaim],
         stop: &dyn Fn() -> bool,
         share_id: &mut dyn FnMut() -> String,

@@ -4,6 +4,7 @@
 //! claims and a node. It is a search with backtracking, so it gets a function that says when to stop.
 
 mod allocator;
+mod budget;
 mod capacity;
 mod constraint;
 mod counters;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use allocator::{AllocationError, Allocator};
+pub use budget::Budget;
 pub use in_use::InUse;
 pub use inventory::Inventory;
 pub use selectors::Selectors;

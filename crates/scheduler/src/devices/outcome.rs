@@ -9,6 +9,7 @@ use super::allocator::AllocationError;
 use super::node_selector::usable_on;
 use super::request::{Claim, Request};
 use super::search::{Given, Search};
+use crate::node_match;
 
 pub fn results(
     search: &Search<'_>,
@@ -25,7 +26,7 @@ pub fn results(
                 config: (!config.is_empty()).then_some(config),
                 results: Some(devices),
             }),
-            node_selector: usable_on(candidates, search.node.name())?,
+            node_selector: usable_on(candidates, node_match::name(search.node))?,
         });
     }
     Ok(results)

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use k8s_openapi::api::resource::v1 as api;
 use knarr_client::quantity::Quantity;
 
 use super::capacity::Capacity;
 use super::{DeviceId, PoolId};
-use crate::cluster::affinity::term_matches;
-use crate::cluster::node::NodeState;
+use crate::node_match;
 
 /// Amounts by name.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -76,7 +76,7 @@ impl Slice {
     }
 
     /// Whether it has something for the node. Counters count for every node: their pool cannot be used without them.
-    pub fn is_for(&self, node: &NodeState) -> bool {
+    pub fn is_for(&self, node: &Node) -> bool {
         let spec = &self.object.spec;
         if !self.counters.is_empty() {
             return true;
@@ -89,20 +89,17 @@ impl Slice {
 }
 
 /// Whether a device that selects its nodes itself is for the node.
-pub fn device_is_for(device: &api::Device, node: &NodeState) -> bool {
+pub fn device_is_for(device: &api::Device, node: &Node) -> bool {
     is_for(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref(), node)
 }
 
-fn is_for(
-    name: Option<&str>,
-    all: Option<bool>,
-    selector: Option<&k8s_openapi::api::core::v1::NodeSelector>,
-    node: &NodeState,
-) -> bool {
+fn is_for(name: Option<&str>, all: Option<bool>, selector: Option<&NodeSelector>, node: &Node) -> bool {
     match (name.filter(|name| !name.is_empty()), all, selector) {
-        (Some(name), ..) => node.name() == name,
+        (Some(name), ..) => node_match::name(node) == name,
         (None, Some(true), _) => true,
-        (None, _, Some(selector)) => selector.node_selector_terms.iter().any(|term| term_matches(term, node)),
+        (None, _, Some(selector)) => {
+            selector.node_selector_terms.iter().any(|term| node_match::term_matches(term, node))
+        }
         _ => false,
     }
 }

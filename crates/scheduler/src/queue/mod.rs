@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use crate::cluster::labels::Namespaces;
 use crate::cluster::pod::PodState;
 use crate::metrics::{INCOMING, Lengths, UNSCHEDULABLE};
-use crate::scheduler::scheduler_of;
 
 pub use events::ClusterEvent;
 use events::helps;
@@ -227,7 +226,7 @@ impl Queue {
         let key = Arc::clone(&queued.pod.key);
         for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { &plugins } {
             self.rejected_by.entry(plugin).or_default().insert(Arc::clone(&key));
-            UNSCHEDULABLE.add(&[plugin, scheduler_of(&queued.pod)], 1.0);
+            UNSCHEDULABLE.add(&[plugin, queued.pod.scheduler_name()], 1.0);
         }
         INCOMING.add(&["ScheduleAttemptFailure", "unschedulable"], 1);
         queued.state = State::Unschedulable { plugins, since: now };
@@ -357,7 +356,7 @@ impl Queue {
             }
             State::Unschedulable { plugins, since } => {
                 for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { plugins } {
-                    UNSCHEDULABLE.add(&[plugin, scheduler_of(&queued.pod)], -1.0);
+                    UNSCHEDULABLE.add(&[plugin, queued.pod.scheduler_name()], -1.0);
                     if let Some(keys) = self.rejected_by.get_mut(plugin) {
                         keys.remove(key);
                         if keys.is_empty() {

@@ -10,6 +10,7 @@ pub use candidate::Candidate;
 
 use std::collections::HashMap;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1 as api;
 
 use super::allocator::AllocationError;
@@ -20,7 +21,6 @@ use super::pool::Pool;
 use super::request::{Claim, Count, MAX_DEVICES, Request};
 use super::selectors::Selectors;
 use super::slice::{Amounts, device_is_for};
-use crate::cluster::node::NodeState;
 
 /// How many devices are tried between two looks at the clock.
 const STEPS_PER_CHECK: usize = 32;
@@ -78,7 +78,7 @@ enum Step {
 }
 
 pub struct Search<'a> {
-    pub node: &'a NodeState,
+    pub node: &'a Node,
     pub claims: Vec<Claim<'a>>,
     pub pools: &'a [Pool],
     pub candidates: Vec<Candidate<'a>>,
@@ -98,7 +98,7 @@ pub struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub fn new(
-        node: &'a NodeState,
+        node: &'a Node,
         claims: Vec<Claim<'a>>,
         pools: &'a [Pool],
         (in_use, selectors): (&'a InUse, &'a Selectors),

@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
 use serde_json::{Value, json};
 
 use super::{Allocator, InUse, Inventory, Selectors};
-use crate::cluster::node::NodeState;
 
 pub const DRIVER: &str = "gpu.example.com";
 
@@ -95,9 +95,9 @@ fn shown(result: &AllocationResult) -> String {
     devices.collect::<Vec<_>>().join(" ")
 }
 
-pub fn node(name: &str) -> NodeState {
+pub fn node(name: &str) -> Node {
     let node = json!({"metadata": {"name": name, "labels": {"zone": "a"}}});
-    NodeState::new(Arc::new(serde_json::from_value(node).expect("a node")))
+    serde_json::from_value(node).expect("a node")
 }
 
 pub fn cel(expression: &str) -> Value {

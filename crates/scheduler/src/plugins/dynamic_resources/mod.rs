@@ -1,7 +1,6 @@
 //! DynamicResources: pods run where their claims are allocated, or where their claims and extended resources can be
 //! allocated. What was found for a node is kept for the decision (`cycle`), and written when the pod is bound.
 
-mod budget;
 mod conditions;
 mod cycle;
 mod extended;
@@ -22,7 +21,6 @@ use crate::cluster::{Cluster, NodeIndex};
 use crate::devices::AllocationError;
 use crate::framework::{Filter, Plugin, Prepared, Rejection, Scorer, View, stretch};
 
-pub use budget::Budget;
 pub use conditions::{BindingState, binding_state, has_conditions, is_overdue};
 pub use cycle::{ClaimPlan, Cycle, DevicePlan, ExtendedPlan, NodeAllocation};
 
@@ -149,7 +147,7 @@ impl ClaimFilter {
         let limit = budget.limit(self.search_timeout, started);
         let stop = || limit.is_some_and(|limit| started.elapsed() >= limit);
         let mut share_id = || uuid::Uuid::new_v4().to_string();
-        let found = view.cluster.resource_claims.allocator().allocate(view.node, claims, &stop, &mut share_id);
+        let found = view.cluster.resource_claims.allocator().allocate(view.node.object(), claims, &stop, &mut share_id);
         budget.spend(started.elapsed());
         match found {
             Ok(Some(found)) => Ok(found),
