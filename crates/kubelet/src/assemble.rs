@@ -16,7 +16,7 @@ use crate::cgroup::driver::Driver;
 use crate::context::{Context, RuntimeFeatures};
 use crate::{NodeError, Settings};
 use crate::{cgroup, container, counters, csi, dra, host, images, node, objects, pod, resources, runtime};
-use crate::{server, start_queue, volumes};
+use crate::{server, start_queue, tokens, volumes};
 
 /// Waits for the runtime, and returns the context with the informer of the pods that are bound to this node.
 pub async fn context(
@@ -39,7 +39,7 @@ pub async fn context(
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
-    let tokens = volumes::Tokens::new(client.clone());
+    let tokens = tokens::Tokens::new(client.clone());
     let parts = csi::Parts {
         client: client.clone(),
         tokens: tokens.clone(),
@@ -51,6 +51,7 @@ pub async fn context(
         metrics: metrics.clone(),
     };
     let csi = csi::Csi::new(&settings, parts);
+    csi.set_disks(volumes::recorded_disks(&settings));
     let dra = dra::Dra::open(client.clone(), &settings.node_name, &settings.root).map_err(NodeError::PreparedClaims)?;
     csi.dra.get_or_init(|| dra.clone());
     let notified = Arc::downgrade(&csi);

@@ -12,8 +12,8 @@ use knarr_cri::messages::{DnsConfig, RuntimeHandler, RuntimeHandlerFeatures, Sta
 use parking_lot::RwLock;
 
 use crate::cgroup::Cgroups;
-use crate::container::env::DownwardContext;
 use crate::container::resources::NodeMemory;
+use crate::downward_api::DownwardContext;
 use crate::host::Host;
 use crate::images::Images;
 use crate::objects::ObjectCache;
@@ -21,7 +21,7 @@ use crate::pod::{self, Role};
 use crate::runtime::{Heartbeat, Index};
 use crate::settings::Settings;
 use crate::start_queue::StartQueue;
-use crate::volumes::Tokens;
+use crate::tokens::Tokens;
 
 /// Everything that long-lived tasks of the kubelet need, created once by `assemble`.
 pub struct Context {
@@ -155,21 +155,5 @@ impl Context {
     fn record(&self, object: ObjectReference, warning: bool, reason: &str, message: String) {
         let kind = if warning { EventType::Warning } else { EventType::Normal };
         self.events.about(object, kind, reason, message);
-    }
-}
-
-/// The API server's message, without the client library's wrapping.
-pub fn api_text(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => {
-            let mut text = other.to_string();
-            let mut source = std::error::Error::source(other);
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            text
-        }
     }
 }

@@ -7,7 +7,9 @@
 //!
 //! Start reading at [`run`], then at `worker/plan`.
 
+mod api_text;
 mod assemble;
+mod backoff;
 mod beneath;
 mod blocking;
 mod cgroup;
@@ -16,6 +18,7 @@ mod container_logs;
 mod context;
 mod counters;
 mod csi;
+mod downward_api;
 mod dra;
 mod duration;
 mod eviction;
@@ -23,12 +26,16 @@ mod filesystem;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
+mod image_reference;
+mod image_verification;
 mod images;
 pub mod inotify;
 mod journey_events;
 mod log_links;
+mod mount;
 mod node;
 mod objects;
+mod ownership;
 mod pod;
 mod pods;
 mod private;
@@ -40,8 +47,7 @@ mod server;
 mod settings;
 mod source;
 mod start_queue;
-mod status;
-
+mod tokens;
 mod traces;
 mod tree;
 mod volumes;
@@ -49,7 +55,7 @@ mod worker;
 
 pub use cgroup::driver::Driver as CgroupDriver;
 pub use eviction::{Eviction, Limit, Signal, Threshold};
-pub use images::Verification;
+pub use image_verification::Verification;
 pub use node::LOGIND_FILE;
 pub use node::certificates;
 /// Serving certificates, for the endpoints of other components too.
@@ -323,7 +329,7 @@ mod tests {
         let node = tokio::spawn(run(client, settings, async move { drop(stopped.await) }));
         stop.send(()).expect("the node runs");
         let ended = tokio::time::timeout(Duration::from_secs(10), node).await;
-        volumes::mounts_below(&data).iter().for_each(|point| volumes::unmount(point).expect("unmounted"));
+        mount::mounts_below(&data).iter().for_each(|point| mount::unmount(point).expect("unmounted"));
         ended.expect("it ends at once").expect("no panic").expect("no error");
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::eviction::Eviction;
+use crate::image_verification::Verification;
 
 /// Everything an operator can configure. [`Settings::new`] sets the defaults.
 #[derive(Clone, Debug)]
@@ -151,7 +152,7 @@ impl Default for Tuning {
 pub struct ImageSettings {
     pub credential_providers: Option<CredentialProviderFiles>,
     /// For which images on the node pods must show credentials.
-    pub verification: crate::images::Verification,
+    pub verification: Verification,
     pub max_parallel_pulls: usize,
     /// Mirrors and credentials of the node for its own containerd.
     pub registries: Option<tokio::sync::watch::Receiver<std::sync::Arc<knarr_cri::containerd::Registries>>>,
@@ -186,7 +187,7 @@ impl Default for ImageSettings {
     fn default() -> Self {
         Self {
             credential_providers: None,
-            verification: crate::images::Verification::default(),
+            verification: Verification::default(),
             max_parallel_pulls: 8,
             registries: None,
             min_age: Duration::from_secs(120),

@@ -156,10 +156,10 @@ mod tests {
         std::fs::create_dir_all(pod.join("mount")).expect("made");
         std::fs::create_dir(&volume).expect("made");
         std::fs::write(volume.join("data"), vec![1; 1 << 20]).expect("written");
-        crate::volumes::bind_mount(&volume, &pod.join("mount")).expect("bound");
+        crate::mount::bind(&volume, &pod.join("mount")).expect("bound");
         let (bytes, files) = crate::filesystem::directory_usage(&pod);
         let removed = remove(&pod);
-        crate::volumes::unmount(&pod.join("mount")).expect("unmounted");
+        crate::mount::unmount(&pod.join("mount")).expect("unmounted");
         assert!(bytes < 1 << 20 && files == 2, "{bytes} {files}: the volume is no usage of the pod");
         assert!(removed.is_err(), "it is mounted");
         assert_eq!(std::fs::metadata(volume.join("data")).expect("kept").len(), 1 << 20);

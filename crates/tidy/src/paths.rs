@@ -23,8 +23,18 @@ const CHOSEN_BY_PODS: &[&str] = &[
 const OPENS_SAFELY: &[&str] = &["beneath.rs", "tree.rs", "private.rs"];
 
 /// Where pods' files are handled.
-const HANDLES_PODS: &[&str] =
-    &["container/", "images/", "pods/", "runtime/", "source/", "volumes/", "worker/", "container_logs.rs"];
+const HANDLES_PODS: &[&str] = &[
+    "container/",
+    "images/",
+    "pods/",
+    "runtime/",
+    "source/",
+    "volumes/",
+    "worker/",
+    "container_logs.rs",
+    "mount.rs",
+    "ownership.rs",
+];
 
 /// Calls that follow whatever a path leads to.
 const OPENS_BY_PATH: &[&str] = &[

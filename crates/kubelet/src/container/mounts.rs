@@ -171,7 +171,8 @@ fn absolute(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volumes::{Mounted, mounts_below, unmount};
+    use crate::mount::{mounts_below, unmount};
+    use crate::volumes::Mounted;
     use serde_json::json;
 
     /// The mounts of a container that requests a writable sub-path.

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::error::plugin_text;
 use super::paths::attachment_name;
 use super::volume::VolumeId;
-use crate::context::api_text;
-use crate::volumes::Tokens;
+use crate::api_text::api_text;
+use crate::tokens::Tokens;
 
 /// Tokens are valid this long unless the driver says otherwise.
 const DEFAULT_TOKEN_SECONDS: i64 = 3600;

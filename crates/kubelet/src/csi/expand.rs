@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::error::{CsiError, Step, is_final};
 use super::mount::{Mount, Note};
 use super::{Csi, cluster};
-use crate::context::api_text;
+use crate::api_text::api_text;
 
 /// The conditions that describe an expansion.
 const RESIZE_CONDITIONS: [&str; 4] =

@@ -35,7 +35,6 @@ mod tests;
 pub use error::CsiError;
 pub use mount::MountRequest;
 pub use stats::VolumeStats;
-pub use sweep::backoff;
 pub use volume::CsiVolume;
 
 use std::collections::BTreeSet;
@@ -50,7 +49,7 @@ use tokio::sync::Notify;
 
 use crate::counters::Counters;
 use crate::settings::Settings;
-use crate::volumes::Tokens;
+use crate::tokens::Tokens;
 use drivers::Drivers;
 use node_info::NodeInfo;
 use paths::Paths;
@@ -144,7 +143,6 @@ impl Csi {
             dra: OnceLock::new(),
         });
         csi.reconstruct();
-        csi.set_disks(crate::volumes::recorded_disks(settings));
         csi
     }
 

@@ -15,9 +15,10 @@ use super::state::{Progress, VolumeState};
 use super::volume::{CsiVolume, VolumeId, pod_attributes};
 use super::{Csi, cluster};
 use crate::journey_events;
+use crate::mount::{bind, is_mount_point, unmount_all_at};
+use crate::ownership;
 use crate::pod;
 use crate::private;
-use crate::volumes::{bind_mount, is_mount_point, set_group, unmount_all_at};
 
 impl Csi {
     /// Publishes the volume. `again` means that the pod already has it, and keeps it if this fails.
@@ -142,7 +143,7 @@ impl Csi {
         let always = context.and_then(|context| context.fs_group_change_policy.as_deref()) != Some("OnRootMismatch");
         let target = target.to_path_buf();
         // A large volume takes minutes.
-        let work = tokio::task::spawn_blocking(move || set_group(&target, group, always));
+        let work = tokio::task::spawn_blocking(move || ownership::apply_group(&target, group, always));
         let applied = match work.await {
             Ok(applied) => applied.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
@@ -160,7 +161,7 @@ impl Csi {
         private::create_all(map.parent().unwrap_or(&map))?;
         if !is_mount_point(&map) {
             std::fs::OpenOptions::new().create(true).append(true).open(&map)?;
-            bind_mount(&published, &map).map_err(io::Error::other)?;
+            bind(&published, &map).map_err(io::Error::other)?;
         }
         let link = self.paths.pod_device(uid, &volume.spec_name);
         private::create_all(link.parent().unwrap_or(&link))?;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::Csi;
 use super::drivers::{Driver, Version};
 use super::error::plugin_text;
-use super::sweep::backoff;
+use crate::backoff::backoff;
 use crate::inotify::Watcher;
 
 /// How long a plugin may take to say what it is.

@@ -13,8 +13,8 @@ use super::state::{Progress, VolumeState};
 use super::volume::VolumeId;
 use super::{Csi, cluster};
 use crate::journey_events;
+use crate::mount::unmount_all_at;
 use crate::private;
-use crate::volumes::unmount_all_at;
 
 impl Csi {
     /// The staging path of a volume.

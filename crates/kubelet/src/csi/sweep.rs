@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -10,15 +9,7 @@ use super::Csi;
 use super::drivers::Drivers;
 use super::state::{Condition, Progress, VolumeState};
 use super::volume::VolumeId;
-
-/// The delays between attempts at one volume, as Kubernetes has them.
-pub const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
-pub const MAX_BACKOFF: Duration = Duration::from_secs(122);
-
-/// The delay after so many failures in a row.
-pub fn backoff(failures: u32) -> Duration {
-    INITIAL_BACKOFF.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(16))).min(MAX_BACKOFF)
-}
+use crate::backoff::backoff;
 
 struct Attempt {
     failures: u32,
@@ -103,16 +94,4 @@ impl Csi {
 
 fn is_unused(volume: &VolumeState) -> bool {
     volume.users.is_empty() && volume.staged != Progress::Not
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_double_up_to_two_minutes() {
-        let delays: Vec<u128> = (1..=10).map(|failures| backoff(failures).as_millis()).collect();
-        assert_eq!(delays, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
-        assert_eq!(backoff(u32::MAX), MAX_BACKOFF);
-    }
 }

@@ -11,7 +11,7 @@ use super::drivers::Plugin;
 use super::messages::{Claim, ClaimsRequest, PreparedClaim};
 use super::pod_claims::{of_pod, refusal};
 use super::record::{PreparedDevice, Record, key};
-use crate::context::api_text;
+use crate::api_text::api_text;
 use crate::pod;
 
 impl Dra {

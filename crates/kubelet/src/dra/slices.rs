@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 
 use super::Dra;
 use super::drivers::{PROBE_INTERVAL, Plugin};
-use crate::context::api_text;
-use crate::csi::backoff;
+use crate::api_text::api_text;
+use crate::backoff::backoff;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 

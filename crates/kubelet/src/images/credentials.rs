@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::access::{SecretUsed, Source};
 use super::glob::covers;
 use super::providers::Provided;
+use crate::image_reference::without_tag;
 use crate::objects::Content;
 
 /// A pull secret of a pod.
@@ -132,15 +133,6 @@ fn decoded(auth: &str) -> Option<(String, String)> {
     let bytes = base64::engine::general_purpose::STANDARD_NO_PAD.decode(auth.trim().trim_end_matches('=')).ok()?;
     let text = String::from_utf8(bytes).ok()?;
     text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
-}
-
-/// The image without tag and digest.
-pub fn without_tag(image: &str) -> String {
-    let path = image.split('@').next().unwrap_or_default();
-    match path.rsplit_once('/') {
-        Some((front, last)) => format!("{front}/{}", last.split(':').next().unwrap_or_default()),
-        None => path.split(':').next().unwrap_or_default().to_string(),
-    }
 }
 
 /// Registry and path without tag and digest; a bare name belongs to Docker's registry.

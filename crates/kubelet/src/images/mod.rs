@@ -6,12 +6,9 @@ mod credentials;
 mod glob;
 mod providers;
 mod pull;
-mod reference;
-mod verification;
 
 pub use collect::collect_garbage;
 pub use providers::{ApiAccounts, ProviderError, Providers};
-pub use verification::Verification;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -26,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::context::Context;
+use crate::image_reference::{default_policy, why_invalid, with_tag};
 use crate::journey_events;
 use crate::objects::Subscription;
 use crate::pod;
@@ -33,7 +31,6 @@ use crate::settings::Settings;
 use access::{Access, AccessDecision};
 use credentials::{Credentials, PullSecret};
 use pull::{PullFailure, Pulled};
-use reference::{default_policy, why_invalid, with_tag};
 
 /// Why an image is not available: reason and message of the container's status, and when to retry.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 
-use crate::context::{Context, api_text};
+use crate::api_text::api_text;
+use crate::context::Context;
 use crate::pod;
 
 /// The empty name is the runtime's default.

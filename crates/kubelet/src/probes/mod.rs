@@ -1,13 +1,11 @@
 //! Startup, liveness and readiness probes by command, HTTP, TCP or gRPC.
 
 mod counter;
-mod grpc;
+pub mod grpc;
 mod http;
-mod schedule;
-mod task;
+pub mod schedule;
 
 pub use http::{HttpTarget, http_get};
-pub use task::{ProbeContext, ProbeTasks};
 
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

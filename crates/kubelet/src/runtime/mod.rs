@@ -147,7 +147,7 @@ impl RuntimePod {
 }
 
 /// The path of the kernel's interface table of the pod, through one of its processes; none if no container runs.
-pub fn network_table(worker: &crate::worker::Handle) -> Option<String> {
-    let process = worker.runtime.lock().running().find_map(|container| container.process)?;
+pub fn network_table(pod: &RuntimePod) -> Option<String> {
+    let process = pod.running().find_map(|container| container.process)?;
     Some(format!("/proc/{process}/net/dev"))
 }

@@ -284,7 +284,7 @@ pub async fn samples(server: &Server) -> Vec<UsageSample> {
                 usage: cgroups.pod_usage(&pod),
                 started: None,
                 layer: None,
-                interfaces: crate::runtime::network_table(&worker).filter(|_| !pod::host_network(&pod)),
+                interfaces: crate::runtime::network_table(&worker.runtime.lock()).filter(|_| !pod::host_network(&pod)),
             });
         }
     }

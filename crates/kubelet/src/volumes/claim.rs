@@ -7,7 +7,8 @@ use kube::Api;
 
 use super::disk::SecretName;
 use super::{VolumeError, host_path};
-use crate::context::{Context, api_text};
+use crate::api_text::api_text;
+use crate::context::Context;
 use crate::pod;
 
 const PROTECTION: &str = "kubernetes.io/pvc-protection";

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::atomic::File;
 use super::{VolumeError, VolumeMounter};
-use crate::container::env::{field_value, resource_value};
+use crate::downward_api::{field_value, resource_value};
 use crate::objects::Kind;
 use crate::pod;
 
@@ -85,7 +85,7 @@ async fn project(
         fields(mounter, source.items.as_deref(), mode, files)?;
     }
     if let Some(source) = &projection.cluster_trust_bundle {
-        let content = super::tokens::trust_bundle(mounter.context, source).await?;
+        let content = super::trust_bundle::trust_bundle(mounter.context, source).await?;
         files.insert(source.path.clone(), for_the_user(mounter, file(content.into_bytes(), None, mode)));
     }
     if let Some(source) = &projection.service_account_token {

@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
 use knarr_client::quantity::value;
 use nix::mount::MsFlags;
 
-use super::{VolumeError, mount, ownership};
+use super::VolumeError;
+use crate::mount;
+use crate::ownership;
 use crate::private;
 
 /// Creates the volume. `memory_limit` limits the size of a volume in memory.

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 
-use super::{Mounted, VolumeError, mount};
+use super::{Mounted, VolumeError};
 use crate::context::Context;
+use crate::mount;
 use crate::objects::Subscription;
 use crate::private;
 use crate::settings::Settings;

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolume};
 use tokio::sync::Mutex;
 
+use super::VolumeError;
 use super::command::{Failure, Status, run};
-use super::{VolumeError, mount};
 use crate::beneath;
+use crate::mount;
 use crate::private;
 use crate::settings::Settings;
 

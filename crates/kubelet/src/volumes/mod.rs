@@ -12,18 +12,13 @@ mod empty_dir;
 mod host_path;
 mod image;
 mod in_tree;
-mod mount;
 mod mounter;
-mod ownership;
 pub mod subpath;
-mod tokens;
+mod trust_bundle;
 
 pub use disk::{recorded as recorded_disks, unmount_pod as unmount_disks};
 pub use in_tree::unmount_unused as unmount_unused_devices;
-pub use mount::{bind as bind_mount, is_mount_point, mounts_below, unmount, unmount_all_at};
 pub use mounter::plugin_name;
-pub use ownership::apply_group as set_group;
-pub use tokens::Tokens;
 
 use std::collections::HashMap;
 use std::io;
@@ -35,21 +30,23 @@ use k8s_openapi::jiff::Timestamp;
 use nix::mount::MsFlags;
 
 use self::mounter::VolumeMounter;
-use crate::container::env::{DownwardContext, EnvError};
 use crate::context::Context;
 use crate::csi::CsiError;
+use crate::downward_api::{DownwardContext, DownwardError};
+use crate::mount::{self, MountError, mounts_below, unmount};
 use crate::objects::{ObjectError, Subscription};
 use crate::pod;
 use crate::private;
 use crate::settings::Settings;
+use crate::tokens::TokenError;
 use crate::tree;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
-    #[error("mount of {path}: {source}")]
-    Mount { path: PathBuf, source: nix::Error },
+    #[error(transparent)]
+    Mount(#[from] MountError),
     #[error("{kind} \"{name}\" not found")]
     Missing { kind: &'static str, name: String },
     #[error("configmap references non-existent config key: {0}")]
@@ -63,9 +60,9 @@ pub enum VolumeError {
     #[error(transparent)]
     Object(#[from] ObjectError),
     #[error(transparent)]
-    Field(#[from] EnvError),
-    #[error("failed to fetch token: {0}")]
-    Token(String),
+    Field(#[from] DownwardError),
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The volume behind a claim is unknown.
     #[error("{0}")]
     Claim(String),
@@ -216,7 +213,8 @@ fn used_names(pod: &Pod) -> std::collections::HashSet<&str> {
 
 /// Unmounts the parts of volumes that are mounted for containers.
 pub fn unmount_sub_paths(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
-    mounts_below(&settings.pod_directory(uid).join("volume-subpaths")).iter().try_for_each(|point| unmount(point))
+    let mounted = mounts_below(&settings.pod_directory(uid).join("volume-subpaths"));
+    Ok(mounted.iter().try_for_each(|point| unmount(point))?)
 }
 
 /// Removes everything of a pod: mounts first, and files only when no mount is left below.

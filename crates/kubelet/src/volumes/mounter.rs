@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, V
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::memory_directory;
-use super::{Mounted, VolumeError, atomic, claim, content, disk, empty_dir, host_path, image, in_tree, ownership};
-use crate::container::env::DownwardContext;
+use super::{Mounted, VolumeError, atomic, claim, content, disk, empty_dir, host_path, image, in_tree};
 use crate::context::Context;
 use crate::csi::{CsiVolume, MountRequest};
+use crate::downward_api::DownwardContext;
 use crate::journey_events;
 use crate::objects::Subscription;
+use crate::ownership;
 use crate::pod;
 
 pub(super) struct VolumeMounter<'a> {
@@ -194,7 +195,7 @@ impl VolumeMounter<'_> {
     fn apply_group(&self, path: &Path) -> Result<(), VolumeError> {
         let Some(group) = self.group() else { return Ok(()) };
         let always = self.change_policy() != Some("OnRootMismatch");
-        crate::blocking::in_place(|| ownership::apply_group(path, group, always))
+        Ok(crate::blocking::in_place(|| ownership::apply_group(path, group, always))?)
     }
 
     /// The directory of a claimed volume, mounted if it must be.

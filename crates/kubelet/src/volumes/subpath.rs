@@ -7,8 +7,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use super::{VolumeError, mount};
+use super::VolumeError;
 use crate::beneath::{self, Directory, Links};
+use crate::mount;
 use crate::private;
 
 /// Bind-mounts `sub_path` of `volume` to `target` and returns the path for the container. A missing path is created as

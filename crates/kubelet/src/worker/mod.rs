@@ -12,6 +12,7 @@ mod hooks;
 mod outcome;
 mod panicked;
 pub mod plan;
+mod probe_tasks;
 mod recovery;
 mod refresh;
 mod report;
@@ -22,6 +23,7 @@ mod runtime_failure_tests;
 mod sandbox;
 mod start;
 pub mod state;
+mod status;
 mod stop;
 mod termination;
 
@@ -44,10 +46,11 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::objects::Subscription;
 use crate::pod;
-use crate::probes::{self, ProbeKind, ProbeTasks};
+use crate::probes::ProbeKind;
 use crate::runtime::{ContainerView, RelistRound, RuntimePod, State};
 use crate::volumes::MountedVolumes;
 use plan::{Plan, Situation};
+use probe_tasks::{ProbeContext, ProbeTasks};
 use recovery::{known_results, known_starts};
 use state::{Operation, ResizeState, StartState, Termination, WorkerState};
 
@@ -350,8 +353,7 @@ impl Worker {
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }
-        let probe_context =
-            probes::ProbeContext { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
+        let probe_context = ProbeContext { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
         self.probes.sync(&probe_context, &self.pod, &self.runtime, &self.state);
         self.report(now, wall);
         if self.plan.terminated {

@@ -12,7 +12,7 @@ use super::sandbox::MountFailure;
 use super::start::StartFailure;
 use super::state::{Operation, Termination, Waiting};
 use super::{Message, Worker};
-use crate::context::api_text;
+use crate::api_text::api_text;
 use crate::pod;
 use crate::resources::AllocationRefusal;
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
@@ -154,7 +154,7 @@ impl Worker {
             (_, Outcome::Cleaned(Err(error))) => {
                 tracing::warn!(error, pod = pod::title(&self.pod), "cannot clean up after a pod");
                 self.state.clean_failures = self.state.clean_failures.saturating_add(1);
-                self.wake_later(crate::csi::backoff(self.state.clean_failures));
+                self.wake_later(crate::backoff::backoff(self.state.clean_failures));
             }
             _ => {}
         }

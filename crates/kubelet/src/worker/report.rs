@@ -7,11 +7,10 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use tokio::time::Instant;
 
-use super::Worker;
 use super::outcome::{Outcome, StatusError};
 use super::state::{Operation, Termination};
+use super::{Worker, status};
 use crate::pod;
-use crate::status;
 
 impl Worker {
     pub(super) fn report(&mut self, now: Instant, wall: Timestamp) {

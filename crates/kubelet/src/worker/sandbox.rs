@@ -43,7 +43,7 @@ impl MountFailure {
 pub async fn mount_volumes(
     context: &Context,
     pod: &Pod,
-    downward: &crate::container::env::DownwardContext,
+    downward: &crate::downward_api::DownwardContext,
     objects: &crate::objects::Subscription,
     first: bool,
 ) -> Result<MountedVolumes, MountFailure> {

@@ -85,7 +85,7 @@ impl VolumeState {
     pub fn fail_mount(&mut self, complete: bool, waits: bool, now: Instant) -> bool {
         self.ready = complete;
         self.failures = if waits { 0 } else { self.failures.saturating_add(1) };
-        let wait = if waits { ATTACH_RECHECK_INTERVAL } else { crate::csi::backoff(self.failures) };
+        let wait = if waits { ATTACH_RECHECK_INTERVAL } else { crate::backoff::backoff(self.failures) };
         // A notification during the mount must not be lost.
         self.retry_at = Some(if self.changed { now } else { now + wait });
         let since = *self.unmounted_since.get_or_insert(now);

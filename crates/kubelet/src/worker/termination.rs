@@ -11,11 +11,10 @@ use tokio::time::Instant;
 use super::outcome::{Outcome, StatusError};
 use super::plan::Action;
 use super::state::{Operation, Termination};
-use super::{Worker, cleanup, restart};
+use super::{Worker, cleanup, restart, status};
 use crate::journey_events::pod_step;
 use crate::pod;
 use crate::runtime::{RuntimePod, list_pod};
-use crate::status;
 
 impl Worker {
     /// The remaining steps when nothing of the pod runs any more.

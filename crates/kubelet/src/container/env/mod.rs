@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, ResourceFieldSelector, Service};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use knarr_client::quantity::{Quantity as Amount, milli_value, value};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, Service};
 
 use super::env_file::{self, EnvFileError};
+use crate::downward_api::{DownwardContext, DownwardError, field_value, resource_value};
 use crate::objects::{Kind, ObjectError, Subscription};
 use crate::pod;
 use crate::volumes::MountedVolumes;
@@ -18,25 +17,12 @@ pub enum EnvError {
     Missing { kind: &'static str, name: String },
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     MissingKey { kind: &'static str, namespace: String, name: String, key: String },
-    #[error("unsupported fieldPath: {0}")]
-    Field(String),
-    #[error("container \"{0}\" not found")]
-    Container(String),
-    #[error("unsupported container resource : {0}")]
-    Resource(String),
+    #[error(transparent)]
+    Field(#[from] DownwardError),
     #[error(transparent)]
     File(#[from] EnvFileError),
     #[error(transparent)]
     Object(#[from] ObjectError),
-}
-
-/// The values of node and sandbox that the downward API exposes in environments and volumes.
-pub struct DownwardContext {
-    pub node_name: String,
-    pub node_addresses: Vec<String>,
-    pub pod_addresses: Vec<String>,
-    /// Used instead of a limit that the container does not set.
-    pub allocatable: BTreeMap<String, Quantity>,
 }
 
 /// The environment of a container, in order.
@@ -97,10 +83,10 @@ async fn from_source(
 ) -> Result<Option<String>, EnvError> {
     let Some(source) = &variable.value_from else { return Ok(None) };
     if let Some(field) = &source.field_ref {
-        return field_value(pod, &field.field_path, downward).map(Some);
+        return Ok(Some(field_value(pod, &field.field_path, downward)?));
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(pod, Some(container), resource, downward).map(Some);
+        return Ok(Some(resource_value(pod, Some(container), resource, downward)?));
     }
     if let Some(file) = &source.file_key_ref {
         return Ok(env_file::variable(volumes, file).await.inspect_err(|error| report(pod, error))?);
@@ -217,105 +203,6 @@ fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, Strin
         }
     }
     variables
-}
-
-/// A field of the pod by its path.
-pub fn field_value(pod: &Pod, path: &str, downward: &DownwardContext) -> Result<String, EnvError> {
-    if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
-        let values = match map {
-            "metadata.labels" => &pod.metadata.labels,
-            "metadata.annotations" => &pod.metadata.annotations,
-            _ => return Err(EnvError::Field(path.to_string())),
-        };
-        return Ok(values.as_ref().and_then(|values| values.get(key)).cloned().unwrap_or_default());
-    }
-    let first = |list: &[String]| list.first().cloned().unwrap_or_default();
-    Ok(match path {
-        "metadata.name" => pod::name(pod).to_string(),
-        "metadata.namespace" => pod::namespace(pod).to_string(),
-        "metadata.uid" => pod::uid(pod).to_string(),
-        "metadata.labels" => quoted_lines(&pod.metadata.labels),
-        "metadata.annotations" => quoted_lines(&pod.metadata.annotations),
-        "spec.nodeName" => downward.node_name.clone(),
-        "spec.serviceAccountName" => pod::spec(pod).service_account_name.clone().unwrap_or_default(),
-        "status.hostIP" => first(&downward.node_addresses),
-        "status.hostIPs" => downward.node_addresses.join(","),
-        "status.podIP" => first(&downward.pod_addresses),
-        "status.podIPs" => downward.pod_addresses.join(","),
-        other => return Err(EnvError::Field(other.to_string())),
-    })
-}
-
-/// One `key="value"` a line, sorted, with the value quoted as programs expect.
-fn quoted_lines(values: &Option<BTreeMap<String, String>>) -> String {
-    let lines = values.iter().flatten().map(|(key, value)| format!("{key}={}", quote(value)));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-fn quote(value: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in value.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            control if control.is_control() => quoted.push_str(&format!("\\x{:02x}", control as u32)),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
-/// A container's request or limit in units of the divisor, rounded up.
-pub fn resource_value(
-    pod: &Pod,
-    own: Option<&Container>,
-    selector: &ResourceFieldSelector,
-    downward: &DownwardContext,
-) -> Result<String, EnvError> {
-    let found;
-    let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
-        Some(name) => {
-            found = pod::find(pod, name).ok_or_else(|| EnvError::Container(name.to_string()))?.container;
-            &found
-        }
-        None => own.ok_or_else(|| EnvError::Container(String::new()))?,
-    };
-    let unknown = || EnvError::Resource(selector.resource.clone());
-    let (section, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
-    let amount = match section {
-        "limits" => {
-            let named = |limits: &Option<BTreeMap<String, Quantity>>| {
-                limits
-                    .as_ref()
-                    .and_then(|limits| limits.get(name))
-                    .filter(|limit| !Amount::of(limit).is_zero())
-                    .cloned()
-            };
-            let whole = || pod::spec(pod).resources.as_ref().and_then(|whole| named(&whole.limits));
-            let own = named(pod::limits(container)).or_else(whole);
-            own.or_else(|| downward.allocatable.get(name).cloned())
-        }
-        "requests" => {
-            let request = pod::requests(container).as_ref().and_then(|requests| requests.get(name)).cloned();
-            let limit = || pod::limits(container).as_ref().and_then(|limits| limits.get(name)).cloned();
-            request.or_else(limit)
-        }
-        _ => return Err(unknown()),
-    };
-    let amount = amount.unwrap_or_else(|| Quantity("0".into()));
-    let divisor = selector.divisor.as_ref().filter(|divisor| !Amount::of(divisor).is_zero());
-    let one = Quantity("1".into());
-    let divisor = divisor.unwrap_or(&one);
-    let (amount, divisor) = if name == "cpu" {
-        (milli_value(&amount), milli_value(divisor).max(1))
-    } else {
-        (value(&amount), value(divisor).max(1))
-    };
-    Ok(amount.div_euclid(divisor).saturating_add(i64::from(amount.rem_euclid(divisor) != 0)).to_string())
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ async fn block_devices_are_published_and_linked() {
     let mounted = rig.mount("a", &device).await.expect("mapped");
     assert_eq!(mounted.path, rig.csi.paths.device_publish("pv", "a"));
     assert_eq!(std::fs::read_link(rig.csi.paths.pod_device("a", "pv")).expect("a link"), mounted.path);
-    assert!(crate::volumes::is_mount_point(&rig.csi.paths.device_map("pv", "a")));
+    assert!(crate::mount::is_mount_point(&rig.csi.paths.device_map("pv", "a")));
     assert_eq!(mounted.notes.len(), 2);
     assert!(mounted.notes[0].message.starts_with("MapVolume.MapPodDevice succeeded for volume \"pv\" globalMapPath"));
     rig.driver.will("NodePublishVolume", Behaviour::Fail(Code::Internal));

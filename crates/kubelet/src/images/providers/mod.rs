@@ -20,11 +20,11 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use super::access::{AccountUsed, hexadecimal};
-use crate::context::api_text;
+use crate::api_text::api_text;
 use crate::counters::Counters;
 use crate::pod;
 use crate::settings::CredentialProviderFiles;
-use crate::volumes::Tokens;
+use crate::tokens::Tokens;
 use cache::{AccountKey, Cache, Logins, Scope};
 use config::{ProviderConfig, TokenAttributes};
 use exec::{Plugin, Request, Response};

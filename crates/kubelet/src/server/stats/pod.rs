@@ -53,7 +53,7 @@ pub fn one_pod(
         add_pressure(&mut value, &cgroups.waits(&path));
         value["swap"] = json!({ "time": time(now), "swapUsageBytes": cgroups.details(&path).swap.unwrap_or(0) });
     }
-    if let Some(path) = crate::runtime::network_table(worker) {
+    if let Some(path) = crate::runtime::network_table(&worker.runtime.lock()) {
         value["network"] = network(&path, now);
     }
     value

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::mount;
 use crate::volumes::command::{self, Failure};
-use crate::volumes::{VolumeError, in_tree, mount};
+use crate::volumes::{VolumeError, in_tree};
 
 /// How often a device that is about to appear is looked for.
 const POLL: Duration = Duration::from_millis(200);
@@ -71,11 +72,11 @@ impl Host for RealHost {
     }
 
     fn bind(&self, from: &Path, to: &Path) -> Result<(), VolumeError> {
-        mount::bind(from, to)
+        Ok(mount::bind(from, to)?)
     }
 
     fn unbind_below(&self, directory: &Path) -> Result<(), VolumeError> {
-        mount::mounts_below(directory).iter().try_for_each(|point| mount::unmount(point))
+        Ok(mount::mounts_below(directory).iter().try_for_each(|point| mount::unmount(point))?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! For which images that are on the node a pod must show credentials.
 
-use super::credentials::without_tag;
+use crate::image_reference::without_tag;
 
 /// The policy `imagePullCredentialsVerificationPolicy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -22,6 +22,15 @@ pub fn why_invalid(name: &str) -> String {
     }
 }
 
+/// The image without tag and digest.
+pub fn without_tag(image: &str) -> String {
+    let path = image.split('@').next().unwrap_or_default();
+    match path.rsplit_once('/') {
+        Some((front, last)) => format!("{front}/{}", last.split(':').next().unwrap_or_default()),
+        None => path.split(':').next().unwrap_or_default().to_string(),
+    }
+}
+
 /// The reference, with `:latest` if it has neither tag nor digest; none if it is invalid.
 pub fn with_tag(name: &str) -> Option<String> {
     let (path, digest) = name.split_once('@').map_or((name, None), |(path, digest)| (path, Some(digest)));

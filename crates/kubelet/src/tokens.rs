@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ListParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 
-use super::VolumeError;
-use crate::context::{Context, api_text};
+use crate::api_text::api_text;
 use crate::pod;
+
+#[derive(Debug, thiserror::Error)]
+#[error("failed to fetch token: {0}")]
+pub struct TokenError(String);
 
 /// It has no `Debug`, so that no log can show it.
 #[derive(Clone)]
@@ -43,7 +45,7 @@ impl Tokens {
 
     /// A token bound to the pod: the cached one while it is fresh, otherwise a new one. If the API server is
     /// unreachable, an old token is used while it is valid.
-    pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
+    pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, TokenError> {
         let key = (pod::uid(pod).to_string(), audience.to_string(), seconds);
         let cached = self.cached.lock().get(&key).cloned();
         let now = Timestamp::now();
@@ -79,7 +81,7 @@ impl Tokens {
         self.cached.lock().insert((uid.to_string(), audience.to_string(), seconds), token);
     }
 
-    async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
+    async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, TokenError> {
         let account =
             pod::spec(pod).service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), pod::namespace(pod));
@@ -106,12 +108,12 @@ impl Tokens {
                     tokio::time::sleep(backoff).await;
                     backoff *= 2;
                 }
-                Err(error) => return Err(VolumeError::Token(api_text(&error))),
+                Err(error) => return Err(TokenError(api_text(&error))),
             }
         };
         let status = response.status.unwrap_or_default();
         let (Some(value), Some(expires)) = (status.token, status.expiration_timestamp) else {
-            return Err(VolumeError::Token("the response has no token".into()));
+            return Err(TokenError("the response has no token".into()));
         };
         Ok(Token { value, renew_at: renew_at(requested_at, expires.0), expires_at: expires.0 })
     }
@@ -122,34 +124,6 @@ fn renew_at(from: Timestamp, expires: Timestamp) -> Timestamp {
     let lifetime = expires.duration_since(from);
     let wait = (lifetime * 4 / 5).min(MAX_TOKEN_AGE);
     from.saturating_add(wait).unwrap_or(expires)
-}
-
-/// The certificates of one bundle by name, or of all bundles of a signer.
-pub async fn trust_bundle(context: &Context, source: &ClusterTrustBundleProjection) -> Result<String, VolumeError> {
-    let bundles: Api<ClusterTrustBundle> = Api::all(context.client.clone());
-    let failed = |error: kube::Error| VolumeError::Path(format!("cluster trust bundle: {}", api_text(&error)));
-    let optional = source.optional == Some(true);
-    let mut found: Vec<String> = if let Some(name) = source.name.as_deref().filter(|name| !name.is_empty()) {
-        bundles.get_opt(name).await.map_err(failed)?.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()
-    } else {
-        let signer = source.signer_name.as_deref().unwrap_or_default();
-        let parameters = ListParams::default().fields(&format!("spec.signerName={signer}"));
-        let selector = knarr_client::selector::Selector::of_option(source.label_selector.as_ref())
-            .map_err(|error| VolumeError::Path(error.to_string()))?;
-        let all = bundles.list(&parameters).await.map_err(failed)?;
-        all.items
-            .into_iter()
-            .filter(|bundle| selector.matches(bundle.metadata.labels.as_ref()))
-            .map(|bundle| bundle.spec.trust_bundle)
-            .collect()
-    };
-    if found.is_empty() && !optional {
-        let name = source.name.clone().or_else(|| source.signer_name.clone()).unwrap_or_default();
-        return Err(VolumeError::Missing { kind: "clustertrustbundle", name });
-    }
-    found.sort();
-    found.dedup();
-    Ok(found.join("\n"))
 }
 
 #[cfg(test)]

@@ -1,14 +1,30 @@
 //! Mount operations and the kernel's mount table.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::mount::{MntFlags, MsFlags, umount2};
 
-use super::VolumeError;
+/// Why a file system could not be mounted or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("mount of {path}: {source}")]
+    Mount { path: PathBuf, source: nix::Error },
+    #[error("{path} is mounted again and again")]
+    Endless { path: PathBuf },
+}
+
+impl MountError {
+    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::File { path: path.to_path_buf(), source }
+    }
+}
 
 /// Mounts a tmpfs, without swap if the kernel supports that.
-pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), VolumeError> {
+pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), MountError> {
     // A kernel without `noswap` logs an error, so it is tried once.
     static SUPPORTS_NOSWAP: AtomicBool = AtomicBool::new(true);
     let mount = |options: &str| nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
@@ -22,36 +38,36 @@ pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), VolumeErr
         },
         false => mount(options),
     };
-    mounted.map_err(|source| VolumeError::Mount { path: path.to_path_buf(), source })
+    mounted.map_err(|source| MountError::Mount { path: path.to_path_buf(), source })
 }
 
-pub fn hugetlbfs(path: &Path, options: &str) -> Result<(), VolumeError> {
+pub fn hugetlbfs(path: &Path, options: &str) -> Result<(), MountError> {
     nix::mount::mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), Some(options))
-        .map_err(|source| VolumeError::Mount { path: path.to_path_buf(), source })
+        .map_err(|source| MountError::Mount { path: path.to_path_buf(), source })
 }
 
-pub fn bind(from: &Path, to: &Path) -> Result<(), VolumeError> {
+pub fn bind(from: &Path, to: &Path) -> Result<(), MountError> {
     nix::mount::mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
-        .map_err(|source| VolumeError::Mount { path: to.to_path_buf(), source })
+        .map_err(|source| MountError::Mount { path: to.to_path_buf(), source })
 }
 
 /// Detaches a mount even if a process still uses it: its resources are freed with the last user.
-pub fn unmount(path: &Path) -> Result<(), VolumeError> {
+pub fn unmount(path: &Path) -> Result<(), MountError> {
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => Ok(()),
-        Err(source) => Err(VolumeError::Mount { path: path.to_path_buf(), source }),
+        Err(source) => Err(MountError::Mount { path: path.to_path_buf(), source }),
     }
 }
 
 /// Makes a directory's mount shared, so that containers can propagate mounts to and from it. Needed on hosts with
 /// private mounts only.
-pub fn share(path: &Path) -> Result<(), VolumeError> {
-    let real = path.canonicalize().map_err(VolumeError::file(path))?;
+pub fn share(path: &Path) -> Result<(), MountError> {
+    let real = path.canonicalize().map_err(MountError::file(path))?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if is_shared(&mounts, &real) {
         return Ok(());
     }
-    let failed = |source| VolumeError::Mount { path: real.clone(), source };
+    let failed = |source| MountError::Mount { path: real.clone(), source };
     if !mount_points().contains(&real) {
         bind(&real, &real)?;
     }
@@ -79,7 +95,7 @@ pub fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Detaches all mounts at a path, which may be stacked.
-pub fn unmount_all_at(path: &Path) -> Result<(), VolumeError> {
+pub fn unmount_all_at(path: &Path) -> Result<(), MountError> {
     const MAX_STACKED: usize = 64;
     for _ in 0..MAX_STACKED {
         if !is_mount_point(path) {
@@ -87,7 +103,7 @@ pub fn unmount_all_at(path: &Path) -> Result<(), VolumeError> {
         }
         unmount(path)?;
     }
-    Err(VolumeError::Path(format!("{} is mounted again and again", path.display())))
+    Err(MountError::Endless { path: path.to_path_buf() })
 }
 
 /// Deepest first, so that they can be unmounted in this order.

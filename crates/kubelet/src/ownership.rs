@@ -13,23 +13,23 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::Gid;
 
-use super::VolumeError;
+use crate::mount::MountError;
 use crate::{beneath, tree};
 
 /// The group may read and write everything, and new files inherit it. Unless `always`, a correct root means that the
 /// rest is correct.
-pub fn apply_group(root: &Path, group: i64, always: bool) -> Result<(), VolumeError> {
+pub fn apply_group(root: &Path, group: i64, always: bool) -> Result<(), MountError> {
     let Ok(group) = u32::try_from(group) else { return Ok(()) };
-    let metadata = std::fs::symlink_metadata(root).map_err(VolumeError::file(root))?;
+    let metadata = std::fs::symlink_metadata(root).map_err(MountError::file(root))?;
     if !always && metadata.gid() == group && has_mode(&metadata, group_mode(&metadata)) {
         return Ok(());
     }
     if metadata.is_dir() {
-        tree::walk(root, &mut GroupOwnership(group)).map_err(VolumeError::file(root))?;
+        tree::walk(root, &mut GroupOwnership(group)).map_err(MountError::file(root))?;
     }
     // The root comes last, as it marks that the rest is done.
     let opened = nix::fcntl::open(root, REFERENCE, Mode::empty()).map_err(io::Error::from);
-    opened.and_then(|opened| set_group(&opened, group)).map_err(VolumeError::file(root))
+    opened.and_then(|opened| set_group(&opened, group)).map_err(MountError::file(root))
 }
 
 const REFERENCE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);

@@ -11,14 +11,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::schedule::{self, Prober, Slot, Target, Timing};
-use super::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
+use super::Message;
+use super::state::WorkerState;
 use crate::context::Context;
 use crate::journey_events;
 use crate::pod::{self, Role};
+use crate::probes::schedule::{self, Prober, Slot, Target, Timing};
+use crate::probes::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::runtime::{ContainerView, RuntimePod};
-use crate::worker::Message;
-use crate::worker::state::WorkerState;
 
 /// The probes of one pod's containers, by the container's name.
 pub struct ProbeTasks {

@@ -1,0 +1,127 @@
+//! The downward API: fields of a pod and resources of its containers, as environment variables and files show them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::{Quantity as Amount, milli_value, value};
+
+use crate::pod;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DownwardError {
+    #[error("unsupported fieldPath: {0}")]
+    Field(String),
+    #[error("container \"{0}\" not found")]
+    Container(String),
+    #[error("unsupported container resource : {0}")]
+    Resource(String),
+}
+
+/// The values of node and sandbox that the downward API exposes in environments and volumes.
+pub struct DownwardContext {
+    pub node_name: String,
+    pub node_addresses: Vec<String>,
+    pub pod_addresses: Vec<String>,
+    /// Used instead of a limit that the container does not set.
+    pub allocatable: BTreeMap<String, Quantity>,
+}
+
+/// A field of the pod by its path.
+pub fn field_value(pod: &Pod, path: &str, downward: &DownwardContext) -> Result<String, DownwardError> {
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
+        let values = match map {
+            "metadata.labels" => &pod.metadata.labels,
+            "metadata.annotations" => &pod.metadata.annotations,
+            _ => return Err(DownwardError::Field(path.to_string())),
+        };
+        return Ok(values.as_ref().and_then(|values| values.get(key)).cloned().unwrap_or_default());
+    }
+    let first = |list: &[String]| list.first().cloned().unwrap_or_default();
+    Ok(match path {
+        "metadata.name" => pod::name(pod).to_string(),
+        "metadata.namespace" => pod::namespace(pod).to_string(),
+        "metadata.uid" => pod::uid(pod).to_string(),
+        "metadata.labels" => quoted_lines(&pod.metadata.labels),
+        "metadata.annotations" => quoted_lines(&pod.metadata.annotations),
+        "spec.nodeName" => downward.node_name.clone(),
+        "spec.serviceAccountName" => pod::spec(pod).service_account_name.clone().unwrap_or_default(),
+        "status.hostIP" => first(&downward.node_addresses),
+        "status.hostIPs" => downward.node_addresses.join(","),
+        "status.podIP" => first(&downward.pod_addresses),
+        "status.podIPs" => downward.pod_addresses.join(","),
+        other => return Err(DownwardError::Field(other.to_string())),
+    })
+}
+
+/// One `key="value"` a line, sorted, with the value quoted as programs expect.
+fn quoted_lines(values: &Option<BTreeMap<String, String>>) -> String {
+    let lines = values.iter().flatten().map(|(key, value)| format!("{key}={}", quote(value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn quote(value: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in value.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            control if control.is_control() => quoted.push_str(&format!("\\x{:02x}", control as u32)),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A container's request or limit in units of the divisor, rounded up.
+pub fn resource_value(
+    pod: &Pod,
+    own: Option<&Container>,
+    selector: &ResourceFieldSelector,
+    downward: &DownwardContext,
+) -> Result<String, DownwardError> {
+    let found;
+    let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => {
+            found = pod::find(pod, name).ok_or_else(|| DownwardError::Container(name.to_string()))?.container;
+            &found
+        }
+        None => own.ok_or_else(|| DownwardError::Container(String::new()))?,
+    };
+    let unknown = || DownwardError::Resource(selector.resource.clone());
+    let (section, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
+    let amount = match section {
+        "limits" => {
+            let named = |limits: &Option<BTreeMap<String, Quantity>>| {
+                limits
+                    .as_ref()
+                    .and_then(|limits| limits.get(name))
+                    .filter(|limit| !Amount::of(limit).is_zero())
+                    .cloned()
+            };
+            let whole = || pod::spec(pod).resources.as_ref().and_then(|whole| named(&whole.limits));
+            let own = named(pod::limits(container)).or_else(whole);
+            own.or_else(|| downward.allocatable.get(name).cloned())
+        }
+        "requests" => {
+            let request = pod::requests(container).as_ref().and_then(|requests| requests.get(name)).cloned();
+            let limit = || pod::limits(container).as_ref().and_then(|limits| limits.get(name)).cloned();
+            request.or_else(limit)
+        }
+        _ => return Err(unknown()),
+    };
+    let amount = amount.unwrap_or_else(|| Quantity("0".into()));
+    let divisor = selector.divisor.as_ref().filter(|divisor| !Amount::of(divisor).is_zero());
+    let one = Quantity("1".into());
+    let divisor = divisor.unwrap_or(&one);
+    let (amount, divisor) = if name == "cpu" {
+        (milli_value(&amount), milli_value(divisor).max(1))
+    } else {
+        (value(&amount), value(divisor).max(1))
+    };
+    Ok(amount.div_euclid(divisor).saturating_add(i64::from(amount.rem_euclid(divisor) != 0)).to_string())
+}
