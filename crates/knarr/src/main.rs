@@ -1,6 +1,7 @@
 //! The `knarr` binary: parses the command line and composes the components.
 
 mod address;
+mod admin_client;
 mod allocator;
 mod balancer;
 mod built_in;
@@ -17,9 +18,11 @@ mod helm;
 mod join;
 mod journal;
 mod local_cluster;
+mod log_source;
 mod manifests;
 mod otlp;
 mod output;
+mod paths;
 mod ready;
 mod registries;
 mod remove;
@@ -27,7 +30,6 @@ mod restart;
 mod servers;
 mod service;
 mod signals;
-mod status;
 mod support;
 mod upgrade;
 mod upstream;

@@ -34,8 +34,8 @@ fn previous(data: &Path) -> Option<String> {
 
 /// Whether this program can take over a data directory and its configuration file. Changes nothing, and works while
 /// another version runs.
-pub fn check(data: &Path, role: &str, file: Option<PathBuf>) -> Vec<Finding> {
-    vec![check_version(previous(data).as_deref()), check_settings(role, file), check_store(data)]
+pub fn check(data: &Path, role: &str, file: Option<PathBuf>, command: &clap::Command) -> Vec<Finding> {
+    vec![check_version(previous(data).as_deref()), check_settings(role, file, command), check_store(data)]
 }
 
 fn finding(name: &str, verdict: Verdict, found: impl Into<String>, remedy: &str) -> Finding {
@@ -58,9 +58,9 @@ fn number(version: &str) -> Vec<u64> {
     first.split(['.', '-']).map_while(|part| part.parse().ok()).collect()
 }
 
-fn check_settings(role: &str, file: Option<PathBuf>) -> Finding {
+fn check_settings(role: &str, file: Option<PathBuf>, command: &clap::Command) -> Finding {
     let name = file.clone().unwrap_or_else(|| configuration::FILE.into()).display().to_string();
-    match configuration::show(role, file, true, &crate::commands::command()) {
+    match configuration::show(role, file, true, command) {
         Ok(_) => finding("configuration", Verdict::Good, format!("{name} is valid"), ""),
         Err(error) => {
             finding("configuration", Verdict::Missing, format!("{error:#}"), "change the file before the upgrade")
@@ -138,7 +138,11 @@ mod tests {
         let file = directory.path().join("config.yaml");
         for (text, verdict) in [("node-name: a\n", Verdict::Good), ("no-such-flag: 1\n", Verdict::Missing)] {
             std::fs::write(&file, text).unwrap();
-            assert_eq!(check_settings("server", Some(file.clone())).verdict, verdict, "{text}");
+            assert_eq!(
+                check_settings("server", Some(file.clone()), &crate::commands::command()).verdict,
+                verdict,
+                "{text}"
+            );
         }
         assert_eq!(check_store(directory.path()).verdict, Verdict::Good);
         let store = directory.path().join("store");

@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
         return common::block_on(check_hardening(arguments.clone()));
     }
     if arguments.upgrade {
-        let findings = crate::upgrade::check(&arguments.data_dir, role_name(arguments.role), file);
+        let findings = crate::upgrade::check(&arguments.data_dir, role_name(arguments.role), file, &super::command());
         return print_findings(&findings, "this version takes over");
     }
     check_requirements(arguments)
@@ -69,7 +69,7 @@ async fn check_hardening(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(unknown) = unknown {
         bail!("unknown control {unknown:?}");
     }
-    let facts = hardening::collect(&arguments.data_dir, role_name(arguments.role)).await?;
+    let facts = hardening::collect(&arguments.data_dir, role_name(arguments.role), super::command()).await?;
     let evaluated = hardening::evaluate(&facts);
     match arguments.output {
         Output::Json => println!("{:#}", hardening::to_json(&evaluated)),

@@ -1,13 +1,11 @@
-//! Shared by all commands: the tokio runtime, logging, and the connection to the API server.
+//! Shared by all commands: the tokio runtime, logging and the terminal.
 
 use std::future::Future;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use knarr_apiserver::kinds::OpenDescriptions;
-use knarr_client::kube::Client;
 use knarr_descriptions::Descriptions;
 use knarr_journey::Recorder;
 use knarr_supervisor::Supervisor;
@@ -18,6 +16,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+pub use crate::admin_client::connect;
+pub use crate::paths::{CONFIGURATION, DATA, kubeconfig};
 
 /// The default log filter. Failed requests are logged by their callers.
 const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off,rustls=error";
@@ -107,23 +108,6 @@ pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the host name")?;
     Ok(name.trim().to_lowercase())
-}
-
-/// Default data and configuration directories.
-pub const DATA: &str = "/var/lib/knarr";
-pub const CONFIGURATION: &str = "/etc/knarr";
-
-/// The administrator's kubeconfig of a server with this data directory.
-pub fn kubeconfig(data: &Path) -> PathBuf {
-    let directory = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
-    directory.join("kubeconfig.yaml")
-}
-
-/// A client from a kubeconfig.
-pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
-    let client = knarr_client::connect(Some(kubeconfig), "knarr").await;
-    client
-        .with_context(|| format!("cannot use {}: select another with --kubeconfig or KUBECONFIG", kubeconfig.display()))
 }
 
 /// Ignores a closed standard output.

@@ -44,6 +44,7 @@ mod server;
 mod snapshot;
 mod snapshot_schedule;
 mod snapshot_storage;
+mod status;
 mod stop;
 mod storage;
 mod store;
@@ -61,8 +62,6 @@ use std::sync::{LazyLock, OnceLock};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 pub use client_arguments::ClientArguments;
-pub use common::{DATA, connect, kubeconfig};
-pub use logs::{containerd_log, find as find_log};
 pub use server::Arguments as ServerArguments;
 pub use snapshot::LastSnapshot;
 pub use snapshot_storage::SnapshotPlace;
@@ -111,7 +110,7 @@ pub enum Command {
     /// Create, list, stop and delete clusters of several nodes on this host.
     Cluster(cluster::Arguments),
     /// Show the cluster on one screen: health, nodes, servers, store, certificates, snapshots, problems.
-    Status(crate::status::Arguments),
+    Status(status::Arguments),
     /// Create, list and delete tokens for joining nodes and servers.
     Token(token::Arguments),
     /// Check the requirements of this host, and how to fix what is missing.
@@ -268,7 +267,7 @@ impl Command {
                 common::block_on(agent::run(arguments)).and_then(|()| restart::restart_if_requested())
             }
             Command::Cluster(arguments) => common::block_on(cluster::run(arguments)),
-            Command::Status(arguments) => common::block_on(crate::status::run(arguments)),
+            Command::Status(arguments) => common::block_on(status::run(arguments)),
             Command::Token(arguments) => common::block_on(token::run(arguments)),
             Command::Kubelet(arguments) => common::block_on(kubelet::run(arguments)),
             Command::Proxy(arguments) => common::block_on(proxy::run(arguments)),

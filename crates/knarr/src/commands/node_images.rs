@@ -10,7 +10,7 @@ use knarr_kubelet::{CredentialProviderFiles, Settings, Verification};
 
 use super::common;
 use super::leadership::duration;
-use super::node_resources::is_default;
+use crate::paths::is_default;
 
 #[derive(Args, Clone, Debug)]
 pub struct ImageArguments {

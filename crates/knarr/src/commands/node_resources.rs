@@ -10,6 +10,8 @@ use knarr_client::quantity::{Format, Quantity};
 use knarr_kubelet::resources::{NumberSet, Policies, TopologyPolicy, TopologyScope, parse_reserved_memory};
 use knarr_kubelet::{Settings, ShutdownPeriod};
 
+use crate::paths::{DEFAULT_LOGS, DEFAULT_ROOT, LOG_LINKS, is_default};
+
 /// Seconds for pods to terminate when systemd shuts the host down.
 const SERVICE_GRACE: u64 = 30;
 
@@ -62,16 +64,6 @@ pub struct ResourceArguments {
     /// Directory of pods' logs; /var/log/pods with the default data directory, otherwise in the data directory.
     #[arg(long)]
     pub pod_logs_dir: Option<PathBuf>,
-}
-
-/// What charts of CSI drivers and log collectors name, for nodes with the default data directory.
-pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
-pub const DEFAULT_LOGS: &str = "/var/log/pods";
-pub const LOG_LINKS: &str = "/var/log/containers";
-
-/// Whether a node with this data directory uses the host's well-known directories.
-pub fn is_default(data: &Path) -> bool {
-    data == Path::new("/var/lib/knarr")
 }
 
 impl ResourceArguments {

@@ -15,7 +15,7 @@ use knarr_network::clean;
 
 use crate::address::FALLBACK_ADDRESS;
 use crate::cluster::Cluster;
-use crate::commands::node_resources;
+use crate::paths;
 
 /// The node to remove.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub async fn remove_node(location: &NodeLocation) -> anyhow::Result<()> {
     processes::kill_all(&location.data, |process| process.belongs(location, &pods))
         .context("cannot stop the node's processes")?;
     mounts::remove_below(&location.data)?;
-    if node_resources::is_default(&location.data) {
+    if paths::is_default(&location.data) {
         remove_outside()?;
     }
     let cluster = Cluster::load(&location.data).unwrap_or_default();
@@ -49,16 +49,16 @@ pub async fn remove_node(location: &NodeLocation) -> anyhow::Result<()> {
 /// Removes what a node with the default data directory has in the host's well-known directories. What CSI drivers have
 /// there themselves stays.
 fn remove_outside() -> anyhow::Result<()> {
-    let root = Path::new(node_resources::DEFAULT_ROOT);
+    let root = Path::new(paths::DEFAULT_ROOT);
     let own = ["pods", "plugins/kubernetes.io"].map(|name| root.join(name));
     for directory in &own {
         mounts::remove_below(directory)?;
     }
     mounts::remove_self_bind(root)?;
-    for directory in own.iter().map(PathBuf::as_path).chain([Path::new(node_resources::DEFAULT_LOGS)]) {
+    for directory in own.iter().map(PathBuf::as_path).chain([Path::new(paths::DEFAULT_LOGS)]) {
         remove_files(directory)?;
     }
-    let links = std::fs::read_dir(node_resources::LOG_LINKS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let links = std::fs::read_dir(paths::LOG_LINKS).into_iter().flatten().flatten().map(|entry| entry.path());
     for link in links.filter(|link| link.is_symlink() && !link.exists()) {
         remove(&link, std::fs::remove_file(&link))?;
     }
@@ -102,9 +102,8 @@ fn remove(path: &Path, removed: std::io::Result<()>) -> anyhow::Result<()> {
 /// The UIDs of the node's pods, from their directories: of volumes, which not every pod has, or of logs, which are named
 /// by namespace, name and UID.
 fn pods(data: &Path) -> Vec<String> {
-    let well_known = [node_resources::DEFAULT_ROOT, node_resources::DEFAULT_LOGS].map(PathBuf::from);
-    let [root, own_logs] =
-        if node_resources::is_default(data) { well_known } else { [data.join("kubelet"), data.join("logs")] };
+    let well_known = [paths::DEFAULT_ROOT, paths::DEFAULT_LOGS].map(PathBuf::from);
+    let [root, own_logs] = if paths::is_default(data) { well_known } else { [data.join("kubelet"), data.join("logs")] };
     let names = |directory: &Path| {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()

@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Name of the server, as `knarr status` shows it.
     pub name: String,
     /// Data directory of the server on this host.
-    #[arg(long, default_value = crate::commands::DATA)]
+    #[arg(long, default_value = crate::paths::DATA)]
     pub data_dir: PathBuf,
     /// Remove it even if the remaining servers that respond are too few to go on.
     #[arg(long)]

@@ -7,8 +7,8 @@ use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus};
 
 use super::member::{MemberFiles, local_url};
 use super::{initial_endpoints, presence};
-use crate::commands::kubeconfig;
 use crate::output::table;
+use crate::paths::kubeconfig;
 
 /// The servers and who leads what; `None` for the only server of a cluster.
 pub async fn describe(data: &Path) -> anyhow::Result<Option<String>> {
@@ -82,7 +82,7 @@ fn role(member: &EtcdMember, status: Option<&MemberStatus>) -> String {
 }
 
 async fn leaders(data: &Path) -> anyhow::Result<String> {
-    let client = crate::commands::connect(&kubeconfig(data)).await?;
+    let client = crate::admin_client::connect(&kubeconfig(data)).await?;
     let holders = presence::leaders(&client).await?;
     let rows: Vec<[String; 2]> = holders.into_iter().map(|(lease, holder)| [lease, holder]).collect();
     if rows.is_empty() {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use tokio::process::Command;
 
 use super::{Bundle, Redactor};
-use crate::commands::{containerd_log, find_log};
+use crate::log_source::{self, containerd_log};
 
 /// How long one program may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,7 +54,7 @@ pub async fn collect_host(bundle: &mut Bundle, data: &Path, redactor: &Redactor)
 }
 
 async fn collect_logs(bundle: &mut Bundle, data: &Path, redactor: &Redactor) {
-    match find_log(data).and_then(|source| Ok(source.open(LOG_LINES, false)?.wait_with_output()?)) {
+    match log_source::find(data).and_then(|source| Ok(source.open(LOG_LINES, false)?.wait_with_output()?)) {
         Ok(output) => bundle.add("host/knarr.log", redactor.text(&String::from_utf8_lossy(&output.stdout))),
         Err(error) => bundle.fail("the log of Knarr", &error, redactor),
     }

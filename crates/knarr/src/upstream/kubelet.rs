@@ -24,7 +24,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     translation.set("root-dir", &root.display().to_string());
     translation.set("data-dir", &root.join("knarr").display().to_string());
     if !translation.has("pod-logs-dir") {
-        translation.set("pod-logs-dir", crate::commands::node_resources::DEFAULT_LOGS);
+        translation.set("pod-logs-dir", crate::paths::DEFAULT_LOGS);
     }
     match (given.given("serialize-image-pulls"), translation.has("max-parallel-image-pulls")) {
         (Some(values), is_limited) if values == ["true"] => {

@@ -13,8 +13,7 @@ use knarr_network::protocol::Protocol;
 use nix::unistd::Pid;
 
 use super::{ClusterFacts, Facts, FileFacts, Version};
-use crate::commands::{command, common};
-use crate::{configuration, data_directory_lock};
+use crate::{admin_client, configuration, data_directory_lock, paths};
 
 /// How long the cluster may take to list its objects.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,9 +22,9 @@ const SYSCTLS: [&str; 5] =
     ["kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "kernel/kptr_restrict", "fs/suid_dumpable"];
 
 /// Collects the facts of a host whose role is `server` or `agent`.
-pub async fn collect(data: &Path, role: &str) -> anyhow::Result<Facts> {
+pub async fn collect(data: &Path, role: &str, command: clap::Command) -> anyhow::Result<Facts> {
     let pid = data_directory_lock::find(data)?;
-    let settings = settings(role, pid.map(command_line).unwrap_or_default())?;
+    let settings = settings(role, command, pid.map(command_line).unwrap_or_default())?;
     let is_server = role == "server";
     let is_node = !settings.get("disable-agent").is_some_and(|values| values.iter().any(|value| value == "true"));
     let first = |name: &str| settings.get(name).and_then(|values| values.first()).map(PathBuf::from);
@@ -64,9 +63,13 @@ pub async fn collect(data: &Path, role: &str) -> anyhow::Result<Facts> {
 }
 
 /// The flags of the running process, or of the configuration file.
-fn settings(role: &str, running: Vec<OsString>) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+fn settings(
+    role: &str,
+    command: clap::Command,
+    running: Vec<OsString>,
+) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let typed = if running.len() > 1 { running } else { ["knarr", role].map(OsString::from).into() };
-    let command = command().mut_subcommand(role, |reader| reader.mut_args(|argument| argument.required(false)));
+    let command = command.mut_subcommand(role, |reader| reader.mut_args(|argument| argument.required(false)));
     let merged = configuration::with_file(typed, &command)?;
     // Controls that hold by default would seem to hold if the settings were left out.
     let matches = command
@@ -99,8 +102,8 @@ fn interesting(data: &Path) -> Vec<PathBuf> {
             .into_iter()
             .map(|name| if name.is_empty() { data.to_owned() } else { data.join(name) })
             .collect();
-    all.extend([common::CONFIGURATION, configuration::FILE].map(PathBuf::from));
-    all.push(common::kubeconfig(data));
+    all.extend([paths::CONFIGURATION, configuration::FILE].map(PathBuf::from));
+    all.push(paths::kubeconfig(data));
     all.push("/etc/systemd/system/knarr.service".into());
     for directory in ["pki", "kubelet/pki", "cni/net.d", "manifests", "store"] {
         let entries = std::fs::read_dir(data.join(directory)).into_iter().flatten().flatten();
@@ -176,6 +179,6 @@ fn core_limit(pid: Pid) -> Option<String> {
 }
 
 async fn cluster(data: &Path) -> Option<ClusterFacts> {
-    let client = common::connect(&common::kubeconfig(data)).await.ok()?;
+    let client = admin_client::connect(&paths::kubeconfig(data)).await.ok()?;
     tokio::time::timeout(CLUSTER_TIMEOUT, ClusterFacts::read(client)).await.ok()?.ok()
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_client::kube::Config;
 
-use crate::commands::{ClientArguments, LastSnapshot};
+use super::{ClientArguments, LastSnapshot};
 use crate::output::printable;
 use crate::servers;
 

@@ -1,0 +1,24 @@
+//! The directories and files that Knarr uses by default.
+
+use std::path::{Path, PathBuf};
+
+/// The data directory.
+pub const DATA: &str = "/var/lib/knarr";
+/// The directory of the configuration file and the administrator's kubeconfig.
+pub const CONFIGURATION: &str = "/etc/knarr";
+
+/// What charts of CSI drivers and log collectors name, for nodes with the default data directory.
+pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
+pub const DEFAULT_LOGS: &str = "/var/log/pods";
+pub const LOG_LINKS: &str = "/var/log/containers";
+
+/// Whether a node with this data directory uses the host's well-known directories.
+pub fn is_default(data: &Path) -> bool {
+    data == Path::new(DATA)
+}
+
+/// The administrator's kubeconfig of a server with this data directory.
+pub fn kubeconfig(data: &Path) -> PathBuf {
+    let directory = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
+    directory.join("kubeconfig.yaml")
+}
