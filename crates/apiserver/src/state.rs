@@ -10,7 +10,7 @@ use knarr_traces::Tracer;
 use crate::admit::Chain;
 use crate::aggregate::Aggregation;
 use crate::audit::Audit;
-use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens};
+use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens, Sessions};
 use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
 use crate::behaviour::Behaviour;
 use crate::drain::Drain;
@@ -23,10 +23,9 @@ use crate::fairness::Fairness;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
+use crate::outbound::kubelet_tls::Kubelets;
 use crate::provided::Provided;
 use crate::service::ServiceAllocator;
-use crate::subresource::connect::Kubelets;
-use crate::ui::Sessions;
 
 /// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.
 pub struct ApiServer {

@@ -14,6 +14,7 @@ mod reload;
 mod secret_token;
 mod service_account;
 mod service_account_keys;
+mod session;
 mod token_file;
 mod webhook;
 
@@ -32,6 +33,7 @@ pub use reload::follow_configuration;
 pub use secret_token::{publish_tracking_start, record_token_uses};
 pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
 pub use service_account_keys::KeyError;
+pub use session::{Credential, Sessions};
 pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::TokenWebhook;
 

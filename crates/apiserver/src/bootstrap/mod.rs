@@ -2,6 +2,7 @@
 //! first ServiceCIDR. They are reconciled at every start.
 
 mod flow;
+pub mod flow_revision;
 mod policy;
 mod reconcile;
 

@@ -4,7 +4,7 @@
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
-use super::DesiredObject;
+use super::{DesiredObject, flow_revision};
 
 const RBAC_AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
@@ -25,7 +25,7 @@ pub fn reconcile(existing: &Value, desired: &DesiredObject) -> Option<Value> {
             add_metadata(&mut object, desired);
             add_missing(&mut object, desired, "subjects");
         }
-        "flowschemas" | "prioritylevelconfigurations" => return crate::fairness::ensure::revise(existing, desired),
+        "flowschemas" | "prioritylevelconfigurations" => return flow_revision::revise(existing, desired),
         _ => {}
     }
     (object != *existing).then_some(object)

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::apiextensions::custom_resource_definition::FINALIZER;
+use knarr_rules::common::conditions::set_condition;
 use knarr_store::{Entry, Error, Notice, Range};
 use serde_json::{Value, json};
 
-use super::{CustomType, FINALIZER, definition, names};
+use super::{CustomType, definition, names};
 use crate::kinds::{Kinds, Resource, path_of};
 use crate::persist::{managed_fields, selection, stored};
 use crate::state::ApiServer;
@@ -137,14 +139,14 @@ async fn delete_objects(server: &ApiServer, definition: &mut Value, now: &str) -
             "type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress",
             "message": "CustomResource deletion is in progress",
         });
-        names::set_condition(definition, condition, now);
+        set_condition(definition, condition, now);
         return false;
     }
     let condition = json!({
         "type": "Terminating", "status": "False", "reason": "InstanceDeletionCompleted",
         "message": "removed all instances",
     });
-    names::set_condition(definition, condition, now);
+    set_condition(definition, condition, now);
     let finalizers: Vec<Value> =
         definition.items(&["metadata", "finalizers"]).iter().filter(|own| **own != FINALIZER).cloned().collect();
     definition.set(&["metadata", "finalizers"], finalizers);

@@ -17,14 +17,11 @@ use knarr_api::custom::{CustomSchema, ScalePaths};
 use knarr_api::field::Errors;
 use knarr_api::schema::NodeRef;
 use knarr_api::value::{Read, Write as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::persist::convert::Converter;
 use crate::subresource::scale::ScaleFields;
 use columns::PrinterColumn;
-
-/// Delays the deletion of a definition until its objects are deleted.
-pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// One served version of a custom resource.
 pub struct CustomType {
@@ -122,20 +119,4 @@ impl CustomType {
             selector: scale.label_selector.as_deref().map(parts),
         })
     }
-}
-
-/// Marks a definition as terminating when it is deleted.
-pub fn terminate(object: &mut Value) {
-    let mut finalizers = object.items(&["metadata", "finalizers"]).to_vec();
-    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        finalizers.push(FINALIZER.into());
-    }
-    object.set(&["metadata", "finalizers"], finalizers);
-    object.remove(&["metadata", "deletionGracePeriodSeconds"]);
-    let now = object.text(&["metadata", "deletionTimestamp"]).to_owned();
-    let condition = json!({
-        "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
-        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
-    });
-    names::set_condition(object, condition, &now);
 }

@@ -1,6 +1,7 @@
 //! Accepts the names of a CustomResourceDefinition, unless another one has them, and sets its conditions.
 
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::common::conditions::set_condition;
 use serde_json::{Value, json};
 
 /// Sets the status of a definition, given the others of its group.
@@ -102,24 +103,6 @@ pub fn has_condition(definition: &Value, kind: &str) -> bool {
         .items(&["status", "conditions"])
         .iter()
         .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
-}
-
-/// Sets a condition; the transition time changes only with the status.
-pub fn set_condition(definition: &mut Value, mut condition: Value, now: &str) {
-    let mut conditions = definition.items(&["status", "conditions"]).to_vec();
-    match conditions.iter_mut().find(|own| own["type"] == condition["type"]) {
-        Some(own) => {
-            let since =
-                if own["status"] == condition["status"] { own["lastTransitionTime"].clone() } else { now.into() };
-            condition["lastTransitionTime"] = since;
-            *own = condition;
-        }
-        None => {
-            condition["lastTransitionTime"] = now.into();
-            conditions.push(condition);
-        }
-    }
-    definition.set(&["status", "conditions"], conditions);
 }
 
 #[cfg(test)]

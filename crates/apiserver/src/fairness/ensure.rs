@@ -6,19 +6,16 @@ use std::time::Duration;
 
 use http::Method;
 use knarr_api::status::Status;
-use knarr_api::value::{Read, Write as _};
+use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{GROUP, LEVELS, SCHEMAS};
+pub use crate::bootstrap::flow_revision::{CATCH_ALL, EXEMPT};
+use crate::bootstrap::flow_revision::{autoupdates, is_mandatory, revise};
 use crate::bootstrap::{self, DesiredObject};
 use crate::loopback;
 use crate::state::ApiServer;
 
-/// The level that is never limited.
-pub const EXEMPT: &str = "exempt";
-/// The level of requests that match nothing else.
-pub const CATCH_ALL: &str = "catch-all";
-const ANNOTATION: &str = "apf.kubernetes.io/autoupdate-spec";
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The built-in objects.
@@ -29,11 +26,6 @@ pub fn built_in() -> Vec<DesiredObject> {
 /// The objects of a resource that classification needs.
 pub fn mandatory(resource: &str) -> impl Iterator<Item = DesiredObject> {
     built_in().into_iter().filter(move |desired| desired.resource == resource && is_mandatory(desired.name()))
-}
-
-/// Whether classification needs the object of this name. Users cannot change these objects.
-pub fn is_mandatory(name: &str) -> bool {
-    name == EXEMPT || name == CATCH_ALL
 }
 
 /// Updates the objects every minute until the server stops.
@@ -66,7 +58,7 @@ pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
             let name = object.text(&["metadata", "name"]);
             let is_desired = desired.iter().any(|desired| desired.resource == plural && desired.name() == name);
             // A built-in object of another version of this server.
-            if !is_desired && annotated(&object) == Some(true) {
+            if !is_desired && autoupdates(&object) == Some(true) {
                 loopback::send(server, Method::DELETE, &path(plural, name), &Value::Null).await?;
             }
         }
@@ -88,42 +80,10 @@ fn path<'a>(plural: &'a str, name: &'a str) -> loopback::ObjectPath<'a> {
     loopback::ObjectPath { group: GROUP, version: "v1", plural, namespace: "", name }
 }
 
-/// The updated object; `None` if it is up to date.
-pub fn revise(current: &Value, desired: &DesiredObject) -> Option<Value> {
-    let updates = is_mandatory(desired.name()) || updates_spec(current);
-    let mut revised = current.clone();
-    if updates {
-        let mut spec = desired.object.at(&["spec"]).clone();
-        if desired.resource == LEVELS && desired.name() == EXEMPT && current.has(&["spec", "exempt"]) {
-            // The administrator chooses the shares of the exempt level.
-            for field in ["nominalConcurrencyShares", "lendablePercent"] {
-                spec.set(&["exempt", field], current.at(&["spec", "exempt", field]).clone());
-            }
-        }
-        revised.set(&["spec"], spec);
-    }
-    if annotated(current) != Some(updates) {
-        revised.set(&["metadata", "annotations", ANNOTATION], if updates { "true" } else { "false" });
-    }
-    (revised != *current).then_some(revised)
-}
-
-/// Without the annotation, an object that was never changed is kept up to date.
-fn updates_spec(current: &Value) -> bool {
-    annotated(current).unwrap_or_else(|| current.integer(&["metadata", "generation"]) == Some(1))
-}
-
-fn annotated(object: &Value) -> Option<bool> {
-    match object.text(&["metadata", "annotations", ANNOTATION]) {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::flow_revision::ANNOTATION;
     use crate::request_tests::Cluster;
     use serde_json::json;
 

@@ -7,6 +7,7 @@ mod destination;
 pub mod egress;
 mod http_client;
 mod kubeconfig;
+pub mod kubelet_tls;
 mod pool;
 mod proxy;
 mod retry;

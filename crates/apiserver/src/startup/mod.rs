@@ -31,12 +31,12 @@ use crate::kinds::{Kinds, OpenDescriptions};
 use crate::loopback;
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
+use crate::outbound::kubelet_tls::Kubelets;
 use crate::persist::store_reader::StoreReader;
 use crate::persist::{managed_fields, storage_events, store_error, stored, topic};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
-use crate::subresource::connect::Kubelets;
 
 /// How many of the first objects are written concurrently, so that they share syncs of the disk.
 const CONCURRENT_WRITES: usize = 64;

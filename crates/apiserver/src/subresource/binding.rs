@@ -6,6 +6,7 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::common::conditions::set_condition;
 use knarr_store::Entry;
 use serde_json::{Value, json};
 
@@ -148,29 +149,6 @@ fn assign(pod: &mut Value, key: &str, binding: &Value, now: &str) -> Result<(), 
     }
     set_condition(pod, json!({"type": "PodScheduled", "status": "True"}), now);
     Ok(())
-}
-
-/// Sets a condition; its transition time changes only with its status.
-pub fn set_condition(pod: &mut Value, mut condition: Value, now: &str) {
-    let conditions = pod.object(&["status"]).entry("conditions").or_insert_with(|| json!([]));
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Some(conditions) = conditions.as_array_mut() else { return };
-    match conditions.iter_mut().find(|own| own["type"] == condition["type"]) {
-        Some(own) => {
-            if own["status"] == condition["status"] && own.has(&["lastTransitionTime"]) {
-                condition["lastTransitionTime"] = own["lastTransitionTime"].clone();
-            } else {
-                condition["lastTransitionTime"] = now.into();
-            }
-            *own = condition;
-        }
-        None => {
-            condition["lastTransitionTime"] = now.into();
-            conditions.push(condition);
-        }
-    }
 }
 
 #[cfg(test)]

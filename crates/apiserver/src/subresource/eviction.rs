@@ -5,9 +5,9 @@ use knarr_api::selector::LabelSelector;
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::common::conditions::set_condition;
 use serde_json::{Value, json};
 
-use super::binding::set_condition;
 use super::{admit, change_stored, decode_created, success};
 use crate::authorized_request::AuthorizedRequest;
 use crate::persist::strategy::Phase;

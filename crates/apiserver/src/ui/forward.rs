@@ -19,8 +19,8 @@ use knarr_api::status::Status;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Credential, SessionToken};
-use crate::authenticate::impersonate_as;
+use super::SessionToken;
+use crate::authenticate::{Credential, impersonate_as};
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{Sender, Target};
 use crate::response::{self, Body};

@@ -19,33 +19,18 @@ use http::header::{
     AUTHORIZATION, CONTENT_SECURITY_POLICY, ETAG, HeaderValue, IF_NONE_MATCH, LOCATION, SEC_WEBSOCKET_PROTOCOL,
 };
 use http::request::Parts;
-use http::{HeaderMap, Method, Response};
+use http::{Method, Response};
 use knarr_api::status::Status;
 use knarr_ui::{Asset, CODE_LIFETIME, SESSION_LIFETIME, TOKEN_PREFIX};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::authenticate::{bearer, impersonation_headers};
+use crate::authenticate::{Credential, Sessions, bearer, impersonation_headers};
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{ANONYMOUS, Sender, User};
 use crate::response::{self, Body};
 use crate::route::accept::Format;
 use crate::state::ApiServer;
-
-/// Where a link to the page is created, which becomes a session of the user who asks for it.
-pub const LINK_PATH: &str = "/ui/link";
-
-/// The credentials that a session stands for.
-#[derive(Clone, Debug)]
-pub enum Credential {
-    /// A bearer token, and the headers of the user that its bearer impersonates. Both are checked again for each request.
-    Token(Arc<str>, Arc<HeaderMap>),
-    /// A user who showed something else, such as a client certificate.
-    User(Arc<User>),
-}
-
-/// Browser sessions and their credentials.
-pub type Sessions = knarr_ui::Sessions<Credential>;
 
 /// A request that needs no credentials: the files of the page are public, and a code proves itself.
 pub enum PublicRequest {

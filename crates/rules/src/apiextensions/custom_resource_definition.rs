@@ -10,7 +10,11 @@ use super::formats::unknown_formats;
 use super::names;
 use super::spec::validate_spec;
 use super::versions::validate_stored_versions;
+use crate::common::conditions::set_condition;
 use crate::kind::{self, Column, ColumnPriority, Context, Description, KindRules, OBJECT_META};
+
+/// Delays the deletion of a definition until its objects are deleted.
+pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// The rules of CustomResourceDefinition.
 pub struct CustomResourceDefinition;
@@ -131,6 +135,22 @@ impl KindRules for CustomResourceDefinition {
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
         vec![object["metadata"]["name"].clone(), object["metadata"]["creationTimestamp"].clone()]
     }
+}
+
+/// Marks a definition as terminating when it is deleted.
+pub fn terminate(object: &mut Value) {
+    let mut finalizers = object.items(&["metadata", "finalizers"]).to_vec();
+    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        finalizers.push(FINALIZER.into());
+    }
+    object.set(&["metadata", "finalizers"], finalizers);
+    object.remove(&["metadata", "deletionGracePeriodSeconds"]);
+    let now = object.text(&["metadata", "deletionTimestamp"]).to_owned();
+    let condition = json!({
+        "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    });
+    set_condition(object, condition, &now);
 }
 
 /// Adds the storage version to `status.storedVersions`.

@@ -1,11 +1,11 @@
-//! Validation of conditions of type `metav1.Condition`.
+//! Conditions of type `metav1.Condition`: setting and validating them.
 
 use std::collections::BTreeSet;
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
-use knarr_api::value::Read;
-use serde_json::Value;
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Value, json};
 
 use super::checks;
 
@@ -33,6 +33,29 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
         validate_reason(errors, &path.child("reason"), condition.text(&["reason"]));
         if condition.text(&["message"]).len() > MAX_MESSAGE_LENGTH {
             errors.too_long(&path.child("message"), MAX_MESSAGE_LENGTH);
+        }
+    }
+}
+
+/// Sets a condition; its transition time changes only with its status.
+pub fn set_condition(object: &mut Value, mut condition: Value, now: &str) {
+    let conditions = object.object(&["status"]).entry("conditions").or_insert_with(|| json!([]));
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    match conditions.iter_mut().find(|own| own["type"] == condition["type"]) {
+        Some(own) => {
+            if own["status"] == condition["status"] && own.has(&["lastTransitionTime"]) {
+                condition["lastTransitionTime"] = own["lastTransitionTime"].clone();
+            } else {
+                condition["lastTransitionTime"] = now.into();
+            }
+            *own = condition;
+        }
+        None => {
+            condition["lastTransitionTime"] = now.into();
+            conditions.push(condition);
         }
     }
 }

@@ -16,7 +16,6 @@ use self::mode::{Attempt, MODES};
 use super::header::{HeaderError, texts};
 use crate::authorize::Authorizer;
 use crate::request::{Target, User};
-use crate::ui;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -58,7 +57,7 @@ impl Impersonation {
         let mut first_refusal = None;
         let modes = last.into_iter().chain((0..MODES.len()).filter(|index| Some(*index) != last));
         // A session outlives the request, so no constraint on the request may lead to one.
-        for index in modes.filter(|index| request.path != ui::LINK_PATH || !MODES[*index].is_constrained()) {
+        for index in modes.filter(|index| request.path != knarr_ui::LINK_PATH || !MODES[*index].is_constrained()) {
             match attempt.by(MODES[index]).await {
                 Ok(None) => {}
                 Ok(Some(user)) => {

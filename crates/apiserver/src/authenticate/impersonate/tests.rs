@@ -371,7 +371,7 @@ async fn constrained_impersonation_leads_to_no_session() {
         ["impersonate:user-info", AUTHENTICATION, "users", "*"],
         ["impersonate-on:user-info:post", "", "*", "*"],
     ]);
-    let target = Target { verb: "post".into(), path: ui::LINK_PATH.into(), ..Target::default() };
+    let target = Target { verb: "post".into(), path: knarr_ui::LINK_PATH.into(), ..Target::default() };
     let requested = headers(&[("Impersonate-User", "bob")]);
     let impersonation = Impersonation::default();
     let ann = User::named("ann", &[]);

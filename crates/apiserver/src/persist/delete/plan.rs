@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::apiextensions::custom_resource_definition;
 use serde_json::{Value, json};
 
 use crate::kinds::Resource;
@@ -134,7 +135,7 @@ pub fn stays_until_finalized(resource: &Resource, object: &Value) -> Option<fn(&
     let first =
         !object.has(&["metadata", "deletionTimestamp"]) || !object.items(&["metadata", "finalizers"]).is_empty();
     if first && resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
-        return Some(crate::custom::terminate);
+        return Some(custom_resource_definition::terminate);
     }
     None
 }

@@ -13,10 +13,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::html_links::ProxiedPage;
-use super::kubelet_tls::{Kubelets, any_certificate};
 use super::location::{Location, Peer};
 use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::egress::{Egress, Network};
+use crate::outbound::kubelet_tls::{Kubelets, any_certificate};
 use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarded_headers, lookup};
 use crate::response::Body;
 use crate::route::target::tail;

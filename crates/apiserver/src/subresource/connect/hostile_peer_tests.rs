@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::forward::connect;
 use super::location::{Location, Peer};
-use super::{Kubelets, Trust};
+use crate::outbound::kubelet_tls::{Kubelets, Trust};
 use crate::outbound::test_server::TestServer;
 use crate::pki::{Identity, Pki};
 use crate::request_tests::{Cluster, admin};

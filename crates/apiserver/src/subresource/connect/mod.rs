@@ -8,13 +8,11 @@ mod forward;
 mod hostile_peer_tests;
 mod html_links;
 mod kubelet_query;
-mod kubelet_tls;
 mod location;
 mod log_options;
 
 #[doc(hidden)]
 pub use html_links::fuzzing;
-pub use kubelet_tls::{Kubelets, Trust};
 
 use std::sync::Arc;
 

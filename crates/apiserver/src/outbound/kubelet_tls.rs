@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::outbound::AnyCertificate;
+use super::AnyCertificate;
 
 /// Which certificates of kubelets are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
