@@ -44,7 +44,8 @@ fn tasks_belong_to_components() {
     none(wrong);
 }
 
-fn is_test(path: &str) -> bool {
+/// Whether a file is only compiled for tests.
+pub fn is_test(path: &str) -> bool {
     let name = file_name(path.as_ref());
     name.contains("test") || name.starts_with("fake_") || path.starts_with("tidy/") || path.contains("/tests/")
 }
