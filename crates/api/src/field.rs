@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde_json::Value;
 
+/// Quotes a text with Go's escapes, as Kubernetes' messages do.
+pub use crate::go_duration::quote as quoted;
+
 /// The path of a field: `spec.containers[0].name`, `metadata.labels[app]`.
 ///
 /// A path is a chain of steps that borrow their parents, so that walking an object does not allocate; it becomes text
@@ -313,30 +316,6 @@ fn format_value(value: &Value) -> String {
         Value::String(text) => quoted(text),
         other => other.to_string(),
     }
-}
-
-/// Quotes a text with Go's escapes, as Kubernetes' messages do.
-pub fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            control if control.is_ascii_control() => out.push_str(&format!("\\x{:02x}", control as u32)),
-            control if control.is_control() => out.push_str(&format!("\\u{:04x}", control as u32)),
-            plain => out.push(plain),
-        }
-    }
-    out.push('"');
-    out
 }
 
 #[cfg(test)]

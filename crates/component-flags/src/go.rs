@@ -1,24 +1,6 @@
 //! How Go's standard library reads values, with its error messages: clients and scripts see them.
 
-/// A quoted text as Go's `%q` prints it.
-pub fn quote(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            control if (control as u32) < 0x20 || control as u32 == 0x7f => {
-                quoted.push_str(&format!("\\x{:02x}", control as u32));
-            }
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
+pub use knarr_go_duration::quote;
 
 fn syntax(function: &str, text: &str) -> String {
     format!("strconv.{function}: parsing {}: invalid syntax", quote(text))

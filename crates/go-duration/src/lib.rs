@@ -1,12 +1,17 @@
-//! Durations as Go writes them (`1h30m`, `250ms`): in the API, in configuration files and on command lines.
+//! Values as Go's standard library reads and writes them: durations (`1h30m`, `250ms`) and quoted text.
 //!
-//! The error messages are those of `time.ParseDuration`: clients and scripts see them.
+//! They are in the API, in configuration files, on command lines and in messages. The error messages are those of
+//! `time.ParseDuration`: clients and scripts see them.
+
+mod quote;
+
+pub use quote::{escape, quote};
 
 use std::time::Duration;
 
 /// Returns a duration in nanoseconds, or Go's error message.
 pub fn parse(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {}", quote(text));
+    let invalid = || format!("time: invalid duration {}", quote_bytes(text));
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -33,7 +38,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
         let unit_end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
         let (unit, after) = rest.split_at(unit_end);
         if unit.is_empty() {
-            return Err(format!("time: missing unit in duration {}", quote(text)));
+            return Err(format!("time: missing unit in duration {}", quote_bytes(text)));
         }
         rest = after;
         let nanoseconds: i128 = match unit {
@@ -43,7 +48,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
             "s" => 1_000_000_000,
             "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
-            _ => return Err(format!("time: unknown unit {} in duration {}", quote(unit), quote(text))),
+            _ => return Err(format!("time: unknown unit {} in duration {}", quote_bytes(unit), quote_bytes(text))),
         };
         let number: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
         total = total.checked_add(number.checked_mul(nanoseconds).ok_or_else(invalid)?).ok_or_else(invalid)?;
@@ -90,8 +95,13 @@ pub fn format(nanoseconds: i64) -> String {
     }
 }
 
+/// Formats a duration as [`format`] does.
+pub fn format_duration(duration: Duration) -> String {
+    format(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
+
 /// Quotes as Go's package `time` does: bytes outside of printable ASCII are hexadecimal.
-fn quote(text: &str) -> String {
+fn quote_bytes(text: &str) -> String {
     let mut quoted = String::from("\"");
     for byte in text.bytes() {
         match byte {

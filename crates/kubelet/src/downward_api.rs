@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::go_duration::quote;
 use knarr_client::quantity::{Quantity as Amount, milli_value, value};
 
 use crate::pod;
@@ -58,23 +59,6 @@ pub fn field_value(pod: &Pod, path: &str, downward: &DownwardContext) -> Result<
 fn quoted_lines(values: &Option<BTreeMap<String, String>>) -> String {
     let lines = values.iter().flatten().map(|(key, value)| format!("{key}={}", quote(value)));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-fn quote(value: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in value.chars() {
-        match character {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            control if control.is_control() => quoted.push_str(&format!("\\x{:02x}", control as u32)),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// A container's request or limit in units of the divisor, rounded up.

@@ -20,7 +20,6 @@ mod counters;
 mod csi;
 mod downward_api;
 mod dra;
-mod duration;
 mod eviction;
 mod filesystem;
 #[doc(hidden)]

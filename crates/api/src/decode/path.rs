@@ -1,5 +1,7 @@
 //! The decoder's position in a document, and its form in error messages.
 
+use crate::go_duration::escape;
+pub(crate) use crate::go_duration::quote as quoted;
 use crate::schema::Node;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -60,17 +62,6 @@ pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
     }
 }
 
-/// Quotes a text and escapes characters that are not printable.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        push_escaped(&mut quoted, c, '"');
-    }
-    quoted.push('"');
-    quoted
-}
-
 /// Quotes a byte as syntax errors do.
 pub(super) fn quoted_byte(byte: u8) -> String {
     match byte {
@@ -78,34 +69,10 @@ pub(super) fn quoted_byte(byte: u8) -> String {
         b'"' => "'\"'".to_owned(),
         _ => {
             let mut quoted = String::from("'");
-            push_escaped(&mut quoted, byte as char, '"');
+            escape(&mut quoted, byte as char);
             quoted.push('\'');
             quoted
         }
-    }
-}
-
-fn push_escaped(text: &mut String, c: char, quote: char) {
-    match c {
-        '\\' => text.push_str(r"\\"),
-        '\x07' => text.push_str(r"\a"),
-        '\x08' => text.push_str(r"\b"),
-        '\x0c' => text.push_str(r"\f"),
-        '\n' => text.push_str(r"\n"),
-        '\r' => text.push_str(r"\r"),
-        '\t' => text.push_str(r"\t"),
-        '\x0b' => text.push_str(r"\v"),
-        c if c == quote => {
-            text.push('\\');
-            text.push(c);
-        }
-        c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-            let _ = write!(text, r"\x{:02x}", c as u32);
-        }
-        c if (0x80..0xa0).contains(&(c as u32)) || c as u32 == 0xad => {
-            let _ = write!(text, r"\u{:04x}", c as u32);
-        }
-        c => text.push(c),
     }
 }
 

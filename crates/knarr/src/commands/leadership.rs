@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use clap::Args;
-use knarr_client::LeaderElection;
 use knarr_client::kube::Client;
+use knarr_client::{LeaderElection, go_duration};
 
 use crate::signals::stopped;
 
@@ -104,25 +104,7 @@ fn election(competitor: Competitor<'_>, arguments: &LeaderArguments) -> LeaderEl
 
 /// Parses a duration as in Kubernetes' flags: `15s`, `1m30s`, `500ms`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration such as 15s or 1m30s");
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|sign: char| !sign.is_ascii_digit() && sign != '.').ok_or_else(wrong)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
-        rest = &rest[digits..];
-        let unit = rest.find(|sign: char| sign.is_ascii_digit() || sign == '.').unwrap_or(rest.len());
-        seconds += number
-            * match &rest[..unit] {
-                "ms" => 0.001,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return Err(wrong()),
-            };
-        rest = &rest[unit..];
-    }
-    if text.is_empty() { Err(wrong()) } else { Duration::try_from_secs_f64(seconds).map_err(|_| wrong()) }
+    go_duration::parse_positive(text).ok_or_else(|| format!("{text:?} is not a duration such as 15s or 1m30s"))
 }
 
 #[cfg(test)]

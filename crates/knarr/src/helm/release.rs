@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use knarr_client::go_duration;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -195,31 +196,15 @@ fn set(key: &str, value: &Value) -> String {
     }
 }
 
-/// A duration such as `5m0s` or `1h`.
+/// A duration of whole seconds such as `5m0s` or `1h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("spec.timeout {text:?} is not a duration");
-    let (mut seconds, mut digits) = (0_u64, String::new());
-    for character in text.chars() {
-        let unit = match character {
-            '0'..='9' => {
-                digits.push(character);
-                continue;
-            }
-            'h' => 3600,
-            'm' => 60,
-            's' => 1,
-            _ => return Err(wrong()),
-        };
-        let count: u64 = std::mem::take(&mut digits).parse().map_err(|_| wrong())?;
-        seconds = count.checked_mul(unit).and_then(|part| seconds.checked_add(part)).ok_or_else(wrong)?;
-    }
-    if seconds == 0 || !digits.is_empty() {
-        return Err(wrong());
-    }
-    if seconds > MAX_TIMEOUT.as_secs() {
+    let found = go_duration::parse_positive(text);
+    let timeout = found.filter(|timeout| timeout.as_secs() > 0 && timeout.subsec_nanos() == 0);
+    let timeout = timeout.ok_or_else(|| format!("spec.timeout {text:?} is not a duration"))?;
+    if timeout > MAX_TIMEOUT {
         return Err(format!("spec.timeout {text:?} is longer than {} h", MAX_TIMEOUT.as_secs() / 3600));
     }
-    Ok(Duration::from_secs(seconds))
+    Ok(timeout)
 }
 
 #[cfg(test)]

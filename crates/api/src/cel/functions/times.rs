@@ -3,6 +3,7 @@
 use super::super::error::EvaluateError;
 use super::super::value::Value;
 use super::Outcome;
+use crate::go_duration;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
@@ -68,40 +69,7 @@ pub(super) fn format_timestamp(time: Timestamp) -> String {
 
 /// Parses durations such as `1h30m`, `-1.5s` and `100ms`.
 pub(in super::super) fn parse_duration(text: &str) -> Option<SignedDuration> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(SignedDuration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos: f64 = 0.0;
-    let mut whole: i128 = 0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_end);
-        let factor: i64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        match number.parse::<i64>() {
-            Ok(number) => whole = whole.checked_add(i128::from(number) * i128::from(factor))?,
-            Err(_) => nanos += number.parse::<f64>().ok()? * factor as f64,
-        }
-        rest = after;
-    }
-    let total = i64::try_from(whole.checked_add(nanos.round() as i128)?).ok()?;
-    Some(SignedDuration::from_nanos(if negative { -total } else { total }))
+    go_duration::parse(text).ok().map(SignedDuration::from_nanos)
 }
 
 /// Formats seconds with their fraction: `5400s`, `0.1s`.

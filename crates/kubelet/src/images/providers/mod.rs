@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use knarr_client::go_duration;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OnceCell, Semaphore};
@@ -271,7 +272,7 @@ impl Provider {
         let lifetime = match response.cache_duration.as_deref() {
             None => config.default_cache,
             // What is not understood is not kept.
-            Some(text) => crate::duration::parse(text).unwrap_or_default(),
+            Some(text) => go_duration::parse_positive(text).unwrap_or_default(),
         };
         if !lifetime.is_zero() {
             self.cache.lock().put(scope, identity.key, logins.clone(), lifetime, Instant::now());

@@ -1,8 +1,7 @@
 //! The plan of a pod's containers in a sandbox that is ready: their order, restarts, health and resizes.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use knarr_client::go_duration;
 
 use super::{Action, Plan, Situation, StopReason, remove, stop};
 use crate::pod::{self, Role};
@@ -146,7 +145,7 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
         let allowed = state.restart_allowed_at(name, *exited);
         if allowed > *now {
             plan.wake(allowed);
-            let delay = k8s_duration(state.restart_delay(name));
+            let delay = go_duration::format_duration(state.restart_delay(name));
             let message = format!("back-off {delay} restarting failed container={name} pod={}", pod::full_title(pod));
             plan.backing_off.insert(name.to_string(), Waiting { reason: "CrashLoopBackOff".into(), message });
             return;
@@ -169,12 +168,6 @@ fn reported_restarts(pod: &Pod, name: &str) -> u32 {
     known.map_or(0, |container| {
         u32::try_from(container.restart_count).unwrap_or(0) + u32::from(container.container_id.is_some())
     })
-}
-
-/// Formats a duration as in Kubernetes' messages: "10s", "1m20s", "5m0s".
-fn k8s_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    if seconds >= 60 { format!("{}m{}s", seconds / 60, seconds % 60) } else { format!("{seconds}s") }
 }
 
 /// Resizes containers in place where their policy allows it; others are stopped and restart with the new resources.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use knarr_client::go_duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -251,7 +252,7 @@ fn check(raw: RawProvider, reasons: &mut Reasons) -> ProviderConfig {
             ));
             Duration::ZERO
         }
-        Some(text) => crate::duration::parse(text).unwrap_or_else(|| {
+        Some(text) => go_duration::parse_positive(text).unwrap_or_else(|| {
             reasons.add(format!("time: invalid duration {text:?}"));
             Duration::ZERO
         }),
