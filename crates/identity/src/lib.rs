@@ -5,8 +5,10 @@
 //! A subject that is ambiguous names no user.
 
 mod client;
+mod server;
 
 pub use client::{Authorities, any_certificate, valid_until};
+pub use server::{AnyServer, ServerTrust, ServerVerifier, ShownCertificate};
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;

@@ -3,16 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use knarr_identity::{AnyServer, ServerTrust, ServerVerifier, ShownCertificate};
 use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use super::AnyCertificate;
 
 /// Which certificates of kubelets are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,16 +50,13 @@ impl Kubelets {
     }
 
     /// The configuration for the kubelet of a node.
-    pub(super) fn config(&self, node: &str) -> Result<Arc<ClientConfig>, Error> {
+    pub(crate) fn config(&self, node: &str) -> Result<Arc<ClientConfig>, Error> {
         let credentials = self.credentials.load_full();
         let credentials =
             credentials.ok_or_else(|| Error::General("no certificate to call kubelets with".to_owned()))?;
         let provider = provider();
-        let verifier = NodeVerifier {
-            user: format!("system:node:{node}"),
-            verifiers: credentials.verifiers.clone(),
-            signatures: AnyCertificate(provider.clone()),
-        };
+        let trust = NodeTrust { user: format!("system:node:{node}"), verifiers: credentials.verifiers.clone() };
+        let verifier = ServerVerifier::new(trust, &provider);
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -130,53 +125,20 @@ fn signed(authority: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> b
 /// Verifies the certificate of the kubelet of a node. A certificate of the authority of the cluster must name the node:
 /// otherwise a node could claim the address of another server.
 #[derive(Debug)]
-struct NodeVerifier {
+struct NodeTrust {
     user: String,
     verifiers: Option<Verifiers>,
-    signatures: AnyCertificate,
 }
 
-impl ServerCertVerifier for NodeVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let Some(verifiers) = &self.verifiers else { return Ok(ServerCertVerified::assertion()) };
-        let verify = |verifier: &WebPkiServerVerifier| {
-            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-        };
-        let verified = verify(&verifiers.all)?;
-        let is_clusters = verifiers.cluster.as_ref().is_some_and(|cluster| verify(cluster).is_ok());
-        if is_clusters && !is_named(end_entity, &self.user) {
+impl ServerTrust for NodeTrust {
+    fn verify(&self, shown: ShownCertificate<'_>) -> Result<(), Error> {
+        let Some(verifiers) = &self.verifiers else { return Ok(()) };
+        shown.verify_with(&verifiers.all)?;
+        let is_clusters = verifiers.cluster.as_ref().is_some_and(|cluster| shown.verify_with(cluster).is_ok());
+        if is_clusters && !is_named(shown.certificate, &self.user) {
             return Err(Error::General(format!("the certificate is not that of {:?}", self.user)));
         }
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signatures.supported_verify_schemes()
+        Ok(())
     }
 }
 
@@ -186,7 +148,7 @@ fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
 }
 
 /// Accepts any certificate, for pods and services: as in Kubernetes, their certificates are not verified.
-pub(super) fn any_certificate() -> Result<Arc<ClientConfig>, Error> {
+pub(crate) fn any_certificate() -> Result<Arc<ClientConfig>, Error> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
@@ -195,7 +157,7 @@ pub(super) fn any_certificate() -> Result<Arc<ClientConfig>, Error> {
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_custom_certificate_verifier(Arc::new(ServerVerifier::new(AnyServer, &provider)))
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
 }

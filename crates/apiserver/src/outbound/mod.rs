@@ -27,8 +27,6 @@ pub use proxy::{ProxiedResponse, failed_upgrade, forward_request, forwarded_head
 pub use retry::with_backoff;
 pub use tls::{Identity, Trust, client_config, describe_tls_error};
 
-pub(crate) use tls::AnyCertificate;
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use knarr_identity::{AnyServer, ServerTrust, ServerVerifier, ShownCertificate};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Files with the authorities that the system trusts.
 const SYSTEM_BUNDLES: [&str; 3] =
@@ -33,8 +34,8 @@ pub struct Identity {
 pub fn client_config(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Authorities(pem) => Arc::new(Verifier::new(pem, &provider)?),
-        Trust::Anyone => Arc::new(AnyCertificate(provider.clone())),
+        Trust::Authorities(pem) => Arc::new(ServerVerifier::new(AuthoritiesOrNamed::new(pem, &provider)?, &provider)),
+        Trust::Anyone => Arc::new(ServerVerifier::new(AnyServer, &provider)),
     };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -60,14 +61,13 @@ fn system_authorities() -> &'static str {
 
 /// Accepts certificates signed by an authority, and the authorities themselves: a server may use a self-signed one.
 #[derive(Debug)]
-struct Verifier {
+struct AuthoritiesOrNamed {
     chains: Option<Arc<WebPkiServerVerifier>>,
     named: Vec<CertificateDer<'static>>,
-    provider: Arc<CryptoProvider>,
 }
 
-impl Verifier {
-    fn new(pem: &str, provider: &Arc<CryptoProvider>) -> Result<Verifier, Error> {
+impl AuthoritiesOrNamed {
+    fn new(pem: &str, provider: &Arc<CryptoProvider>) -> Result<Self, Error> {
         let text = if pem.trim().is_empty() { system_authorities() } else { pem };
         let named: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect();
@@ -80,92 +80,22 @@ impl Verifier {
             Some(built.map_err(|error| Error::General(error.to_string()))?)
         };
         let named = if pem.trim().is_empty() { Vec::new() } else { named };
-        Ok(Verifier { chains, named, provider: provider.clone() })
+        Ok(Self { chains, named })
     }
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        if self.named.iter().any(|named| named == end_entity) {
-            rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-            return Ok(ServerCertVerified::assertion());
+impl ServerTrust for AuthoritiesOrNamed {
+    fn verify(&self, shown: ShownCertificate<'_>) -> Result<(), Error> {
+        if self.named.iter().any(|named| named == shown.certificate) {
+            return rustls::client::verify_server_name(
+                &ParsedCertificate::try_from(shown.certificate)?,
+                shown.server_name,
+            );
         }
         match &self.chains {
-            Some(chains) => chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            Some(chains) => shown.verify_with(chains),
             None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Accepts every certificate, for `insecureSkipTLSVerify` and the like.
-#[derive(Debug)]
-pub(crate) struct AnyCertificate(pub Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

@@ -6,11 +6,12 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, anyhow, bail};
+use knarr_identity::{ServerTrust, ServerVerifier, ShownCertificate};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -23,7 +24,8 @@ pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
     let port = server.port_u16().unwrap_or(443);
     let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a valid host name"))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Arc::new(PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) });
+    let trust = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
+    let verifier = Arc::new(ServerVerifier::new(trust, &provider));
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
@@ -40,7 +42,7 @@ pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
         }
         return Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"));
     }
-    let found = verifier.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    let found = verifier.trust.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
     found.ok_or_else(|| anyhow!("{host}:{port} sent no certificate"))
 }
 
@@ -51,22 +53,9 @@ struct PinnedAuthority {
     found: Mutex<Option<Vec<u8>>>,
 }
 
-impl PinnedAuthority {
-    fn algorithms(&self) -> &WebPkiSupportedAlgorithms {
-        &self.provider.signature_verification_algorithms
-    }
-}
-
-impl ServerCertVerifier for PinnedAuthority {
-    fn verify_server_cert(
-        &self,
-        shown: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let authority = chain.iter().find(|certificate| Pin::of(certificate).is_ok_and(|pin| pin == self.pin));
+impl ServerTrust for PinnedAuthority {
+    fn verify(&self, shown: ShownCertificate<'_>) -> Result<(), Error> {
+        let authority = shown.chain.iter().find(|certificate| Pin::of(certificate).is_ok_and(|pin| pin == self.pin));
         let authority = authority.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
@@ -74,35 +63,13 @@ impl ServerCertVerifier for PinnedAuthority {
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
         // The pinned authority may have been replaced: then it signed the next one.
-        let verified = verifier.verify_server_cert(shown, chain, name, ocsp_response, now)?;
+        shown.verify_with(&verifier)?;
         // The same authority signs the serving certificates of nodes.
-        if knarr_identity::is_node_certificate(shown) {
+        if knarr_identity::is_node_certificate(shown.certificate) {
             return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }
         *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(authority.to_vec());
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, self.algorithms())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, self.algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms().supported_schemes()
+        Ok(())
     }
 }
 
@@ -110,6 +77,7 @@ impl ServerCertVerifier for PinnedAuthority {
 mod tests {
     use super::*;
     use knarr_apiserver::pki::{Identity, Pki};
+    use rustls_pki_types::{CertificateDer, UnixTime};
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
@@ -143,7 +111,8 @@ mod tests {
             params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
             params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
             let shown = params.signed_by(&rcgen::KeyPair::generate().unwrap(), &issuer).unwrap();
-            let verifier = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
+            let trust = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
+            let verifier = ServerVerifier::new(trust, &provider);
             let name = ServerName::try_from("api.example").unwrap();
             let chain = [authority.clone()];
             let verdict = verifier.verify_server_cert(shown.der(), &chain, &name, &[], UnixTime::now());
