@@ -149,7 +149,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Calls `changed` with the new contents whenever a file changes, until the server stops. Unreadable files are ignored:
 /// a file may be missing for a moment while it is replaced.
-pub async fn follow(
+pub async fn watch(
     path: PathBuf,
     mut known: String,
     mut stopping: watch::Receiver<bool>,
@@ -221,13 +221,13 @@ mod tests {
         std::fs::write(&path, "one").unwrap();
         let (stop, stopping) = watch::channel(false);
         let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-        let following = tokio::spawn(follow(path.clone(), "one".to_owned(), stopping, move |text| {
+        let watching = tokio::spawn(watch(path.clone(), "one".to_owned(), stopping, move |text| {
             let _ = sender.send(text.to_owned());
         }));
         std::fs::write(directory.path().join("new"), "two").unwrap();
         std::fs::rename(directory.path().join("new"), &path).unwrap();
         assert_eq!(receiver.recv().await.as_deref(), Some("two"));
         stop.send_replace(true);
-        following.await.unwrap();
+        watching.await.unwrap();
     }
 }

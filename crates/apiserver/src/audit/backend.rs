@@ -130,7 +130,7 @@ mod tests {
     use serde_json::json;
     use std::time::Duration;
 
-    /// A sink that fails while it is told to.
+    /// A sink that fails on demand.
     #[derive(Default)]
     struct Fake {
         fails: bool,

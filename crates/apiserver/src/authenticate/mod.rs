@@ -29,7 +29,7 @@ pub use bearer::bearer;
 pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection};
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
 pub use impersonate::{Impersonated, Impersonation, headers_of as impersonation_headers, replace as impersonate_as};
-pub use reload::follow_configuration;
+pub use reload::watch_configuration;
 pub use secret_token::{publish_tracking_start, record_token_uses};
 pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
 pub use service_account_keys::KeyError;

@@ -16,7 +16,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Replaces the identity providers whenever the configuration file changes, once the new ones can be used. An invalid
 /// file, or one whose providers cannot be reached, changes nothing.
-pub async fn follow_configuration(
+pub async fn watch_configuration(
     authenticator: Arc<Authenticator>,
     path: PathBuf,
     known: String,
@@ -25,7 +25,7 @@ pub async fn follow_configuration(
 ) {
     let (sender, mut changes) = tokio::sync::watch::channel(None);
     let file = path.clone();
-    let watching = configuration_file::follow(path, known, stopping, move |text| {
+    let watching = configuration_file::watch(path, known, stopping, move |text| {
         sender.send_replace(Some(text.to_owned()));
     });
     let replacing = async {
@@ -89,7 +89,7 @@ mod tests {
         let authenticator = Arc::new(Authenticator::new(TokenFile::parse("").unwrap(), accounts, external));
         let (stop, stopping) = tokio::sync::watch::channel(false);
         let following =
-            tokio::spawn(follow_configuration(authenticator.clone(), path.clone(), text("a:"), vec![], stopping));
+            tokio::spawn(watch_configuration(authenticator.clone(), path.clone(), text("a:"), vec![], stopping));
         let token = issuer.sign(&claims(&issuer, serde_json::json!({})));
         let objects = Fixed::new(vec![]);
         let audiences = ["https://issuer".to_owned()];

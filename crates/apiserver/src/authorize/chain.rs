@@ -204,14 +204,14 @@ impl Authorizer for ReloadableChain {
 }
 
 /// Replaces the chain whenever the configuration file changes; an invalid file changes nothing.
-pub async fn follow_configuration(
+pub async fn watch_configuration(
     chain: Arc<ReloadableChain>,
     path: PathBuf,
     known: String,
     policy_file: Option<PathBuf>,
     stopping: watch::Receiver<bool>,
 ) {
-    configuration_file::follow(path.clone(), known, stopping, move |text| {
+    configuration_file::watch(path.clone(), known, stopping, move |text| {
         let reloaded =
             Configuration::parse(text, policy_file.as_deref()).and_then(|configuration| chain.reload(&configuration));
         crate::metrics::AUTHORIZATION_RELOADS.record(reloaded.is_ok(), jiff::Timestamp::now());
@@ -279,7 +279,7 @@ mod tests {
             PreparedChain::new(&Configuration::parse(&first, None).unwrap()).unwrap(),
         ));
         let (stop, stopping) = watch::channel(false);
-        let following = tokio::spawn(follow_configuration(chain.clone(), path.clone(), first, None, stopping));
+        let following = tokio::spawn(watch_configuration(chain.clone(), path.clone(), first, None, stopping));
         let ann = User::named("ann", &[]);
         let is_allowed = || chain.decide(&ann, &Target::default()) == Decision::Allow(String::new());
         assert!(!is_allowed());

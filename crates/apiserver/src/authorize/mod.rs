@@ -14,7 +14,7 @@ mod rule;
 mod webhook;
 
 pub use abac::AbacError;
-pub use chain::{BuiltIn, PreparedChain, ReloadableChain, follow_configuration};
+pub use chain::{BuiltIn, PreparedChain, ReloadableChain, watch_configuration};
 pub use configuration::{AuthorizationFlags, Configuration, ConfigurationError};
 pub use covering::uncovered;
 pub use node::{NodeAuthorizer, node_name};

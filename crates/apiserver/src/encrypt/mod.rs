@@ -11,4 +11,4 @@ pub mod fuzzing {
 mod store;
 
 pub use configuration::{Configuration, ConfigurationError};
-pub use store::{Encrypted, Encryption, follow_configuration};
+pub use store::{Encrypted, Encryption, watch_configuration};

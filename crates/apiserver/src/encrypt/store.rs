@@ -50,13 +50,13 @@ impl Encryption {
 }
 
 /// Replaces the configuration whenever its file changes; an invalid file changes nothing.
-pub async fn follow_configuration(
+pub async fn watch_configuration(
     encryption: Encryption,
     path: std::path::PathBuf,
     known: String,
     stopping: tokio::sync::watch::Receiver<bool>,
 ) {
-    crate::configuration_file::follow(path.clone(), known, stopping, move |text| match encryption.reload(text) {
+    crate::configuration_file::watch(path.clone(), known, stopping, move |text| match encryption.reload(text) {
         Ok(()) => tracing::info!(path = %path.display(), "loaded new encryption configuration"),
         Err(error) => tracing::error!(path = %path.display(), %error, "cannot load the encryption configuration"),
     })

@@ -47,7 +47,7 @@ pub struct Reply {
     pub body: Bytes,
 }
 
-/// No response, in the words of Go's client.
+/// No response, with the message of Go's client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{method} \"{url}\": {why}")]
 pub struct CallFailed {

@@ -95,7 +95,8 @@ impl Controller {
         Some(VolumeAttachmentSource { persistent_volume_name: None, inline_volume_spec: Some(spec?) })
     }
 
-    /// Tells the node first that it must not mount the volume any more, then checks that it has not, then detaches.
+    /// First removes the volume from the node's status, so that the kubelet no longer mounts it; then checks that it has not,
+    /// and detaches.
     async fn detach(&self, id: &VolumeId, node: &str, verify: bool) -> Result<()> {
         if id.is_disk() {
             return self.detach_disk(id, node, verify).await;

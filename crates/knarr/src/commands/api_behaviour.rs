@@ -61,10 +61,10 @@ pub struct BehaviourArguments {
     /// Probability that an HTTP/2 client is asked to open another connection, at most 0.02.
     #[arg(long, default_value_t = 0.0)]
     pub goaway_chance: f64,
-    /// How long requests are still served after the server was told to stop; it is not ready in that time.
+    /// How long requests are still served after the server receives the signal to stop; it is not ready in that time.
     #[arg(long, value_parser = duration, default_value = "0s")]
     pub shutdown_delay_duration: Duration,
-    /// Answer new requests with 429 while active ones finish, instead of closing the port.
+    /// Refuse new requests with 429 while active ones finish, instead of closing the port.
     #[arg(long)]
     pub shutdown_send_retry_after: bool,
 }

@@ -197,7 +197,7 @@ pub async fn start(
     let directory = arguments.data_dir.join("pki");
     let pki = Arc::new(Pki::open_with(&directory, identity(arguments, advertised), tls, Timestamp::now())?);
     let (client_authority, front_proxy_authority) = access::authorities(&arguments.access, &pki)?;
-    let (mut access_settings, followed) = access::settings(&arguments.access)?;
+    let (mut access_settings, watched) = access::settings(&arguments.access)?;
     access_settings.encryption = encryption.as_ref().map(|(encryption, _)| encryption.clone());
     let started = startup::start(Settings {
         store,
@@ -238,7 +238,7 @@ pub async fn start(
     supervisor.essential("api-server", serving);
     background::run(&server, &supervisor);
     snapshot_schedule::start(&arguments.snapshots, &arguments.data_dir, &server, &supervisor)?;
-    access::follow(&arguments.access, followed, &server, &pki, &supervisor);
+    access::watch_files(&arguments.access, watched, &server, &pki, &supervisor);
     for sender in audit_senders {
         supervisor.essential("audit", sender.run(server.stopping.clone()));
     }
@@ -249,7 +249,7 @@ pub async fn start(
     ) {
         let stopping = server.stopping.clone();
         supervisor.restart("encryption-config", move || {
-            encrypt::follow_configuration(encryption.clone(), path.clone(), text.clone(), stopping.clone())
+            encrypt::watch_configuration(encryption.clone(), path.clone(), text.clone(), stopping.clone())
         });
     }
     {

@@ -141,7 +141,7 @@ impl Member {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
             command.env_remove(name);
         }
-        // Before 3.5, etcd runs on other processors than amd64 only if told to.
+        // Before 3.5, etcd runs on other processors than amd64 only with this setting.
         if cfg!(target_arch = "aarch64") {
             command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
         }

@@ -1,6 +1,6 @@
 //! Several servers of one cluster.
 //!
-//! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`). The first one begins the
+//! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`). The first one starts the
 //! cluster and moves its store into etcd (`migration`); further ones ask it for admission with a token (`joining`,
 //! `admission`) and receive the authorities, keys and settings that all servers share (`bundle`, `seal`). What must act once
 //! runs on the server that holds a Lease (`elections`). New keys are rolled out over all servers (`rollout`). `reset` and `remove` shrink a cluster, `status` shows it.
@@ -63,7 +63,7 @@ const WARNING_DELAY: Duration = Duration::from_secs(10);
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Several servers")]
 pub struct ServersArguments {
-    /// Begin a cluster that further servers can join: objects are kept in etcd, which Knarr runs on each server. A store
+    /// Start a cluster that further servers can join: objects are kept in etcd, which Knarr runs on each server. A store
     /// that exists is moved there.
     #[arg(long, conflicts_with_all = ["server", "datastore"])]
     pub cluster_init: bool,
@@ -90,7 +90,7 @@ pub struct Managed {
     task: JoinHandle<()>,
 }
 
-/// Joins a cluster or begins one, as the flags say; a server that has done so before needs no flags. Settings that all
+/// Joins a cluster or starts one, as the flags say; a server that has done so before needs no flags. Settings that all
 /// servers share replace those of the flags. Returns the member of etcd that this server runs, if it runs one.
 pub async fn configure(arguments: &mut ServerArguments) -> anyhow::Result<Option<Member>> {
     let data = arguments.apiserver.data_dir.clone();
@@ -99,17 +99,17 @@ pub async fn configure(arguments: &mut ServerArguments) -> anyhow::Result<Option
     let existing = files.load()?;
     let flags = arguments.servers.clone();
     let member = match (existing, &flags.server) {
-        (Some(member), _) => Some(follow_address(member, arguments, &files)?),
+        (Some(member), _) => Some(with_current_address(member, arguments, &files)?),
         (None, Some(server)) if !bundle::has_joined(&data) => join(arguments, server, &files).await?,
-        (None, _) if flags.cluster_init => Some(begin(arguments, &files).await?),
+        (None, _) if flags.cluster_init => Some(initialize(arguments, &files).await?),
         (None, _) => None,
     };
     bundle::apply_settings(arguments)?;
     Ok(member)
 }
 
-/// The member with the host's present address; etcd tells the other members (`maintenance`).
-fn follow_address(member: Member, arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
+/// The member with the host's present address; the other members learn it from etcd (`maintenance`).
+fn with_current_address(member: Member, arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
     let given = arguments.apiserver.advertise_address.or(arguments.node.node_ip);
     let current = given.or_else(|| crate::address::moved_from(member.address));
     let Some(address) = current.filter(|address| *address != member.address) else { return Ok(member) };
@@ -139,7 +139,7 @@ async fn join(arguments: &ServerArguments, server: &http::Uri, files: &MemberFil
     Ok(Some(member))
 }
 
-async fn begin(arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
+async fn initialize(arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
     migration::check_program()?;
     let member = Member::first(&arguments.node.name()?, address(arguments));
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;

@@ -52,9 +52,9 @@ fn knarr(cluster: &Cluster, words: &[&str]) -> Result<String, String> {
 
 /// The steps of a section of the timeline, as `node component: message`.
 fn steps(cluster: &Cluster, object: &str, chapter: usize) -> BTreeSet<String> {
-    let story = knarr(cluster, &["journey", object, "-o", "json"]).unwrap_or_default();
-    let story: Value = serde_json::from_str(&story).unwrap_or_default();
-    let moments = story["chapters"][chapter]["moments"].as_array().cloned().unwrap_or_default();
+    let timeline = knarr(cluster, &["journey", object, "-o", "json"]).unwrap_or_default();
+    let timeline: Value = serde_json::from_str(&timeline).unwrap_or_default();
+    let moments = timeline["chapters"][chapter]["moments"].as_array().cloned().unwrap_or_default();
     let text = |moment: &Value, field: &str| moment[field].as_str().unwrap_or_default().to_owned();
     let line =
         |moment: &Value| format!("{} {}: {}", text(moment, "process"), text(moment, "part"), text(moment, "what"));
@@ -86,7 +86,7 @@ fn the_timeline_covers_both_nodes() {
             format!("{node} dns: web.default.svc resolvable on {node}"),
         ];
         let mut missing = Vec::new();
-        cluster.wait_for(&format!("the story of {node}"), || {
+        cluster.wait_for(&format!("the timeline of {node}"), || {
             let steps = steps(&cluster, "daemonset/web", 0);
             missing = expected.iter().filter(|line| !steps.contains(*line)).cloned().collect();
             if !missing.is_empty() {

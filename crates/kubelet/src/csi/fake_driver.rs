@@ -133,14 +133,14 @@ impl Fake {
             account.behaviours.get_mut(method).and_then(VecDeque::pop_front)
         };
         self.called.notify_waiters();
-        let told = |code: &Code| Err(Status::new(*code, "told to fail"));
+        let failure = |code: &Code| Err(Status::new(*code, "failed on demand"));
         match &behaviour {
-            Some(Behaviour::Fail(code)) => return told(code),
+            Some(Behaviour::Fail(code)) => return failure(code),
             Some(Behaviour::Hang) => std::future::pending().await,
             _ => work(&mut self.account.lock())?,
         }
         match behaviour {
-            Some(Behaviour::DoAndFail(code)) => told(&code),
+            Some(Behaviour::DoAndFail(code)) => failure(&code),
             Some(Behaviour::DoAndHang) => std::future::pending().await,
             Some(Behaviour::Late(time)) => {
                 tokio::time::sleep(time).await;

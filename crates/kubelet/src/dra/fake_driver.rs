@@ -107,7 +107,7 @@ async fn respond(account: &Mutex<Account>, path: &str, request: ClaimsRequest) -
     let mut uids: Vec<String> = request.claims.iter().map(|claim| claim.uid.clone()).collect();
     let error = match behaviour {
         Some(Behaviour::Hang | Behaviour::DoAndHang) => std::future::pending().await,
-        Some(Behaviour::Fail | Behaviour::DoAndFail) => return Err(Failure::invalid("as told")),
+        Some(Behaviour::Fail | Behaviour::DoAndFail) => return Err(Failure::invalid("failed on demand")),
         Some(Behaviour::FailClaims) => "broken device",
         Some(Behaviour::Skip) => {
             uids.clear();

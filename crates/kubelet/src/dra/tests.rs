@@ -192,9 +192,9 @@ async fn pods_without_a_right_to_a_claim_get_nothing() {
 async fn nothing_stays_prepared_whatever_fails() {
     let timeout = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
     for (behaviour, expected) in [
-        (Behaviour::Fail, "NodePrepareResources: rpc error: code = InvalidArgument desc = as told"),
+        (Behaviour::Fail, "NodePrepareResources: rpc error: code = InvalidArgument desc = failed on demand"),
         (Behaviour::FailClaims, "NodePrepareResources failed for ResourceClaim c: broken device"),
-        (Behaviour::DoAndFail, "NodePrepareResources: rpc error: code = InvalidArgument desc = as told"),
+        (Behaviour::DoAndFail, "NodePrepareResources: rpc error: code = InvalidArgument desc = failed on demand"),
         (Behaviour::DoAndHang, timeout),
         (Behaviour::Hang, timeout),
         (Behaviour::Skip, "NodePrepareResources skipped 1 ResourceClaims"),

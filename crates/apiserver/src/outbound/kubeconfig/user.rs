@@ -151,7 +151,7 @@ impl Certificate {
             return Ok(Certificate::None);
         }
         let identity = Identity { certificate, key };
-        // A renewed file must not be the first to tell.
+        // An invalid pair is an error now, and not at the first request.
         super::super::tls::client_config(&super::super::tls::Trust::Anyone, Some(&identity))
             .map_err(|error| KubeconfigError::User(file.path().to_owned(), error.to_string()))?;
         let is_inline = user.has(&["client-certificate-data"]) || user.has(&["client-key-data"]);

@@ -238,13 +238,13 @@ pub fn service_accounts(arguments: &AccessArguments, pki: &Pki) -> anyhow::Resul
 }
 
 /// Files that are read again when they change, with what was read.
-pub struct Followed {
+pub struct WatchedFiles {
     authentication: Option<(PathBuf, String)>,
     authorization: Option<(PathBuf, String)>,
 }
 
 /// The settings of authentication and authorization.
-pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, Followed)> {
+pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, WatchedFiles)> {
     let (authentication, authentication_text) = authentication(arguments)?;
     let (authorization, authorization_text) = authorization(arguments)?;
     let names = |given: &[String], default: Vec<String>| if given.is_empty() { default } else { given.to_vec() };
@@ -262,11 +262,11 @@ pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, 
         request_headers,
         proxy_names: arguments.requestheader_allowed_names.clone(),
     };
-    let followed = Followed {
+    let watched = WatchedFiles {
         authentication: arguments.authentication_config.clone().zip(authentication_text),
         authorization: arguments.authorization_config.clone().zip(authorization_text),
     };
-    Ok((settings, followed))
+    Ok((settings, watched))
 }
 
 fn authentication(arguments: &AccessArguments) -> anyhow::Result<(External, Option<String>)> {
@@ -348,27 +348,27 @@ fn authorization(arguments: &AccessArguments) -> anyhow::Result<(Authorization, 
 }
 
 /// Reads configuration files and certificates again when they change.
-pub fn follow(
+pub fn watch_files(
     arguments: &AccessArguments,
-    followed: Followed,
+    watched: WatchedFiles,
     server: &Arc<ApiServer>,
     pki: &Arc<Pki>,
     supervisor: &Supervisor,
 ) {
-    if let Some((path, text)) = followed.authentication {
+    if let Some((path, text)) = watched.authentication {
         let (server, reserved) = (server.clone(), issuers(arguments));
         supervisor.restart("authentication-config", move || {
             let authenticator = server.security.authenticator.clone();
             let stopping = server.stopping.clone();
-            authenticate::follow_configuration(authenticator, path.clone(), text.clone(), reserved.clone(), stopping)
+            authenticate::watch_configuration(authenticator, path.clone(), text.clone(), reserved.clone(), stopping)
         });
     }
-    if let Some((path, text)) = followed.authorization {
+    if let Some((path, text)) = watched.authorization {
         let (server, policies) = (server.clone(), arguments.authorization_policy_file.clone());
         supervisor.restart("authorization-config", move || {
             let chain = server.security.authorization.clone();
             let stopping = server.stopping.clone();
-            authorize::follow_configuration(chain, path.clone(), text.clone(), policies.clone(), stopping)
+            authorize::watch_configuration(chain, path.clone(), text.clone(), policies.clone(), stopping)
         });
     }
     for path in pki.serving.files() {
@@ -376,7 +376,7 @@ pub fn follow(
         supervisor.restart(format!("certificates of {}", path.display()), move || {
             let (pki, shown) = (pki.clone(), path.display().to_string());
             let known = std::fs::read_to_string(&path).unwrap_or_default();
-            configuration_file::follow(path.clone(), known, server.stopping.clone(), move |_| {
+            configuration_file::watch(path.clone(), known, server.stopping.clone(), move |_| {
                 match pki.serving.reload() {
                     Ok(()) => tracing::info!(path = shown, "reloaded certificates"),
                     Err(error) => tracing::warn!(path = shown, %error, "cannot reload certificates"),

@@ -79,13 +79,13 @@ impl Shelf {
     }
 
     fn response<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
-        let told = |status: StatusCode| {
+        let with_status = |status: StatusCode| {
             let mut response = Response::new(Full::default());
             *response.status_mut() = status;
             response
         };
         if request.headers().get(AUTHORIZATION).is_none_or(|shown| shown != self.authorization.as_str()) {
-            let mut response = told(StatusCode::UNAUTHORIZED);
+            let mut response = with_status(StatusCode::UNAUTHORIZED);
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"private\""));
             return response;
         }
@@ -96,9 +96,9 @@ impl Shelf {
                 let digest = rest.rsplit('/').next().unwrap_or_default();
                 (digest, if digest == self.manifest { MANIFEST } else { "application/octet-stream" })
             }
-            None => return told(StatusCode::NOT_FOUND),
+            None => return with_status(StatusCode::NOT_FOUND),
         };
-        let Some(blob) = self.blobs.get(digest) else { return told(StatusCode::NOT_FOUND) };
+        let Some(blob) = self.blobs.get(digest) else { return with_status(StatusCode::NOT_FOUND) };
         let mut response = Response::new(Full::new(blob.clone()));
         let digest = HeaderValue::from_str(digest).expect("a digest");
         response.headers_mut().insert("docker-content-digest", digest);

@@ -71,8 +71,8 @@ async fn a_driver_of_the_same_name_or_of_another_protocol_is_refused() {
     let other = FakeDriver::start(&rig.directory.path().join("other.sock"), DRIVER);
     let error = rig.csi.register(&other.socket).await.expect_err("the name is taken");
     assert!(error.contains("Another driver with the same name is already registered"), "{error}");
-    let told = other.fake.account.lock().registrations.clone();
-    assert!(told.len() == 1 && !told[0].plugin_registered && told[0].error == error);
+    let outcomes = other.fake.account.lock().registrations.clone();
+    assert!(outcomes.len() == 1 && !outcomes[0].plugin_registered && outcomes[0].error == error);
     other.will("NodeGetInfo", Behaviour::Hang);
     rig.csi.unregister(DRIVER).await;
     let error = rig.csi.register(&other.socket).await.expect_err("it hangs");
