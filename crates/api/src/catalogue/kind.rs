@@ -1,3 +1,5 @@
+//! A kind of the catalogue: its names, verbs, subresources and storage.
+
 use std::fmt;
 
 use super::Verbs;

@@ -1,3 +1,5 @@
+//! The verbs of the API that discovery lists for a kind.
+
 use std::fmt;
 
 /// A verb of the API.

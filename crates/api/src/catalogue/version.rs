@@ -1,3 +1,5 @@
+//! The order of API versions: `v2` before `v1` before `v1beta1` before `v1alpha1`.
+
 use std::cmp::Ordering;
 
 /// Orders API version names from oldest to newest: `v2` is above `v1`, a release above its betas, those above its alphas,

@@ -1,3 +1,5 @@
+//! Aggregated discovery: all groups and resources in one document.
+
 use serde_json::{Map, Value, json};
 
 use super::verbs;

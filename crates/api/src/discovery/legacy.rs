@@ -1,3 +1,5 @@
+//! Unaggregated discovery: one document for each group and version.
+
 use serde_json::{Map, Value, json};
 
 use super::{storage_version_hash, verbs};

@@ -1,3 +1,5 @@
+//! Decodes messages of Kubernetes' protobuf encoding into JSON values.
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value};

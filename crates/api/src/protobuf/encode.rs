@@ -1,3 +1,5 @@
+//! Encodes JSON values as messages of Kubernetes' protobuf encoding.
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};

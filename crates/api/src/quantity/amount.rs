@@ -1,3 +1,5 @@
+//! The exact number behind a quantity, and arithmetic with it.
+
 use std::cmp::Ordering;
 
 use num_bigint::{BigInt, Sign};

@@ -1,3 +1,5 @@
+//! Parses quantities such as `1500m`, `2Gi` and `1e3`.
+
 use num_bigint::BigInt;
 
 use super::amount::Amount;

@@ -1,3 +1,5 @@
+//! Field selectors: `metadata.name=a,status.phase!=Running`.
+
 use std::borrow::Cow;
 use std::fmt;
 

@@ -1,3 +1,5 @@
+//! Label selectors, from text and from `matchLabels` and `matchExpressions`.
+
 use std::fmt;
 
 use serde_json::{Map, Value};

@@ -1,3 +1,5 @@
+//! Which fields of each kind a field selector may name, and where their values are.
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
