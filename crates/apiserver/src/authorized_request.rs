@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use jiff::Timestamp;
 
-use crate::endpoint::request_metrics::InFlightRequest;
+use crate::request_metrics::InFlightRequest;
 use crate::fairness::Permit;
 use crate::request::{StageTimes, User};
 use crate::route::query::Query;

@@ -35,11 +35,11 @@ pub fn run(server: &Arc<ApiServer>, supervisor: &Supervisor) {
     };
     start("store-compaction", |server| Box::pin(compact(server)));
     start(REPAIR, |server| Box::pin(repair(server)));
-    start(DEFINITIONS, |server| Box::pin(crate::custom::run_definition_controller(server)));
+    start(DEFINITIONS, |server| Box::pin(crate::definition_controller::run(server)));
     start("policy-type-checks", |server| Box::pin(crate::admit::policy::sync_type_checks(server)));
     start(AVAILABILITY, |server| Box::pin(crate::aggregate::run_availability_controller(server)));
     start(FAIRNESS, |server| Box::pin(crate::fairness::run(server)));
-    start(TOKEN_USES, |server| Box::pin(crate::authenticate::record_token_uses(server)));
+    start(TOKEN_USES, |server| Box::pin(crate::token_use_recorder::record_token_uses(server)));
     type Changed = fn(&ApiServer, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
         ("", "pods", |server, old, new| server.security.node_graph.pod_changed(old, new)),

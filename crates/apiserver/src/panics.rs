@@ -6,7 +6,7 @@ use futures::FutureExt;
 use knarr_api::status::Status;
 
 use crate::audit::Panicked;
-use crate::endpoint::request_metrics::InFlightRequest;
+use crate::request_metrics::InFlightRequest;
 use crate::response::{self, HandlerResponse};
 
 /// Runs the handling of a request. Kubernetes responds to a panic with the same text.

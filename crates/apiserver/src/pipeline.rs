@@ -18,7 +18,7 @@ use knarr_api::status::Status;
 use crate::audit::Record;
 use crate::authorize::{Decision, refusal};
 use crate::authorized_request::AuthorizedRequest;
-use crate::endpoint::request_metrics::InFlightRequest;
+use crate::request_metrics::InFlightRequest;
 use crate::endpoint::request_trace;
 use crate::fairness::{Class, Permit, Refused};
 use crate::request::{ANONYMOUS, Sender, StageTimes, Target, User};

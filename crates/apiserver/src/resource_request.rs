@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::audit::{Annotation, AuditAnnotations};
 use crate::authorized_request::AuthorizedRequest;
-use crate::endpoint::request_metrics::InFlightRequest;
+use crate::request_metrics::InFlightRequest;
 use crate::kinds::Resource;
 use crate::request::Operation;
 use crate::request::{StageTimes, Target, User};

@@ -17,7 +17,7 @@ use crate::drain::Drain;
 use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
 use crate::endpoint::page::Pages;
-use crate::endpoint::request_metrics::Metrics;
+use crate::request_metrics::Metrics;
 use crate::endpoint::slis::Indicators;
 use crate::fairness::Fairness;
 use crate::kinds::Kinds;

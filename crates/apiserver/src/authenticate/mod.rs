@@ -30,7 +30,7 @@ pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection};
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
 pub use impersonate::{Impersonated, Impersonation, headers_of as impersonation_headers, replace as impersonate_as};
 pub use reload::watch_configuration;
-pub use secret_token::{publish_tracking_start, record_token_uses};
+pub(crate) use secret_token::day;
 pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
 pub use service_account_keys::KeyError;
 pub use session::{Credential, Sessions};

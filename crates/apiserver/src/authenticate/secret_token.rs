@@ -2,20 +2,15 @@
 //! records the day of each token's last use, so that unused ones can be found. A token marked invalid is refused.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::value::Read;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
-
-use crate::loopback;
-use crate::state::ApiServer;
 
 const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
@@ -59,6 +54,12 @@ impl TokenUseTracker {
         Ok(is_listed.then_some(WARNING))
     }
 
+    /// Waits for uses that are not recorded, and returns the patch of each Secret by its namespace and name.
+    pub(crate) async fn unrecorded(&self) -> BTreeMap<(String, String), Value> {
+        self.changed.notified().await;
+        std::mem::take(&mut *self.pending.lock())
+    }
+
     fn track(&self, secret: &Value, now: Timestamp) {
         let today = day(now);
         let tomorrow = day(now.saturating_add(SignedDuration::from_hours(24)).unwrap_or(now));
@@ -73,55 +74,8 @@ impl TokenUseTracker {
     }
 }
 
-/// Records uses of tokens on their Secrets until the server stops.
-pub async fn record_token_uses(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
-    let uses = &server.security.service_accounts.uses;
-    loop {
-        tokio::select! {
-            () = uses.changed.notified() => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        }
-        let pending = std::mem::take(&mut *uses.pending.lock());
-        for ((namespace, name), patch) in pending {
-            let path = loopback::ObjectPath {
-                group: "",
-                version: "v1",
-                plural: "secrets",
-                namespace: &namespace,
-                name: &name,
-            };
-            // The next use of the token retries.
-            if let Err(status) = loopback::send(&server, Method::PATCH, &path, &patch).await {
-                tracing::warn!(namespace, name, %status, "cannot record the use of a token on its secret");
-            }
-        }
-    }
-}
-
-/// Publishes since when uses of tokens are tracked: a token without a recorded use may have been used before that day.
-pub async fn publish_tracking_start(server: &Arc<ApiServer>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
-    const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
-    const NAMESPACE: &str = "kube-system";
-    let existing = server.objects.get("", "configmaps", NAMESPACE, NAME);
-    let since = existing.as_ref().map_or("", |existing| existing.text(&["data", "since"]));
-    if since.parse::<jiff::civil::Date>().is_ok() {
-        return Ok(());
-    }
-    let path =
-        loopback::ObjectPath { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
-    let data = json!({"since": day(now)});
-    match existing {
-        Some(_) => loopback::send(server, Method::PATCH, &path, &json!({"data": data})).await,
-        None => {
-            let metadata = json!({"name": NAME, "namespace": NAMESPACE});
-            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
-            loopback::send(server, Method::POST, &path, &object).await
-        }
-    }
-}
-
-fn day(at: Timestamp) -> String {
+/// The date that labels have.
+pub(crate) fn day(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d").to_string()
 }
 

@@ -1,13 +1,10 @@
 //! Custom resources: kinds defined by CustomResourceDefinitions, served like built-in ones.
 
 pub mod columns;
-mod controller;
-mod definition;
+pub mod definition;
 mod json_path;
-mod names;
 
 pub use columns::ColumnDescription;
-pub use controller::{load, run_definition_controller};
 pub use definition::without_storage;
 
 use std::sync::Arc;

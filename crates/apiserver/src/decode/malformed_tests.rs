@@ -191,7 +191,7 @@ async fn every_accepted_object_can_be_read_again() {
                 {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
         },
     });
-    let following = tokio::spawn(crate::custom::run_definition_controller(cluster.server().clone()));
+    let following = tokio::spawn(crate::definition_controller::run(cluster.server().clone()));
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let (code, created) = cluster.json("POST", definitions, definition).await;
     assert_eq!(code, 201, "{created}");

@@ -5,7 +5,6 @@ pub mod health;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
-pub mod request_metrics;
 pub mod request_trace;
 pub mod slis;
 pub mod version;

@@ -7,7 +7,7 @@ use http::Response;
 use http_body::{Body as _, Frame};
 
 use super::body::{Body, BodyError};
-use crate::endpoint::request_metrics::InFlightRequest;
+use crate::request_metrics::InFlightRequest;
 
 pub struct Measured {
     body: Box<Body>,

@@ -18,9 +18,7 @@ use tokio::sync::watch;
 
 use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
 use crate::api_services;
-use crate::authenticate::{
-    Authenticator, External, RequestHeaders, ServiceAccountTokens, TokenFile, publish_tracking_start,
-};
+use crate::authenticate::{Authenticator, External, RequestHeaders, ServiceAccountTokens, TokenFile};
 use crate::authorize::{Authorizer, BuiltIn, NodeAuthorizer, NodeGraph, PreparedChain, Rbac, ReloadableChain, Rule};
 use crate::behaviour::Behaviour;
 use crate::bootstrap::{self, DesiredObject};
@@ -37,6 +35,7 @@ use crate::persist::{managed_fields, storage_events, store_error, stored, topic}
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
+use crate::token_use_recorder;
 
 /// How many of the first objects are written concurrently, so that they share syncs of the disk.
 const CONCURRENT_WRITES: usize = 64;
@@ -92,7 +91,7 @@ pub struct ServerHandle {
 /// Builds a server, which can handle requests at once. `prepare` then creates the objects that every cluster has.
 pub fn start(settings: Settings) -> ServerHandle {
     knarr_metrics::register(crate::watch::FAMILIES);
-    knarr_metrics::register(crate::endpoint::request_metrics::FAMILIES);
+    knarr_metrics::register(crate::request_metrics::FAMILIES);
     knarr_metrics::register(crate::metrics::FAMILIES);
     settings.store.index_topics(topic::PODS_BY_NODE);
     settings.store.index_topics(topic::NODES_BY_STATE);
@@ -155,7 +154,7 @@ pub fn start(settings: Settings) -> ServerHandle {
         ready: is_ready,
     });
     server.admission.attach(&server);
-    crate::custom::load(&server);
+    crate::definition_controller::load(&server);
     server.fairness.load(&*server.objects);
     ServerHandle { server, stop, ready }
 }
@@ -296,7 +295,7 @@ pub async fn prepare(
     let (published, trust, since) = futures::join!(
         api_services::publish(server),
         publish_authorities(server),
-        publish_tracking_start(server, jiff::Timestamp::now())
+        token_use_recorder::publish_tracking_start(server, jiff::Timestamp::now())
     );
     let () = published;
     trust?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use knarr_metrics::{Family, Histogram};
 
-use crate::endpoint::request_metrics::{self, LongRunning};
+use crate::request_metrics::{self, LongRunning};
 use crate::kinds::Resource;
 use crate::request::Target;
 

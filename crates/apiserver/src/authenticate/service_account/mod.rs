@@ -33,7 +33,7 @@ pub struct ServiceAccountTokens {
     verifying: Vec<PublicKey>,
     verified: Mutex<BTreeMap<[u8; 32], Claims>>,
     /// Uses of tokens stored in secrets.
-    pub(super) uses: TokenUseTracker,
+    pub(crate) uses: TokenUseTracker,
 }
 
 /// How tokens are issued and accepted.

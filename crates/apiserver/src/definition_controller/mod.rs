@@ -1,5 +1,7 @@
 //! The controller of CustomResourceDefinitions: accepts their names, serves their kinds and deletes their objects.
 
+mod names;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use knarr_rules::common::conditions::set_condition;
 use knarr_store::{Entry, Error, Notice, Range};
 use serde_json::{Value, json};
 
-use super::{CustomType, definition, names};
+use crate::custom::{CustomType, definition};
 use crate::kinds::{Kinds, Resource, path_of};
 use crate::persist::{managed_fields, selection, stored};
 use crate::state::ApiServer;
@@ -28,7 +30,7 @@ pub fn load(server: &ApiServer) {
 }
 
 /// Watches definitions and reconciles them until the server stops.
-pub async fn run_definition_controller(server: Arc<ApiServer>) {
+pub async fn run(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let prefix = resource.range("");
     let mut stopping = server.stopping.clone();
