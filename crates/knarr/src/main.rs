@@ -23,6 +23,7 @@ mod manifests;
 mod otlp;
 mod output;
 mod paths;
+mod process_flags;
 mod ready;
 mod registries;
 mod remove;

@@ -1,4 +1,4 @@
-//! The directories and files that Knarr uses by default.
+//! The directories, files and interfaces that Knarr uses by default.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 pub const DATA: &str = "/var/lib/knarr";
 /// The directory of the configuration file and the administrator's kubeconfig.
 pub const CONFIGURATION: &str = "/etc/knarr";
+
+/// The bridge with the gateway address of this node's pods.
+pub const BRIDGE: &str = "knarr0";
 
 /// What charts of CSI drivers and log collectors name, for nodes with the default data directory.
 pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";

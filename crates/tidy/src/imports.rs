@@ -18,8 +18,6 @@ const MUTUAL: &[(&str, &str, &str)] = &[
     ("apiserver", "service", "state"),
     ("ingress", "backends", "fast_path"),
     ("ingress", "backends", "pod_connection"),
-    ("knarr", "commands", "component_server"),
-    ("knarr", "commands", "remove"),
     ("knarr", "commands", "servers"),
     ("kubelet", "context", "images"),
     ("kubelet", "runtime", "worker"),

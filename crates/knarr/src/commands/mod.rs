@@ -54,10 +54,9 @@ mod ui;
 mod uninstall;
 mod why;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
@@ -66,7 +65,7 @@ pub use server::Arguments as ServerArguments;
 pub use snapshot::LastSnapshot;
 pub use snapshot_storage::SnapshotPlace;
 
-use crate::{configuration, restart};
+use crate::{configuration, process_flags, restart};
 
 /// Display order of standalone components: after the everyday commands.
 const COMPONENT: usize = 100;
@@ -174,29 +173,6 @@ pub fn command() -> clap::Command {
     configuration::add_flag(Command::command())
 }
 
-/// The flags of this process and their values.
-static FLAGS: OnceLock<BTreeMap<String, String>> = OnceLock::new();
-
-/// The flags of this process and their values.
-pub fn flags() -> BTreeMap<String, String> {
-    FLAGS.get().cloned().unwrap_or_default()
-}
-
-fn set_flags(matches: &clap::ArgMatches) {
-    let Some((_, inner)) = matches.subcommand() else { return };
-    // Groups of flags have the names of types.
-    let flags = inner.ids().filter(|id| !id.as_str().contains(char::is_uppercase));
-    let values = flags.filter_map(|id| {
-        let raw = inner.try_get_raw(id.as_str()).ok().flatten()?;
-        let words: Vec<String> = raw.map(|word| word.to_string_lossy().into_owned()).collect();
-        // A join token is a secret.
-        let value = if id.as_str() == "token" { "CLASSIFIED".to_owned() } else { words.join(",") };
-        Some((id.as_str().replace('_', "-"), value))
-    });
-    // Set once per process.
-    let _ = FLAGS.set(values.collect());
-}
-
 /// Parses and runs a command line.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     crate::feature_gates::register();
@@ -209,7 +185,7 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
         }
         error.exit()
     });
-    set_flags(&matches);
+    process_flags::set_flags(&matches);
     let file = matches.subcommand().and_then(|(_, inner)| inner.try_get_one::<String>("config").ok().flatten());
     let file = file.map(PathBuf::from);
     Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
@@ -222,7 +198,7 @@ pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
         let message = error.to_string();
         anyhow::anyhow!("{}", message.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })?;
-    set_flags(&matches);
+    process_flags::set_flags(&matches);
     Command::from_arg_matches(&matches)?.run(None)
 }
 

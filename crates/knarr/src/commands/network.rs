@@ -20,9 +20,6 @@ use crate::check::Listen;
 /// Default network of all pods.
 pub const PODS: &str = "10.244.0.0/16";
 
-/// The bridge with the gateway address of this node's pods.
-pub const BRIDGE: &str = "knarr0";
-
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Network")]
 pub struct NetworkArguments {
@@ -205,7 +202,7 @@ impl NodeNetwork<'_> {
             binary_directory: directories.binaries,
             binary: std::env::current_exe()?,
             data_directory: self.data.join("network"),
-            bridge: BRIDGE.to_owned(),
+            bridge: crate::paths::BRIDGE.to_owned(),
             cluster_cidrs: self.network.cluster_cidr.clone(),
             mtu: None,
         })

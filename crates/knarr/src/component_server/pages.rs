@@ -44,7 +44,7 @@ impl Pages {
             components: components.clone(),
             started: Instant::now(),
             started_at: Timestamp::now(),
-            flags: crate::commands::flags(),
+            flags: crate::process_flags::flags(),
             configuration,
             indicators: Indicators::default(),
         }

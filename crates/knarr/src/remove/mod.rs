@@ -37,7 +37,7 @@ pub async fn remove_node(location: &NodeLocation) -> anyhow::Result<()> {
     let cluster = Cluster::load(&location.data).unwrap_or_default();
     let scope = clean::CleanupScope {
         data_directory: location.data.join("network"),
-        bridge: crate::commands::network::BRIDGE.to_owned(),
+        bridge: paths::BRIDGE.to_owned(),
         addresses: cluster.dns.into_iter().chain([FALLBACK_ADDRESS.into()]).collect(),
         pools: cluster.load_balancers,
     };
