@@ -95,7 +95,7 @@ pub fn format(nanoseconds: i64) -> String {
     }
 }
 
-/// Formats a duration as [`format`] does.
+/// Formats a duration as [`format()`] does.
 pub fn format_duration(duration: Duration) -> String {
     format(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
