@@ -13,7 +13,6 @@ use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, label_selector, webhook};
 use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const HARMLESS: [&str; 2] = ["None", "NoneOnDryRun"];
 const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const SELECTORS: [&str; 2] = ["namespaceSelector", "objectSelector"];
@@ -107,10 +106,7 @@ struct Lax {
 impl Lax {
     fn of(new: &[Value], old: &[Value]) -> Self {
         let names: BTreeSet<&str> = old.iter().map(|hook| hook.text(&["name"])).collect();
-        let reviewed = |hook: &Value| {
-            let versions = hook.items(&["admissionReviewVersions"]);
-            versions.is_empty() || versions.iter().any(|v| REVIEW_VERSIONS.contains(&v.as_str().unwrap_or_default()))
-        };
+        let reviewed = |hook: &Value| webhook::has_known_review(hook.items(&["admissionReviewVersions"]));
         let same = |(new, old): (&Value, &Value)| new["matchConditions"] == old["matchConditions"];
         Lax {
             conditions: new.len() == old.len() && new.iter().zip(old).all(same),
@@ -141,7 +137,9 @@ fn validate(errors: &mut Errors, object: &Value, old: Option<&Value>, mutating: 
     for (index, hook) in hooks.iter().enumerate() {
         let path = path.index(index);
         validate_hook(errors, &path, hook, &lax, mutating);
-        validate_review_versions(errors, &path.child("admissionReviewVersions"), hook, lax.review_versions);
+        let missing = "must specify one of v1, v1beta1";
+        let (at, versions) = (path.child("admissionReviewVersions"), &hook["admissionReviewVersions"]);
+        webhook::validate_review_versions(errors, &at, versions, missing, !lax.review_versions);
         let name = hook.text(&["name"]);
         if !lax.repeated_names && !name.is_empty() && !seen.insert(name) {
             errors.duplicate(&path.child("name"), name);
@@ -174,7 +172,7 @@ fn validate_hook(errors: &mut Errors, path: &Path<'_>, hook: &Value, lax: &Lax, 
     if let Some(policy) = hook["reinvocationPolicy"].as_str().filter(|_| mutating) {
         checks::one_of(errors, &path.child("reinvocationPolicy"), policy, &["IfNeeded", "Never"]);
     }
-    validate_client(errors, &path.child("clientConfig"), &hook["clientConfig"]);
+    webhook::validate_client_config(errors, &path.child("clientConfig"), &hook["clientConfig"]);
     if !lax.conditions {
         matching::validate_conditions(errors, &path.child("matchConditions"), hook.items(&["matchConditions"]), false);
     }
@@ -188,40 +186,6 @@ fn validate_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
         errors.invalid(path, name, wrong.join(","));
     } else if name.split('.').count() < 3 {
         errors.invalid(path, name, "should be a domain with at least three segments separated by dots");
-    }
-}
-
-fn validate_client(errors: &mut Errors, path: &Path<'_>, config: &Value) {
-    match (config["url"].as_str(), config.has(&["service"])) {
-        (Some(url), false) => webhook::validate_url(errors, &path.child("url"), url, true),
-        (None, true) => {
-            let service = &config["service"];
-            // Kubernetes swaps the two names here.
-            let (namespace, name) = (service.text(&["name"]), service.text(&["namespace"]));
-            let port = service.integer(&["port"]).unwrap_or(0);
-            webhook::validate_service(errors, &path.child("service"), namespace, name, service["path"].as_str(), port);
-        }
-        _ => errors.required(path, "exactly one of url or service is required"),
-    }
-}
-
-fn validate_review_versions(errors: &mut Errors, path: &Path<'_>, hook: &Value, lax: bool) {
-    let versions: Vec<&str> =
-        hook.items(&["admissionReviewVersions"]).iter().map(|version| version.as_str().unwrap_or_default()).collect();
-    if versions.is_empty() {
-        errors.required(path, "must specify one of v1, v1beta1");
-        return;
-    }
-    let mut seen = BTreeSet::new();
-    for (index, version) in versions.iter().enumerate() {
-        if !seen.insert(*version) {
-            errors.invalid(&path.index(index), *version, "duplicate version");
-            continue;
-        }
-        names::check(errors, &path.index(index), version, names::dns_1035_label);
-    }
-    if !lax && !versions.iter().any(|version| REVIEW_VERSIONS.contains(version)) {
-        errors.invalid(path, hook["admissionReviewVersions"].clone(), "must include at least one of v1, v1beta1");
     }
 }
 

@@ -1,6 +1,5 @@
 //! CustomResourceDefinition: a user-defined kind.
 
-use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use super::names;
 use super::spec::validate_spec;
 use super::versions::validate_stored_versions;
 use crate::common::conditions::set_condition;
-use crate::kind::{self, Column, ColumnPriority, Context, Description, KindRules, OBJECT_META};
+use crate::kind::{self, Context, KindRules};
 
 /// Delays the deletion of a definition until its objects are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -109,31 +108,6 @@ impl KindRules for CustomResourceDefinition {
 
     fn allows_unconditional_update(&self) -> bool {
         false
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const {
-            &[
-                Column {
-                    name: "Name",
-                    kind: "string",
-                    format: "name",
-                    description: Description::Field(OBJECT_META, "name"),
-                    priority: ColumnPriority::Always,
-                },
-                Column {
-                    name: "Created At",
-                    kind: "date",
-                    format: "",
-                    description: Description::Field(OBJECT_META, "creationTimestamp"),
-                    priority: ColumnPriority::Always,
-                },
-            ]
-        }
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        vec![object["metadata"]["name"].clone(), object["metadata"]["creationTimestamp"].clone()]
     }
 }
 

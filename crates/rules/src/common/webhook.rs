@@ -1,11 +1,59 @@
 //! Validation of webhook client configurations: a URL or a service.
 
+use std::collections::BTreeSet;
+
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
+use knarr_api::value::Read;
+use serde_json::Value;
 
 use super::{checks, formats};
 
 const FORM: &str = "; desired format: https://host[/path]";
+
+/// The versions of reviews that the API server sends.
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// Validates the client configuration of a webhook, which has a URL or a service.
+pub fn validate_client_config(errors: &mut Errors, path: &Path<'_>, config: &Value) {
+    match (config["url"].as_str(), config.has(&["service"])) {
+        (Some(url), false) => validate_url(errors, &path.child("url"), url, true),
+        (None, true) => {
+            let service = &config["service"];
+            // Kubernetes swaps the two names here.
+            let (namespace, name) = (service.text(&["name"]), service.text(&["namespace"]));
+            let port = service.integer(&["port"]).unwrap_or(0);
+            validate_service(errors, &path.child("service"), namespace, name, service["path"].as_str(), port);
+        }
+        _ => errors.required(path, "exactly one of url or service is required"),
+    }
+}
+
+/// Validates the versions of reviews that a webhook accepts. `missing` is the error without any; `known` requires one that
+/// the API server sends.
+pub fn validate_review_versions(errors: &mut Errors, path: &Path<'_>, reviews: &Value, missing: &str, known: bool) {
+    let versions: Vec<&str> = reviews.items(&[]).iter().map(|version| version.as_str().unwrap_or_default()).collect();
+    if versions.is_empty() {
+        errors.required(path, missing);
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, version) in versions.iter().enumerate() {
+        if !seen.insert(*version) {
+            errors.invalid(&path.index(index), *version, "duplicate version");
+            continue;
+        }
+        names::check(errors, &path.index(index), version, names::dns_1035_label);
+    }
+    if known && !versions.iter().any(|version| REVIEW_VERSIONS.contains(version)) {
+        errors.invalid(path, reviews.clone(), "must include at least one of v1, v1beta1");
+    }
+}
+
+/// Whether there are no review versions or at least one that the API server sends.
+pub fn has_known_review(reviews: &[Value]) -> bool {
+    reviews.is_empty() || reviews.iter().any(|version| REVIEW_VERSIONS.contains(&version.as_str().unwrap_or_default()))
+}
 
 /// Validates the URL of a webhook.
 pub fn validate_url(errors: &mut Errors, path: &Path<'_>, text: &str, https_only: bool) {
