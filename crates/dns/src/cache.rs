@@ -11,6 +11,8 @@ use crate::metrics;
 use crate::name::Name;
 
 const CAPACITY: usize = 10_000;
+/// Bytes of all responses. Whoever owns a domain chooses how long they are.
+const MAX_BYTES: usize = 8 << 20;
 const MAX_TTL: Duration = Duration::from_secs(3600);
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(30);
 
@@ -32,7 +34,29 @@ struct CacheEntry {
 
 #[derive(Default)]
 pub struct Cache {
-    entries: Mutex<HashMap<CacheKey, CacheEntry>>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<CacheKey, CacheEntry>,
+    bytes: usize,
+}
+
+impl Entries {
+    fn is_full(&self, coming: usize) -> bool {
+        self.by_key.len() >= CAPACITY || self.bytes + coming > MAX_BYTES
+    }
+
+    fn retain(&mut self, mut is_kept: impl FnMut(&CacheEntry) -> bool) {
+        let bytes = &mut self.bytes;
+        self.by_key.retain(|_, entry| {
+            is_kept(entry) || {
+                *bytes -= entry.response.len();
+                metrics::evicted(&entry.response)
+            }
+        });
+    }
 }
 
 impl Cache {
@@ -40,7 +64,7 @@ impl Cache {
     pub fn find(&self, key: &CacheKey, now: Instant) -> Option<Vec<u8>> {
         let (response, age) = {
             let entries = self.entries.lock();
-            let entry = entries.get(key).filter(|entry| entry.until > now)?;
+            let entry = entries.by_key.get(key).filter(|entry| entry.until > now)?;
             (Arc::clone(&entry.response), now.saturating_duration_since(entry.since))
         };
         let mut response = response.to_vec();
@@ -51,19 +75,21 @@ impl Cache {
     pub fn keep(&self, key: CacheKey, response: &[u8], now: Instant) {
         let Some(life) = lifetime(response).filter(|life| !life.is_zero()) else { return };
         let mut entries = self.entries.lock();
-        if entries.len() >= CAPACITY {
-            entries.retain(|_, entry| entry.until > now || metrics::evicted(&entry.response));
+        if entries.is_full(response.len()) {
+            entries.retain(|entry| entry.until > now);
         }
-        if entries.len() >= CAPACITY {
+        while entries.is_full(response.len()) {
             // Nothing has expired: evicting any tenth makes room and costs those names one more query.
-            let mut index = 0usize;
-            entries.retain(|_, entry| {
+            let mut index = 9usize;
+            entries.retain(|_| {
                 index += 1;
-                !index.is_multiple_of(10) || metrics::evicted(&entry.response)
+                !index.is_multiple_of(10)
             });
         }
         let entry = CacheEntry { response: response.into(), since: now, until: now + life };
-        let replaced = entries.insert(key, entry);
+        let replaced = entries.by_key.insert(key, entry);
+        entries.bytes += response.len();
+        entries.bytes -= replaced.as_ref().map_or(0, |entry| entry.response.len());
         metrics::cached(response, replaced.as_ref().map(|entry| &*entry.response));
     }
 }
@@ -155,6 +181,27 @@ mod tests {
             (Code::ServerFailure, &[], Some(10), None),
         ] {
             assert_eq!(lifetime(&response(code, seconds, minimum)), expected.map(Duration::from_secs));
+        }
+    }
+
+    /// A pod that queries names of a domain whose server sends long responses does not fill the node's memory.
+    #[test]
+    fn long_responses_do_not_fill_memory() {
+        let cache = Cache::default();
+        let long = response(Code::NoError, &[60; 4000], None);
+        assert!(long.len() > 60_000);
+        let now = Instant::now();
+        let key = |number: usize| {
+            let name = Name::from_text(&format!("n{number}.example")).unwrap();
+            CacheKey { name, kind: kind::A, class: 1, wants_signatures: false, checking_disabled: false }
+        };
+        for number in 0..1000 {
+            cache.keep(key(number), &long, now);
+            cache.keep(key(number), &long, now);
+            assert!(cache.find(&key(number), now).is_some(), "the newest is kept");
+            let entries = cache.entries.lock();
+            let bytes: usize = entries.by_key.values().map(|entry| entry.response.len()).sum();
+            assert!(bytes <= MAX_BYTES && bytes == entries.bytes, "{bytes}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Limits the number of TCP connections per client, so that one client cannot use them all.
+//! Limits what one client can hold at a time, TCP connections and queries to other servers, so that it cannot use them all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,36 +10,49 @@ use parking_lot::Mutex;
 /// Limits on connections: of all clients together, and of one client.
 pub const MAX_CONNECTIONS: usize = 1000;
 const MAX_CONNECTIONS_PER_CLIENT: usize = 32;
+/// Limits on queries to other servers that await a response: of all clients together, and of one client.
+pub const MAX_FORWARDED: usize = 2000;
+const MAX_FORWARDED_PER_CLIENT: usize = 200;
 /// A connection without a query for this long is closed; sooner when few connections are left.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT_WHEN_BUSY: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
-pub struct Clients(Mutex<HashMap<IpAddr, usize>>);
+pub struct Clients {
+    limit: usize,
+    held: Mutex<HashMap<IpAddr, usize>>,
+}
 
-/// Permit for one connection, released on drop.
-pub struct ConnectionPermit {
+/// Permit for one connection or query, released on drop.
+pub struct ClientPermit {
     clients: Arc<Clients>,
     client: IpAddr,
 }
 
 impl Clients {
-    /// Acquires a permit for a client's connection, unless the client is at its limit.
-    pub fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
+    pub fn with_connections() -> Arc<Self> {
+        Arc::new(Self { limit: MAX_CONNECTIONS_PER_CLIENT, held: Mutex::default() })
+    }
+
+    pub fn with_forwarded_queries() -> Arc<Self> {
+        Arc::new(Self { limit: MAX_FORWARDED_PER_CLIENT, held: Mutex::default() })
+    }
+
+    /// Acquires a permit for a client, unless the client is at its limit.
+    pub fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ClientPermit> {
         let client = client.to_canonical();
-        let mut held = self.0.lock();
+        let mut held = self.held.lock();
         let count = held.entry(client).or_default();
-        if *count >= MAX_CONNECTIONS_PER_CLIENT {
+        if *count >= self.limit {
             return None;
         }
         *count += 1;
-        Some(ConnectionPermit { clients: Arc::clone(self), client })
+        Some(ClientPermit { clients: Arc::clone(self), client })
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
-        let mut held = self.clients.0.lock();
+        let mut held = self.clients.held.lock();
         if let Some(count) = held.get_mut(&self.client) {
             *count -= 1;
             if *count == 0 {
@@ -60,9 +73,9 @@ mod tests {
 
     #[test]
     fn one_client_cannot_use_all_connections() {
-        let clients = Arc::new(Clients::default());
+        let clients = Clients::with_connections();
         let (one, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let mut held: Vec<ConnectionPermit> =
+        let mut held: Vec<ClientPermit> =
             (0..MAX_CONNECTIONS_PER_CLIENT).map(|_| clients.acquire(one).unwrap()).collect();
         assert!(clients.acquire(one).is_none());
         assert!(clients.acquire("::ffff:10.0.0.1".parse().unwrap()).is_none(), "the same client");
@@ -70,7 +83,7 @@ mod tests {
         held.pop();
         assert!(clients.acquire(one).is_some());
         drop(held);
-        assert!(clients.0.lock().is_empty(), "nothing is kept of clients that are gone");
+        assert!(clients.held.lock().is_empty(), "nothing is kept of clients that are gone");
         assert!(idle_timeout(MAX_CONNECTIONS) > idle_timeout(0));
     }
 }

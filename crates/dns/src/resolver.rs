@@ -135,7 +135,8 @@ impl Resolver {
             message::write(&mut out, request, query, code, true, &sections, limit);
             return out;
         }
-        match self.upstream(&query.name, request, &cache_key(query)).await {
+        let question = message::forwarded_question(&query.name, query);
+        match self.upstream(&query.name, &question, &cache_key(query)).await {
             Some(response) => write_upstream_response(&mut out, &response, request, query, limit),
             None => message::write(&mut out, request, query, Code::ServerFailure, false, &Sections::default(), limit),
         }
@@ -158,7 +159,7 @@ impl Resolver {
                 Outcome::NoData => return (Code::NoError, alias(&chain)),
                 Outcome::NoSuchName => return (Code::NoSuchName, alias(&chain)),
                 Outcome::Elsewhere => {
-                    let question = question(last, query.kind);
+                    let question = message::forwarded_question(last, query);
                     let key = CacheKey { name: last.clone(), ..cache_key(query) };
                     let response = match self.cache.find(&key, Instant::now()) {
                         Some(response) => Some(response),
@@ -211,6 +212,7 @@ fn write_upstream_response(out: &mut Vec<u8>, response: &[u8], request: &[u8], q
     }
     out.extend_from_slice(response);
     out[..2].copy_from_slice(&query.id.to_be_bytes());
+    out[2] = out[2] & !1 | u8::from(query.recursion_desired);
     let question = message::HEADER..query.question_end;
     if let (Some(own), Some(original)) = (out.get_mut(question.clone()), request.get(question)) {
         own.copy_from_slice(original);
@@ -229,14 +231,6 @@ fn alias(chain: &[Name]) -> Sections {
         });
     }
     Sections { answers, ..Sections::default() }
-}
-
-fn question(name: &Name, kind: u16) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    bytes.extend_from_slice(name.wire());
-    bytes.extend_from_slice(&kind.to_be_bytes());
-    bytes.extend_from_slice(&[0, 1]);
-    bytes
 }
 
 /// The records of a response, without compression pointers.

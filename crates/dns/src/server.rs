@@ -1,22 +1,20 @@
 //! UDP and TCP sockets: several UDP sockets per address share the load, and TCP serves responses that do not fit.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::DnsError;
-use crate::clients::{self, Clients};
+use crate::clients::{self, ClientPermit, Clients};
 use crate::metrics;
 use crate::resolver::{Handled, Resolver};
 
-/// Maximum number of upstream queries in flight; further queries are dropped.
-const MAX_FORWARDED: usize = 2000;
 /// A client must read a response within this time.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Responses sent before the task yields its thread.
@@ -60,16 +58,32 @@ fn bind_stream(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// Limits the queries that await a response of another server; further ones are dropped.
+struct Forwarded {
+    room: Arc<Semaphore>,
+    clients: Arc<Clients>,
+}
+
+impl Forwarded {
+    fn acquire(&self, client: IpAddr) -> Option<(ClientPermit, OwnedSemaphorePermit)> {
+        let of_client = self.clients.acquire(client)?;
+        Some((of_client, Arc::clone(&self.room).try_acquire_owned().ok()?))
+    }
+}
+
 /// Serves until dropped.
 pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
-    let forwarded = Arc::new(Semaphore::new(MAX_FORWARDED));
+    let forwarded = Arc::new(Forwarded {
+        room: Arc::new(Semaphore::new(clients::MAX_FORWARDED)),
+        clients: Clients::with_forwarded_queries(),
+    });
     let mut tasks = JoinSet::new();
     for socket in sockets.datagrams {
         let serving = serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded));
         tasks.spawn(knarr_supervisor::inherit(serving));
     }
     let streams = Arc::new(Semaphore::new(clients::MAX_CONNECTIONS));
-    let clients = Arc::new(Clients::default());
+    let clients = Clients::with_connections();
     for listener in sockets.streams {
         let serving = serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients));
         tasks.spawn(knarr_supervisor::inherit(serving));
@@ -77,7 +91,7 @@ pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
     knarr_supervisor::join_all(tasks).await;
 }
 
-async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwarded: Arc<Semaphore>) {
+async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwarded: Arc<Forwarded>) {
     let mut request = vec![0; 4096];
     let mut response = Vec::with_capacity(4096);
     loop {
@@ -96,7 +110,7 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
                     let _ = socket.try_send_to(&response, client);
                 }
                 Handled::Later(pending) => {
-                    let Ok(permit) = Arc::clone(&forwarded).try_acquire_owned() else { continue };
+                    let Some(permit) = forwarded.acquire(client.ip()) else { continue };
                     let (socket, resolver) = (Arc::clone(&socket), Arc::clone(&resolver));
                     let request = request[..length].to_vec();
                     knarr_supervisor::spawn(async move {

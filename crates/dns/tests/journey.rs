@@ -107,6 +107,36 @@ async fn idle_connections_of_one_client_do_not_block_others() {
     .unwrap();
 }
 
+/// A client whose queries nobody answers does not keep the names of the world from other clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswered_queries_of_one_client_do_not_block_others() {
+    let (forwarder, _) = upstream();
+    let server = start(forwarder).await;
+    tokio::task::spawn_blocking(move || {
+        let own = query("web.n.svc.cluster.local", A);
+        ask(server, &own);
+        let hostile = UdpSocket::bind("127.9.9.9:0").unwrap();
+        hostile.set_read_timeout(Some(TIMEOUT)).unwrap();
+        for number in 0..3000 {
+            hostile.send_to(&query(&format!("silent{number}.example"), A), server).unwrap();
+            // Datagrams of one client are handled in order, and its buffer must not overflow.
+            if number % 100 == 99 {
+                hostile.send_to(&own, server).unwrap();
+                hostile.recv(&mut [0; 512]).unwrap();
+            }
+        }
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Shorter than the timeout of the queries in flight.
+        other.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+        other.send_to(&query("elsewhere.example", A), server).unwrap();
+        let mut response = [0; 512];
+        let length = other.recv(&mut response).expect("a response while the other's queries wait");
+        assert!(response[..length].ends_with(&[192, 0, 2, 1]));
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_are_resolved() {
     let (forwarder, asked) = upstream();

@@ -105,10 +105,14 @@ impl Query {
     }
 }
 
+/// Pointers in one name. Writers of messages need one; each costs time in which the name does not grow.
+const MAX_POINTERS: usize = 16;
+
 /// The name at a position, with pointers resolved, and the position after it.
 pub fn read_name(message: &[u8], start: usize) -> Option<(Name, usize)> {
     let mut wire = Vec::with_capacity(64);
     let (mut at, mut end) = (start, None);
+    let mut pointers = 0;
     loop {
         let length = *message.get(at)?;
         match length {
@@ -126,7 +130,8 @@ pub fn read_name(message: &[u8], start: usize) -> Option<(Name, usize)> {
                 let target = usize::from(u16::from_be_bytes([length & 0x3f, *message.get(at + 1)?]));
                 end.get_or_insert(at + 2);
                 // Pointers may only point backwards, so that resolving them terminates.
-                if target >= at {
+                pointers += 1;
+                if target >= at || pointers > MAX_POINTERS {
                     return None;
                 }
                 at = target;
@@ -182,7 +187,7 @@ fn read_extension(request: &[u8], mut at: usize, records: usize) -> Option<Optio
     Some(found)
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// `None` for the queried name.
     pub owner: Option<Name>,
@@ -190,7 +195,7 @@ pub struct Record {
     pub data: Data,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Data {
     A(Ipv4Addr),
     Aaaa(Ipv6Addr),
@@ -275,6 +280,24 @@ pub fn write(
     if is_cut {
         out[2] |= 2;
     }
+}
+
+/// A question for another server. Nothing of a client's request but the question itself and two flags goes there: the
+/// response is shared with other clients, and options such as a client's network would choose it.
+pub fn forwarded_question(name: &Name, query: &Query) -> Vec<u8> {
+    let checking = u8::from(query.checking_disabled) << 4;
+    let mut bytes = vec![0, 0, 1, checking, 0, 1, 0, 0, 0, 0, 0, u8::from(query.extension.is_some())];
+    bytes.extend_from_slice(name.wire());
+    bytes.extend_from_slice(&query.kind.to_be_bytes());
+    bytes.extend_from_slice(&query.class.to_be_bytes());
+    if let Some(extension) = query.extension {
+        let signatures = if extension.wants_signatures { 0x80 } else { 0 };
+        bytes.push(0);
+        bytes.extend_from_slice(&kind::OPT.to_be_bytes());
+        bytes.extend_from_slice(&MAX_UDP_SIZE.to_be_bytes());
+        bytes.extend_from_slice(&[0, 0, signatures, 0, 0, 0]);
+    }
+    bytes
 }
 
 /// Writes an error without records, for requests that could not be parsed completely.

@@ -38,6 +38,39 @@ fn a_pointer_to_itself_is_no_name() {
     assert!(read_name(&[1, b'a', 0xc0, 0], 0).is_none(), "a name without an end");
 }
 
+/// Each of many records may lead through a long chain of pointers: reading them must not cost their product.
+#[test]
+fn long_chains_of_pointers_are_no_name() {
+    let mut message = vec![0];
+    for at in 0..200u16 {
+        let target = if at == 0 { 0 } else { 1 + 2 * (at - 1) };
+        message.extend_from_slice(&(0xc000 | target).to_be_bytes());
+    }
+    assert!(read_name(&message, 1 + 2 * 15).is_some());
+    assert!(read_name(&message, 1 + 2 * 16).is_none());
+    assert!(read_name(&message, message.len() - 2).is_none());
+}
+
+/// A client's own options choose no response that others get as well.
+#[test]
+fn nothing_but_the_question_is_forwarded() {
+    let mut request = query("a.b", kind::A, Some(4096));
+    let plain = request.clone();
+    // The client's network (RFC 7871), a record of its own, and no recursion.
+    let end = request.len();
+    request[end - 2..].copy_from_slice(&12u16.to_be_bytes());
+    request.extend_from_slice(&[0, 8, 0, 8, 0, 1, 24, 0, 203, 0, 113, 0]);
+    request[2] = 0;
+    request[9] = 1;
+    let question = request.len() - 12 - 11;
+    request.splice(question..question, [0, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 6, 6, 6, 6]);
+    let read = Query::read(&request).unwrap();
+    assert!(read.extension.is_some() && !read.recursion_desired);
+    let mut sent = forwarded_question(&read.name, &read);
+    sent[..2].copy_from_slice(&plain[..2]);
+    assert_eq!(sent, plain);
+}
+
 #[test]
 fn what_does_not_fit_is_cut() {
     let request = query("a.b", kind::A, None);

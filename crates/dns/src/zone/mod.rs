@@ -1,5 +1,6 @@
 //! Resolves names in the cluster domain from the directory. Pure except for the directory's lock.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::directory::{Directory, Endpoint, Kind, Owner, Port, Service};
@@ -196,22 +197,28 @@ impl Zone {
     }
 }
 
+/// Records of one section. No message holds more of them.
+const MAX_RECORDS: usize = 4096;
+
 /// SRV records and the addresses of their targets, without duplicates.
 #[derive(Default)]
-struct ServiceRecords(Sections);
+struct ServiceRecords {
+    sections: Sections,
+    known: HashSet<Record>,
+}
 
 impl ServiceRecords {
     fn add(&mut self, port: &Port, target: &Name, addresses: &[IpAddr]) {
         let data = Data::Srv { priority: 0, weight: 100, port: port.number, target: target.clone() };
-        push_new(&mut self.0.answers, record(data));
+        push_new(&mut self.sections.answers, &mut self.known, record(data));
         for address in addresses {
             let glue = Record { owner: Some(target.clone()), ..record(address_data(*address)) };
-            push_new(&mut self.0.additional, glue);
+            push_new(&mut self.sections.additional, &mut self.known, glue);
         }
     }
 
     fn finish(self, turn: usize) -> Outcome {
-        let mut sections = self.0;
+        let mut sections = self.sections;
         if sections.answers.is_empty() {
             return Outcome::NoData;
         }
@@ -227,8 +234,8 @@ impl ServiceRecords {
     }
 }
 
-fn push_new(records: &mut Vec<Record>, new: Record) {
-    if !records.contains(&new) {
+fn push_new(records: &mut Vec<Record>, known: &mut HashSet<Record>, new: Record) {
+    if records.len() < MAX_RECORDS && known.insert(new.clone()) {
         records.push(new);
     }
 }

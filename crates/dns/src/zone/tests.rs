@@ -101,3 +101,25 @@ fn answers_take_turns() {
     };
     assert_ne!(first(0), first(1));
 }
+
+/// Whoever may create pods chooses how many endpoints and ports a Service has; each query must stay cheap.
+#[test]
+fn services_with_many_endpoints_cost_no_more_than_a_message_holds() {
+    let directory = Directory::default();
+    let ports: Arc<[Port]> =
+        (0..50u16).map(|number| Port { name: format!("p{number}"), protocol: "tcp", number }).collect();
+    let endpoint = |number: u32| Endpoint {
+        label: format!("e{number}"),
+        address: Ipv4Addr::from_bits(0x0af4_0000 + number).into(),
+        ports: Arc::clone(&ports),
+    };
+    let endpoints = (0..2000).map(endpoint).collect();
+    directory.set("shop", "many", Some(Service { kind: Kind::Headless, ports: ports.to_vec(), endpoints }));
+    let zone = Zone::new("cluster.local", vec![]).unwrap();
+    let name = Name::from_text("many.shop.svc.cluster.local").unwrap();
+    let Outcome::Found(sections) = zone.resolve(&directory, &name, kind::SRV, 0) else { panic!("not found") };
+    assert_eq!(sections.answers.len(), MAX_RECORDS);
+    let distinct: HashSet<&Record> = sections.answers.iter().collect();
+    assert_eq!(distinct.len(), MAX_RECORDS);
+    assert!(sections.additional.len() <= 2000);
+}

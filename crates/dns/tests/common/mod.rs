@@ -18,7 +18,7 @@ pub fn query(name: &str, kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Responds to every A query with 192.0.2.1 and records the queries.
+/// Responds to every A query with 192.0.2.1, except for names with `silent`, and records the queries.
 pub fn upstream() -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (address, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -27,6 +27,9 @@ pub fn upstream() -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
         let mut request = [0; 512];
         while let Ok((length, client)) = socket.recv_from(&mut request) {
             kept.lock().unwrap().push(request[..length].to_vec());
+            if request[..length].windows(6).any(|part| part == b"silent") {
+                continue;
+            }
             let mut answer = request[..length].to_vec();
             answer[2] |= 0x80;
             answer[7] = 1;
