@@ -27,7 +27,8 @@ const MAX_IDLE: usize = 256;
 
 /// All targets that Ingresses reference.
 pub struct Backends {
-    by_target: Mutex<HashMap<Target, Arc<Backend>>>,
+    /// By namespace and name of the Service, then by port: authors of Ingresses choose how many there are.
+    by_service: Mutex<HashMap<(String, String), HashMap<Port, Arc<Backend>>>>,
     connect: Duration,
     allows_loopback: bool,
 }
@@ -73,28 +74,29 @@ pub enum ConnectError {
 
 impl Backends {
     pub fn new(connect: Duration, allows_loopback: bool) -> Self {
-        Self { by_target: Mutex::default(), connect, allows_loopback }
+        Self { by_service: Mutex::default(), connect, allows_loopback }
     }
 
     /// The backend of a target; created without pods if it does not exist.
     pub fn of(&self, target: Target) -> Arc<Backend> {
-        let mut by_target = self.by_target.lock();
+        let mut by_service = self.by_service.lock();
+        let by_port = by_service.entry((target.namespace.clone(), target.service.clone())).or_default();
         let new = || Arc::new(Backend { target: target.clone(), pods: ArcSwap::default(), next: AtomicUsize::new(0) });
-        Arc::clone(by_target.entry(target.clone()).or_insert_with(new))
+        Arc::clone(by_port.entry(target.port.clone()).or_insert_with(new))
     }
 
     /// Removes targets that no routing table references any more.
     pub fn retain_used(&self) {
-        self.by_target.lock().retain(|_, backend| Arc::strong_count(backend) > 1);
+        self.by_service.lock().retain(|_, by_port| {
+            by_port.retain(|_, backend| Arc::strong_count(backend) > 1);
+            !by_port.is_empty()
+        });
     }
 
     /// Updates the pods of all backends of a Service.
     pub fn set_service(&self, namespace: &str, name: &str, service: Option<&Service>, slices: &[Arc<EndpointSlice>]) {
-        let by_target = self.by_target.lock();
-        let own = by_target
-            .values()
-            .filter(|backend| backend.target.namespace == namespace && backend.target.service == name);
-        for backend in own {
+        let by_service = self.by_service.lock();
+        for backend in by_service.get(&(namespace.to_owned(), name.to_owned())).into_iter().flat_map(HashMap::values) {
             let found = service.map(|service| find(&backend.target, service, slices)).unwrap_or_default();
             let found: Vec<Found> =
                 found.into_iter().filter(|one| is_pod_address(one.address.ip(), self.allows_loopback)).collect();
@@ -122,9 +124,11 @@ impl Backend {
 
     fn set(&self, found: &[Found], connect: Duration) {
         let old = self.pods.load();
+        let known: HashMap<(SocketAddr, bool), &Arc<Pod>> =
+            old.iter().map(|pod| ((pod.address, pod.speaks_http2), pod)).collect();
         let pod = |found: &Found| {
-            let known = old.iter().find(|pod| pod.address == found.address && pod.speaks_http2 == found.speaks_http2);
-            known.cloned().unwrap_or_else(|| {
+            let known = known.get(&(found.address, found.speaks_http2)).map(|pod| Arc::clone(pod));
+            known.unwrap_or_else(|| {
                 Arc::new(Pod {
                     address: found.address,
                     speaks_http2: found.speaks_http2,
@@ -248,7 +252,8 @@ fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Ve
             if !endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true) {
                 continue;
             }
-            let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
+            // The addresses of an endpoint are one pod; Kubernetes' proxy uses the first of them, too.
+            let addresses = endpoint.addresses.first().and_then(|text| text.parse().ok());
             found.extend(addresses.map(|address| Found { address: SocketAddr::new(address, number), speaks_http2 }));
         }
     }
@@ -283,6 +288,23 @@ mod tests {
         ] {
             assert_eq!(is_pod_address(address.parse().unwrap(), false), expected, "{address}");
         }
+    }
+
+    #[test]
+    fn services_of_any_number_are_updated_in_proportion() {
+        let backends = Backends::new(Duration::from_secs(1), false);
+        let target =
+            |number: usize| Target { namespace: "n".into(), service: format!("s{number}"), port: Port::Number(80) };
+        let held: Vec<Arc<Backend>> = (0..50_000).map(|number| backends.of(target(number))).collect();
+        let started = std::time::Instant::now();
+        for number in 0..held.len() {
+            backends.set_service("n", &format!("s{number}"), None, &[]);
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert!(Arc::ptr_eq(&backends.of(target(7)), &held[7]));
+        drop(held);
+        backends.retain_used();
+        assert!(backends.by_service.lock().is_empty());
     }
 
     #[test]

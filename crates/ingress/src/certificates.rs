@@ -1,6 +1,6 @@
 //! TLS certificates by server name, from Secrets that may change at any time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -14,6 +14,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::IngressError;
+use crate::routes::oldest_first;
+
+/// Secrets of one namespace that are used: each is watched by every node.
+const MAX_SECRETS_OF_NAMESPACE: usize = 1000;
 
 #[derive(Debug)]
 pub struct Certificates {
@@ -86,33 +90,56 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
+/// Namespace and name of the Secrets that Ingresses reference: those of the oldest, up to a limit in each namespace.
+pub fn watched_secrets(ingresses: &[Arc<Ingress>]) -> BTreeSet<(String, String)> {
+    let mut watched = BTreeSet::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for (namespace, name) in oldest_first(ingresses).into_iter().flat_map(|ingress| secrets_of(ingress)) {
+        let key = (namespace, name);
+        if watched.contains(&key) {
+            continue;
+        }
+        let count = counts.entry(key.0.clone()).or_default();
+        *count += 1;
+        if *count <= MAX_SECRETS_OF_NAMESPACE {
+            watched.insert(key);
+        }
+    }
+    for (namespace, count) in counts.iter().filter(|(_, count)| **count > MAX_SECRETS_OF_NAMESPACE) {
+        tracing::warn!(namespace, count, limit = MAX_SECRETS_OF_NAMESPACE, "TLS secrets beyond the limit are not used");
+    }
+    watched
+}
+
 /// Namespace and name of the Secrets that an Ingress references.
-pub fn secrets_of(ingress: &Ingress) -> Vec<(String, String)> {
+fn secrets_of(ingress: &Ingress) -> Vec<(String, String)> {
     let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
     let listed = ingress.spec.iter().flat_map(|spec| spec.tls.iter().flatten());
     let names = listed.filter_map(|tls| tls.secret_name.as_deref()).filter(|name| !name.is_empty());
     names.map(|name| (namespace.to_owned(), name.to_owned())).collect()
 }
 
-/// Certificates by name, from the TLS sections of the Ingresses. Secrets that cannot be used are logged and skipped.
+/// Certificates by name, from the TLS sections of the Ingresses; the oldest that names a host decides. Secrets that cannot be
+/// used are logged and skipped. Each is parsed once, however often it is named.
 pub fn of_ingresses(
     ingresses: &[Arc<Ingress>],
     secret_of: impl Fn(&str, &str) -> Option<Arc<Secret>>,
 ) -> HashMap<String, Arc<CertifiedKey>> {
     let mut by_name = HashMap::new();
-    for ingress in ingresses {
+    let mut parsed: HashMap<(&str, &str), Option<Arc<CertifiedKey>>> = HashMap::new();
+    for ingress in oldest_first(ingresses) {
         let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
         let Some(spec) = &ingress.spec else { continue };
         for tls in spec.tls.iter().flatten() {
             let Some(name) = tls.secret_name.as_deref() else { continue };
-            let Some(secret) = secret_of(namespace, name) else { continue };
-            let key = match read(&secret) {
-                Ok(key) => Arc::new(key),
-                Err(error) => {
+            let read = || {
+                let secret = secret_of(namespace, name)?;
+                let key = read(&secret).inspect_err(|error| {
                     tracing::warn!(namespace, secret = name, %error, "a TLS secret cannot be used");
-                    continue;
-                }
+                });
+                key.ok().map(Arc::new)
             };
+            let Some(key) = parsed.entry((namespace, name)).or_insert_with(read).clone() else { continue };
             let rules = spec.rules.iter().flatten().filter_map(|rule| rule.host.as_ref());
             let listed: Vec<&String> = tls.hosts.iter().flatten().collect();
             // A TLS section without hosts applies to all hosts of the Ingress.
@@ -178,5 +205,37 @@ mod tests {
         assert_ne!(of("shop.example"), default);
         assert_ne!(of("other.example"), of("shop.example"));
         assert_eq!(of("a.b.example"), default);
+    }
+
+    fn with_secrets(namespace: &str, created: &str, secrets: &[&str]) -> Arc<Ingress> {
+        let tls: Vec<_> = secrets.iter().map(|name| json!({"hosts": ["shop.example"], "secretName": name})).collect();
+        let ingress = json!({"metadata": {"name": "i", "namespace": namespace, "creationTimestamp": created},
+            "spec": {"tls": tls}});
+        Arc::new(serde_json::from_value(ingress).unwrap())
+    }
+
+    #[test]
+    fn an_older_ingress_keeps_its_certificate_and_secrets_are_parsed_once() {
+        let (own, forged) = (secret("shop.example"), secret("shop.example"));
+        let victim = with_secrets("shop", "2026-01-01T00:00:00Z", &["own"]);
+        let hostile = with_secrets("a-hostile", "2026-02-01T00:00:00Z", &["forged"; 1000]);
+        let count = std::cell::Cell::new(0);
+        let found = of_ingresses(&[hostile, victim], |_, name| {
+            count.set(count.get() + 1);
+            Some(Arc::clone(if name == "own" { &own } else { &forged }))
+        });
+        assert_eq!(found["shop.example"].cert, read(&own).unwrap().cert);
+        assert_eq!(count.get(), 2);
+    }
+
+    #[test]
+    fn an_ingress_does_not_make_nodes_watch_secrets_without_end() {
+        let names: Vec<String> = (0..5000).map(|number| format!("s{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let hostile = with_secrets("a-hostile", "2026-01-01T00:00:00Z", &names);
+        let victim = with_secrets("shop", "2026-02-01T00:00:00Z", &["own"]);
+        let watched = watched_secrets(&[hostile, victim]);
+        assert_eq!(watched.len(), MAX_SECRETS_OF_NAMESPACE + 1);
+        assert!(watched.contains(&("shop".to_owned(), "own".to_owned())));
     }
 }

@@ -8,18 +8,20 @@ use parking_lot::Mutex;
 
 use crate::Limits;
 
+#[derive(Debug)]
 pub struct Connections {
     limits: Limits,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     total: usize,
     by_client: HashMap<IpAddr, usize>,
 }
 
 /// Permit for one connection, released on drop.
+#[derive(Debug)]
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
     client: IpAddr,

@@ -1,9 +1,11 @@
 //! Changes to request and response headers on their way through the proxy.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::connections::ConnectionPermit;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -23,6 +25,8 @@ pub struct Origin {
     lines: String,
     /// The same as header values, built on first use.
     values: OnceLock<Values>,
+    /// The connection's share of the limits; it also outlives HTTP, after an upgrade.
+    permit: Option<Arc<ConnectionPermit>>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,7 +43,16 @@ impl Origin {
         let lines = format!(
             "{REAL_IP}: {client}\r\n{FORWARDED_FOR}: {client}\r\n{FORWARDED_PROTO}: {word}\r\n{FORWARDED_PORT}: {port}\r\n"
         );
-        Self { client, is_secure, port, lines, values: OnceLock::new() }
+        Self { client, is_secure, port, lines, values: OnceLock::new(), permit: None }
+    }
+
+    /// The same, holding a permit until the connection and what became of it are closed.
+    pub fn holding(self, permit: ConnectionPermit) -> Self {
+        Self { permit: Some(Arc::new(permit)), ..self }
+    }
+
+    pub fn permit(&self) -> Option<Arc<ConnectionPermit>> {
+        self.permit.clone()
     }
 
     /// Writes all headers except the host into a request head.

@@ -11,7 +11,7 @@ use knarr_client::kube::{self, Client};
 use knarr_client::{Informer, Informers, WorkQueue, run_workers};
 use serde_json::{Value, json};
 
-use crate::certificates::secrets_of;
+use crate::certificates::watched_secrets;
 use crate::routes::is_ours;
 
 /// Name of the Role and RoleBinding in every namespace with such an Ingress.
@@ -72,9 +72,9 @@ enum Plan {
 impl Sources {
     fn plan(&self, namespace: &str, readers: &str) -> Plan {
         let classes = self.classes.list();
-        let ingresses = self.ingresses.in_namespace(namespace);
-        let ours = ingresses.iter().filter(|ingress| is_ours(ingress, &classes));
-        let desired: BTreeSet<String> = ours.flat_map(|ingress| secrets_of(ingress)).map(|(_, name)| name).collect();
+        let mut ours = self.ingresses.in_namespace(namespace);
+        ours.retain(|ingress| is_ours(ingress, &classes));
+        let desired: BTreeSet<String> = watched_secrets(&ours).into_iter().map(|(_, name)| name).collect();
         let role = self.roles.get(namespace, NAME);
         let binding = self.bindings.get(namespace, NAME);
         plan(desired, role.as_deref(), binding.map(|binding| binds(&binding, readers)))

@@ -22,6 +22,7 @@ mod grants;
 mod metrics;
 mod payload;
 mod pod_connection;
+mod progress;
 mod proxy;
 mod replay;
 mod routes;
@@ -68,7 +69,7 @@ impl Addresses {
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// Until a pod sends the head of its response.
+    /// Until a pod sends the head of its response, from the last part of the request that it got.
     pub response: Duration,
     /// Until a client has sent the rest of a request's head after its first byte.
     pub head: Duration,

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+
+use crate::progress::SentBody;
 
 /// The client's body, or an empty one.
-pub type Payload = Either<Incoming, Full<Bytes>>;
+pub type Payload = Either<SentBody, Full<Bytes>>;

@@ -20,7 +20,8 @@ use crate::forwarded::{self, Origin};
 use crate::metrics;
 use crate::payload::Payload;
 use crate::pod_connection::ForwardedBody;
-use crate::routes::Table;
+use crate::progress::{Progress, SentBody};
+use crate::routes::{self, Table};
 
 /// Response body: the pod's, or an error of our own.
 pub type ResponseBody = Either<ForwardedBody, Full<Bytes>>;
@@ -50,6 +51,7 @@ impl Proxy {
         mut request: Request<Incoming>,
         origin: &Origin,
     ) -> Result<Response<ResponseBody>, Problem> {
+        check(&request)?;
         let host = host_of(&request).ok_or(Problem::NoHost)?;
         let backend = {
             let routes = self.routes.load();
@@ -59,8 +61,10 @@ impl Proxy {
         let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
         forwarded::remove_hop_by_hop(request.headers_mut(), upgrade.is_some());
         forwarded::set(request.headers_mut(), origin, Some(host.clone()));
-        let response = self.send(&backend, request.map(Either::Left), &host).await?;
-        Ok(finish(response, upgrade))
+        let progress = Progress::new();
+        let request = request.map(|body| Either::Left(SentBody::new(body, &progress)));
+        let response = self.send(&backend, request, &host, &progress).await?;
+        Ok(finish(response, upgrade, origin))
     }
 
     /// Sends to one pod after another until one responds. A request that a pod may have started to process is repeated
@@ -70,6 +74,7 @@ impl Proxy {
         backend: &Backend,
         mut request: Request<Payload>,
         host: &HeaderValue,
+        progress: &Progress,
     ) -> Result<Response<ForwardedBody>, Problem> {
         let spare = is_repeatable(&request).then(|| head_of(&request));
         let mut pod = backend.next().ok_or(Problem::NoPods)?;
@@ -78,10 +83,12 @@ impl Proxy {
                 Ok(connection) => {
                     address_to(&mut request, &connection, host);
                     let exchange = exchange(connection, request, &pod);
-                    let failed = match tokio::time::timeout(self.timeouts.response, exchange).await {
-                        Err(_) => return Err(Problem::TooSlow),
-                        Ok(Ok(response)) => return Ok(response),
-                        Ok(Err(failed)) => failed,
+                    let failed = tokio::select! {
+                        exchanged = exchange => match exchanged {
+                            Ok(response) => return Ok(response),
+                            Err(failed) => failed,
+                        },
+                        () = progress.stopped_for(self.timeouts.response) => return Err(Problem::TooSlow),
                     };
                     request = match (failed.unsent, &spare) {
                         (Some(unsent), _) => unsent,
@@ -104,6 +111,9 @@ impl Proxy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     NoHost,
+    Ambiguous,
+    ClimbingPath,
+    Connect,
     NoRule,
     NoPods,
     Unreachable,
@@ -113,7 +123,8 @@ pub enum Problem {
 impl Problem {
     pub fn status(self) -> StatusCode {
         match self {
-            Problem::NoHost => StatusCode::BAD_REQUEST,
+            Problem::NoHost | Problem::Ambiguous | Problem::ClimbingPath => StatusCode::BAD_REQUEST,
+            Problem::Connect => StatusCode::METHOD_NOT_ALLOWED,
             Problem::NoRule => StatusCode::NOT_FOUND,
             Problem::NoPods => StatusCode::SERVICE_UNAVAILABLE,
             Problem::Unreachable => StatusCode::BAD_GATEWAY,
@@ -124,6 +135,9 @@ impl Problem {
     pub fn text(self) -> &'static str {
         match self {
             Problem::NoHost => "the request names no host\n",
+            Problem::Ambiguous => "the request is ambiguous\n",
+            Problem::ClimbingPath => "the path of the request contains '..'\n",
+            Problem::Connect => "this is no forward proxy\n",
             Problem::NoRule => "no ingress rule matches this request\n",
             Problem::NoPods => "no pod is ready behind this address\n",
             Problem::Unreachable => "the pod behind this address does not respond\n",
@@ -171,12 +185,19 @@ async fn exchange(
 }
 
 /// Prepares the response for the client; after an upgrade on both sides, copies bytes in both directions.
-fn finish(mut response: Response<ForwardedBody>, upgrade: Option<OnUpgrade>) -> Response<ResponseBody> {
+fn finish(
+    mut response: Response<ForwardedBody>,
+    upgrade: Option<OnUpgrade>,
+    origin: &Origin,
+) -> Response<ResponseBody> {
     let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_upgrade && let Some(client) = upgrade {
         let pod = hyper::upgrade::on(&mut response);
         metrics::upgraded();
+        // It counts as a connection of the client until it closes.
+        let permit = origin.permit();
         knarr_supervisor::spawn(async move {
+            let _permit = permit;
             if let (Ok(client), Ok(pod)) = tokio::join!(client, pod) {
                 // Either side may close at any time.
                 let _ = knarr_relay::relay(TokioIo::new(client), TokioIo::new(pod)).await;
@@ -186,6 +207,18 @@ fn finish(mut response: Response<ForwardedBody>, upgrade: Option<OnUpgrade>) -> 
     forwarded::remove_hop_by_hop(response.headers_mut(), is_upgrade);
     *response.version_mut() = Version::HTTP_11;
     response.map(Either::Left)
+}
+
+/// Refuses what pods could read as another request: the fast path checks only requests before the connection is handed over.
+/// hyper leaves one end of a body, of a length beside chunks.
+fn check<T>(request: &Request<T>) -> Result<(), Problem> {
+    if request.headers().get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(Problem::Ambiguous);
+    }
+    if request.method() == Method::CONNECT {
+        return Err(Problem::Connect);
+    }
+    if routes::climbs(request.uri().path()) { Err(Problem::ClimbingPath) } else { Ok(()) }
 }
 
 fn host_of<T>(request: &Request<T>) -> Option<HeaderValue> {
@@ -202,12 +235,20 @@ pub fn without_port(host: &str) -> &str {
     }
 }
 
+/// Whether the client wants another protocol. HTTP/2 is none: over such a connection it could send requests past the rules.
 fn wants_upgrade<T>(request: &Request<T>) -> bool {
+    let words = |name: header::HeaderName| {
+        let values = request.headers().get_all(name).iter().map(|value| value.to_str().unwrap_or("h2c"));
+        values.flat_map(|value| value.split(',')).map(str::trim)
+    };
+    let is_http = |word: &str| {
+        word.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("h2"))
+            || word.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("http"))
+    };
     request.version() == Version::HTTP_11
         && request.headers().contains_key(header::UPGRADE)
-        && request.headers().get_all(header::CONNECTION).iter().any(|value| {
-            value.to_str().is_ok_and(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")))
-        })
+        && words(header::CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"))
+        && !words(header::UPGRADE).any(is_http)
 }
 
 /// Whether the request is safe to repeat, and no part of its body can be lost.
@@ -257,6 +298,21 @@ mod tests {
     fn ports_are_removed_from_host_names() {
         for (host, name) in [("a.b:80", "a.b"), ("a.b", "a.b"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")] {
             assert_eq!(without_port(host), name);
+        }
+    }
+
+    #[test]
+    fn connections_become_other_protocols_but_not_http() {
+        for (connection, upgrade, expected) in [
+            ("Upgrade", "websocket", true),
+            ("keep-alive, upgrade", "WebSocket", true),
+            ("keep-alive", "websocket", false),
+            ("Upgrade, HTTP2-Settings", "h2c", false),
+            ("upgrade", "websocket, H2C", false),
+            ("upgrade", "HTTP/2.0", false),
+        ] {
+            let request = Request::builder().header("connection", connection).header("upgrade", upgrade);
+            assert_eq!(wants_upgrade(&request.body(()).unwrap()), expected, "{connection} {upgrade}");
         }
     }
 

@@ -45,14 +45,8 @@ impl<T> Default for Table<T> {
 impl<T> Table<T> {
     /// Builds the rules of all Ingresses; for equal paths the older Ingress wins.
     pub fn build(ingresses: &[Arc<Ingress>], mut backend_of: impl FnMut(Target) -> Arc<T>) -> Self {
-        let mut ingresses: Vec<&Arc<Ingress>> = ingresses.iter().collect();
-        let age = |ingress: &Ingress| {
-            let meta = &ingress.metadata;
-            (meta.creation_timestamp.as_ref().map(|time| time.0), meta.namespace.clone(), meta.name.clone())
-        };
-        ingresses.sort_by_key(|ingress| age(ingress));
         let mut table = Self::default();
-        for ingress in ingresses {
+        for ingress in oldest_first(ingresses) {
             let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
             let Some(spec) = &ingress.spec else { continue };
             if let Some(target) = spec.default_backend.as_ref().and_then(|backend| target(namespace, backend))
@@ -112,9 +106,50 @@ impl<T> Rule<T> {
     }
 }
 
+/// Whether a path has a segment `..`, in any spelling that some server resolves: percent-encoded, between backslashes, or with
+/// parameters (`..;`). Rules are compared literally, so such a path could match one prefix and mean another to the pod.
+pub fn climbs(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    let mut at = 0;
+    // Dots at the start of this segment; `None` once it has anything else.
+    let mut dots = Some(0);
+    loop {
+        let (byte, length) = match bytes.get(at..) {
+            None | Some([]) => (b'/', 1),
+            Some([b'%', high, low, ..]) => (decoded(*high, *low).unwrap_or(b'%'), 3),
+            Some([byte, ..]) => (*byte, 1),
+        };
+        match byte {
+            b'/' | b'\\' | b';' if dots == Some(2) => return true,
+            b'/' | b'\\' => dots = Some(0),
+            b'.' => dots = dots.map(|count| count + 1),
+            _ => dots = None,
+        }
+        if at >= bytes.len() {
+            return false;
+        }
+        at += length;
+    }
+}
+
+fn decoded(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
 fn new_rule<T>(path: &HTTPIngressPath, backend: Arc<T>) -> Rule<T> {
     let text = path.path.clone().filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
     Rule { path: text, is_exact: path.path_type == "Exact", backend }
+}
+
+/// Ingresses by age: nobody takes a host, path or certificate from an older one.
+pub fn oldest_first(ingresses: &[Arc<Ingress>]) -> Vec<&Arc<Ingress>> {
+    let mut sorted: Vec<&Arc<Ingress>> = ingresses.iter().collect();
+    sorted.sort_by_cached_key(|ingress| {
+        let meta = &ingress.metadata;
+        (meta.creation_timestamp.as_ref().map(|time| time.0), meta.namespace.clone(), meta.name.clone())
+    });
+    sorted
 }
 
 fn target(namespace: &str, backend: &IngressBackend) -> Option<Target> {
@@ -257,6 +292,33 @@ mod tests {
             assert_eq!(found("evil.example", &format!("/x{text}")).as_deref(), Some("evil/evil"), "{text:?}");
             assert_eq!(found("evil.example", "/elsewhere"), None, "{text:?}");
             assert_eq!(found("other.example", "/"), None, "{text:?}");
+        }
+    }
+
+    /// CVE-2025-32431 of Traefik: a path that a pod resolves to one outside the prefix.
+    #[test]
+    fn paths_that_climb_are_recognized() {
+        for (path, expected) in [
+            ("/", false),
+            ("/a/b", false),
+            ("/a.b/..c/c../...", false),
+            ("/a/./b", false),
+            ("/a%2fb/%2e", false),
+            ("/100%", false),
+            ("/%zz..", false),
+            ("/a/..", true),
+            ("/../a", true),
+            ("/a/../b", true),
+            ("/a/%2e%2e/b", true),
+            ("/a/.%2E/b", true),
+            ("/a/..%2fb", true),
+            ("/a%2f../b", true),
+            ("/a/..\\b", true),
+            ("/a%5c..%5Cb", true),
+            ("/a/..;/b", true),
+            ("/a/..;x=1/b", true),
+        ] {
+            assert_eq!(climbs(path), expected, "{path}");
         }
     }
 

@@ -168,12 +168,8 @@ async fn accept(
                     tracing::debug!(client = %client.ip(), "connection limit reached");
                     continue;
                 };
-                let origin = Origin::new(client.ip(), acceptor.is_some(), port);
-                let serving = connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts);
-                knarr_supervisor::spawn(async move {
-                    serving.await;
-                    drop(permit);
-                });
+                let origin = Arc::new(Origin::new(client.ip(), acceptor.is_some(), port).holding(permit));
+                knarr_supervisor::spawn(connection(stream, acceptor.clone(), origin, Arc::clone(&proxy), timeouts));
             }
             Err(error) => {
                 // Probably out of file descriptors: other connections must close first.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backends::{Backend, Backends};
-use crate::certificates::{self, Certificates, secrets_of};
+use crate::certificates::{self, Certificates, watched_secrets};
 use crate::routes::{Table, is_ours};
 use crate::secrets::Secrets;
 
@@ -154,7 +154,7 @@ impl Watcher {
     }
 
     fn sync_certificates(&self, ours: &[Arc<Ingress>]) {
-        self.secrets.watch_only(&ours.iter().flat_map(|ingress| secrets_of(ingress)).collect());
+        self.secrets.watch_only(&watched_secrets(ours));
         self.certificates.set(certificates::of_ingresses(ours, |namespace, name| self.secrets.get(namespace, name)));
     }
 

@@ -7,6 +7,7 @@
 //! `request` and `response` parse and rewrite heads, `chunks` finds the end of a chunked body (all pure); `raw_connection` is
 //! a connection to a pod; `deadline` is a cheap timer; this file moves the bytes.
 
+mod body_progress;
 mod chunks;
 mod deadline;
 mod field;
@@ -28,7 +29,8 @@ use crate::backends::{Backend, Pod};
 use crate::forwarded::Origin;
 use crate::metrics;
 use crate::proxy::{ATTEMPTS, Problem, Proxy, without_port};
-use chunks::Chunks;
+use crate::routes;
+use body_progress::BodyProgress;
 use deadline::Deadline;
 use request::{Read, SimpleRequest};
 use response::Body;
@@ -125,19 +127,23 @@ where
 
     /// Reads a whole request, and writes it to `request`.
     async fn next_request(&mut self, origin: &Origin) -> Next {
-        let mut has_started = false;
+        // Length of what was parsed last, and that of the whole request once its head is known.
+        let (mut parsed, mut whole) = (0, 0);
         loop {
-            if !has_started && !self.read.is_empty() {
-                has_started = true;
+            if parsed == 0 && !self.read.is_empty() {
                 self.deadline.set(self.timeouts.head);
             }
-            self.request.clear();
-            match request::read(&self.read, origin, &mut self.request) {
-                Read::Whole(plain) => return Next::SimpleRequest(plain),
-                Read::NotSimple => return Next::NotSimple,
-                Read::Ambiguous => return Next::Ambiguous,
-                Read::Partial if self.read.len() >= MAX_REQUEST => return Next::NotSimple,
-                Read::Partial => {}
+            if may_be_whole(&self.read, parsed, whole) {
+                self.request.clear();
+                match request::read(&self.read, origin, &mut self.request) {
+                    Read::Whole(plain) => return Next::SimpleRequest(plain),
+                    Read::NotSimple => return Next::NotSimple,
+                    Read::Ambiguous => return Next::Ambiguous,
+                    Read::Partial if self.read.len() >= MAX_REQUEST => return Next::NotSimple,
+                    Read::PartialBody(length) => whole = length,
+                    Read::Partial => {}
+                }
+                parsed = self.read.len();
             }
             let came = tokio::select! {
                 biased;
@@ -181,6 +187,9 @@ where
             |range: &std::ops::Range<usize>| std::str::from_utf8(self.read.get(range.clone()).unwrap_or_default());
         let host = text(&plain.host).map_err(|_| Failed::Problem(Problem::NoHost))?;
         let path = text(&plain.path).map_err(|_| Failed::Problem(Problem::NoRule))?;
+        if routes::climbs(path) {
+            return Err(Failed::Problem(Problem::ClimbingPath));
+        }
         let routes = proxy.routes.load();
         let found = routes.find(without_port(host), path).ok_or(Failed::Problem(Problem::NoRule))?;
         Ok(Arc::clone(found))
@@ -244,10 +253,20 @@ where
         wire.consume(count);
         write_out(&mut self.stream, &self.out, self.timeouts.idle).await?;
         while !is_over {
-            match wire.read_piece(PIECE).await {
-                Ok(0) if response.body == Body::UntilClose => break,
-                Ok(1..) => {}
-                _ => return Err(Failed::Client),
+            let is_full = self.read.len() >= MAX_REQUEST;
+            tokio::select! {
+                biased;
+                came = wire.read_piece(PIECE) => match came {
+                    Ok(0) if response.body == Body::UntilClose => break,
+                    Ok(1..) => {}
+                    _ => return Err(Failed::Client),
+                },
+                // A pod may be silent for hours; only the client's end says that nobody waits any more.
+                came = read_some(&mut self.stream, &mut self.read), if !is_full => match came {
+                    Ok(1..) => continue,
+                    _ => return Err(Failed::Client),
+                },
+                () = tokio::time::sleep(self.timeouts.idle), if is_full => return Err(Failed::Client),
             }
             let passed = body.pass(wire.read()).map_err(|chunks::Broken| Failed::Client)?;
             write_out(&mut self.stream, &wire.read()[..passed.0], self.timeouts.idle).await?;
@@ -290,39 +309,18 @@ where
     }
 }
 
+/// Whether parsing again can have another result: a client that sends byte by byte must not cost a parse for each.
+fn may_be_whole(read: &[u8], parsed: usize, whole: usize) -> bool {
+    let new = read.get(parsed..).unwrap_or_default();
+    match whole {
+        0 => parsed == 0 || new.contains(&b'\n') || read.len() >= MAX_REQUEST,
+        whole => read.len() >= whole,
+    }
+}
+
 enum Attempt {
     Failed(Failed),
     Unreachable { error: String, was_sent: bool },
-}
-
-/// Progress within a response's body.
-enum BodyProgress {
-    Length(u64),
-    Chunked(Chunks),
-    UntilClose,
-}
-
-impl BodyProgress {
-    fn new(body: &Body) -> Self {
-        match body {
-            Body::Length(length) => BodyProgress::Length(*length),
-            Body::Chunked => BodyProgress::Chunked(Chunks::default()),
-            Body::UntilClose => BodyProgress::UntilClose,
-        }
-    }
-
-    /// How many of these bytes belong to the body, and whether it ends there.
-    fn pass(&mut self, read: &[u8]) -> Result<(usize, bool), chunks::Broken> {
-        match self {
-            BodyProgress::Length(left) => {
-                let count = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
-                *left -= count as u64;
-                Ok((count, *left == 0))
-            }
-            BodyProgress::Chunked(chunks) => chunks.pass(read),
-            BodyProgress::UntilClose => Ok((read.len(), false)),
-        }
-    }
 }
 
 /// Sends bytes to a client, which has to read some within each timeout.
@@ -367,4 +365,31 @@ async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>) -> 
 async fn read_piece<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
     into.reserve(room);
     stream.read_buf(into).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_byte_by_byte_is_parsed_by_the_line() {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nX: {}\r\nContent-Length: 100\r\n\r\n", "x".repeat(1000));
+        let text = format!("{head}{}", "y".repeat(100));
+        let (mut parsed, mut whole, mut count) = (0, 0, 0);
+        let origin = Origin::new([10, 0, 0, 1].into(), false, 80);
+        for length in 1..=text.len() {
+            let read = &text.as_bytes()[..length];
+            if may_be_whole(read, parsed, whole) {
+                count += 1;
+                parsed = length;
+                match request::read(read, &origin, &mut Vec::new()) {
+                    Read::PartialBody(all) => whole = all,
+                    Read::Partial => {}
+                    Read::Whole(request) => assert_eq!((request.length, length), (text.len(), text.len())),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(count, 7, "the first byte, five lines, and the end");
+    }
 }

@@ -23,8 +23,10 @@ pub struct SimpleRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     Whole(SimpleRequest),
-    /// More bytes are needed.
+    /// More bytes of the head are needed.
     Partial,
+    /// More bytes of the body are needed, until the request is this long.
+    PartialBody(usize),
     NotSimple,
     /// Other servers may read it as several requests, or as a different one.
     Ambiguous,
@@ -55,7 +57,7 @@ pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
     if whole > super::MAX_REQUEST {
         return Read::NotSimple;
     }
-    let Some(body) = bytes.get(head_length..whole) else { return Read::Partial };
+    let Some(body) = bytes.get(head_length..whole) else { return Read::PartialBody(whole) };
     write(out, method, target, head.headers, origin, host);
     out.extend_from_slice(body);
     let place = |part: &[u8]| {
@@ -178,7 +180,7 @@ mod tests {
         for (text, expected) in [
             ("".to_owned(), Read::Partial),
             ("GET / HTTP/1.1\r\nHost:".to_owned(), Read::Partial),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 5\r\n\r\nhell"), Read::Partial),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 5\r\n\r\nhell"), Read::PartialBody(52)),
             ("GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(), Read::NotSimple),
             ("GET / HTTP/1.1\r\n\r\n".to_owned(), Read::NotSimple),
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), Read::Ambiguous),

@@ -108,6 +108,106 @@ async fn one_client_cannot_hold_all_connections() {
     assert!(refused.await.unwrap() >= 50, "connections beyond the limit are closed");
 }
 
+/// A path that a pod resolves to another one, or a method that asks for a tunnel, reaches no pod, on either path.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_past_the_rules_are_refused() {
+    let cluster = start().await;
+    for way in ["", "TE: trailers\r\n"] {
+        for (request, status) in [
+            ("GET /api/../empty HTTP/1.1", 400),
+            ("GET /api/%2e%2e/empty?x=.. HTTP/1.1", 400),
+            ("GET /api/..;/empty HTTP/1.1", 400),
+            ("GET http://shop.example/api/.. HTTP/1.1", 400),
+            ("CONNECT shop.example:80 HTTP/1.1", 405),
+            ("GET /api/a..b?x=/../y HTTP/1.1", 200),
+        ] {
+            let request = format!("{request}\r\nHost: shop.example\r\nConnection: close\r\n{way}\r\n");
+            let response = ask(cluster.http, request.clone()).await;
+            assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {response}");
+        }
+    }
+    let mut sender = connect(&cluster).await;
+    let request = http::Request::get("https://shop.example/api/../empty").body(Full::<Bytes>::default()).unwrap();
+    let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(response.status(), 400, "over HTTP/2");
+    // On a connection that hyper serves already: a second host is refused, and of two ends of a body one is left.
+    let first = "GET /api HTTP/1.1\r\nHost: shop.example\r\nTE: trailers\r\n\r\n";
+    for (head, is_refused) in
+        [("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", false), ("Host: other.example\r\n", true)]
+    {
+        let second = "POST /api/second HTTP/1.1\r\nHost: shop.example\r\n";
+        let response = ask(cluster.http, format!("{first}{second}{head}Connection: close\r\n\r\n0\r\n\r\n")).await;
+        assert_eq!(response.contains("HTTP/1.1 400"), is_refused, "{head:?}: {response}");
+        assert!(!response.contains("content-length: 5\r\n"), "{head:?}: {response}");
+    }
+    // HTTP/2 by upgrade would be a connection to the pod without rules.
+    let upgrade = "GET /api HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\
+        HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n";
+    let response = ask(cluster.http, upgrade.into()).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert!(!response.contains("h2c") && !response.contains("http2-settings"), "{response}");
+}
+
+/// Sends a request on many connections, and waits for each one's head.
+fn open_many(address: SocketAddr, count: usize, request: &str) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        stream
+    };
+    (0..count).map(open).collect()
+}
+
+fn is_served(address: SocketAddr) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut response = String::new();
+    // Connections beyond the limit are closed, perhaps while the request is sent.
+    let sent = stream.write_all(get("shop.example", "/api").as_bytes());
+    sent.is_ok() && stream.read_to_string(&mut response).is_ok() && response.starts_with("HTTP/1.1 200")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgraded_connections_count_until_they_close() {
+    let address = start().await.http;
+    let done = tokio::task::spawn_blocking(move || {
+        let upgrade = "GET /api HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let held = open_many(address, 100, upgrade);
+        assert!(!is_served(address), "the client has all its connections already");
+        drop(held);
+        wait_until(|| is_served(address));
+    });
+    done.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_left_during_a_response_hold_nothing() {
+    let address = start().await.http;
+    let done = tokio::task::spawn_blocking(move || {
+        for way in ["", "TE: trailers\r\n"] {
+            let request = format!("GET /shape/quiet HTTP/1.1\r\nHost: shop.example\r\n{way}\r\n");
+            drop(open_many(address, 100, &request));
+            wait_until(|| is_served(address));
+        }
+    });
+    done.await.unwrap();
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "not in time");
+        std::thread::yield_now();
+    }
+}
+
 /// A flood of requests that are reset at once closes the connection, and other clients are served (CVE-2023-44487).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_resets_closes_the_connection() {

@@ -102,6 +102,8 @@ fn respond_in_shape(mut stream: TcpStream) -> Option<()> {
             "/shape/head" => "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".into(),
             "/shape/last" => "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nlast".into(),
             "/shape/close" => "HTTP/1.1 200 OK\r\n\r\nuntil the end".into(),
+            // Never sends its body, nor closes.
+            "/shape/quiet" => "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n".into(),
             "/shape/broken" => "nonsense\r\n\r\n".into(),
             _ => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}", body.len(), String::from_utf8_lossy(&body)),
         };
