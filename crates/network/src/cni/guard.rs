@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::cidr::Cidr;
 use crate::sysctl;
 
 /// Prefix of the node's ends of pods' interfaces.
@@ -29,8 +30,9 @@ pub fn harden(interface: &str) {
 /// - Loopback addresses are for the node itself: the `route_localnet` setting that host ports need would let in packets for
 ///   them from pods and neighbours.
 /// - A packet from a pod must have a source address that is routed back to the same pod; the node's own addresses are not.
+/// - Nobody else sends as a pod of this node, neither from a network nor through the tunnel between nodes.
 /// - Pods cannot act as routers.
-pub fn table(bridge: &str) -> String {
+pub fn table(bridge: &str, pods: &[Cidr]) -> String {
     let mut text = format!("add table inet {TABLE}\ndelete table inet {TABLE}\nadd table inet {TABLE}\n");
     let _ = writeln!(text, "add chain inet {TABLE} from-pod");
     let _ = writeln!(text, "add chain inet {TABLE} prerouting {{ type filter hook prerouting priority raw ; }}");
@@ -48,6 +50,11 @@ pub fn table(bridge: &str) -> String {
     ] {
         let _ = writeln!(text, "add rule inet {TABLE} {chain} {rule}");
     }
+    for network in pods {
+        let ip = if network.is_ipv4() { "ip" } else { "ip6" };
+        let elsewhere = format!("iif != lo iifname != \"{INTERFACES}*\" iifname != \"{bridge}\"");
+        let _ = writeln!(text, "add rule inet {TABLE} prerouting {elsewhere} {ip} saddr {network} drop");
+    }
     text
 }
 
@@ -62,6 +69,6 @@ mod tests {
         {
             assert_eq!(is_routed(name), expected, "{name}");
         }
-        assert!(table("knarr7").contains("iifname \"knarr7\" jump from-pod"));
+        assert!(table("knarr7", &[]).contains("iifname \"knarr7\" jump from-pod"));
     }
 }

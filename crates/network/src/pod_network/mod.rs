@@ -2,10 +2,12 @@
 //! masquerades traffic that leaves the cluster, and keeps routes to other nodes' pods.
 
 pub mod routes;
+mod tunnel_guard;
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use knarr_client::Informers;
@@ -19,6 +21,7 @@ use crate::{cni, sysctl};
 /// The interface that carries pods' packets to nodes in other subnets.
 pub const TUNNEL: &str = "knarr-vx";
 const TABLE: &str = "knarr-pods";
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Configuration of the pod network.
 #[derive(Clone, Debug)]
@@ -49,9 +52,10 @@ pub async fn run(informers: Informers, settings: Settings) {
         Ok(count) => tracing::info!(count, "isolated pods of an earlier version on the bridge"),
         Err(error) => tracing::warn!(%error, "cannot isolate pods of an earlier version"),
     }
-    if let Err(error) = prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
-        tracing::error!(%error, "the rules for pods' packets could not be set: pods reach the outside with their own \
-            addresses only, and are not kept to these");
+    // Without these rules pods could forge addresses: they wait for them.
+    while let Err(error) = prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
+        tracing::error!(%error, "the rules for pods' packets could not be set: no pod gets a network until they are");
+        tokio::time::sleep(RETRY).await;
     }
     let cni_settings = CniSettings {
         data_directory: settings.data_directory.clone(),
@@ -65,7 +69,11 @@ pub async fn run(informers: Informers, settings: Settings) {
     if let Err(error) = write_cni_configuration(&settings.configuration_directory, &cni_settings) {
         tracing::error!(%error, "cannot write the CNI configuration");
     }
-    let of_routes = routes::Settings { node_name: settings.node_name, cluster_cidrs: settings.cluster_cidrs };
+    let of_routes = routes::Settings {
+        node_name: settings.node_name,
+        cluster_cidrs: settings.cluster_cidrs,
+        bridge: settings.bridge,
+    };
     routes::run(informers, of_routes).await;
 }
 
@@ -77,7 +85,7 @@ pub fn prepare(bridge: &str, pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Resu
     if pod_cidrs.iter().any(|cidr| !cidr.is_ipv4()) {
         sysctl::set("net/ipv6/conf/all/forwarding", "1");
     }
-    nft::run(&format!("{}{}", cni::guard::table(bridge), masquerade(pod_cidrs, cluster_cidrs)))
+    nft::run(&format!("{}{}", cni::guard::table(bridge, pod_cidrs), masquerade(pod_cidrs, cluster_cidrs)))
 }
 
 /// Waits until the node has pod CIDRs.

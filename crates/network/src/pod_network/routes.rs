@@ -17,15 +17,16 @@ use k8s_openapi::jiff::Timestamp;
 use knarr_client::Informers;
 use tokio::sync::Notify;
 
-use super::{TUNNEL, pod_cidrs};
+use super::{TUNNEL, pod_cidrs, tunnel_guard};
 use crate::cidr::Cidr;
 use crate::cni::hardware_address;
 use crate::netlink::{Netlink, NetlinkError, Route};
+use crate::proxy::kernel::{self, KernelError};
 use crate::proxy::networks_of;
 use crate::sysctl;
 
 const TUNNEL_ID: u32 = 107;
-const TUNNEL_PORT: u16 = 8472;
+pub(super) const TUNNEL_PORT: u16 = 8472;
 /// Overhead of the tunnel per packet, over IPv4 and over IPv6.
 const TUNNEL_HEADERS: [u32; 2] = [50, 70];
 /// Routes vanish with their interface; they are checked this often even if no node changes.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub node_name: String,
     /// Networks of all pods. Routes to other networks are refused; a family without a network here is not restricted.
     pub cluster_cidrs: Vec<Cidr>,
+    /// The bridge of pods that an earlier version attached.
+    pub bridge: String,
 }
 
 /// Keeps the routes in sync until dropped.
@@ -52,24 +55,41 @@ pub async fn run(informers: Informers, settings: Settings) {
     nodes.synced().await;
     services.synced().await;
     let mut reported = BTreeSet::new();
+    let mut guarded = String::new();
     loop {
         let places: Vec<NodeNetwork> = nodes.list().iter().map(|node| NodeNetwork::of(node)).collect();
         let of_services = networks_of(&services.list());
+        let peers = places.iter().flat_map(|place| place.addresses.iter().copied()).collect();
+        let guard = tunnel_guard::table(&peers, &settings.bridge);
         let (places, refused) = accept_networks(places, &settings, &of_services);
         for refusal in refused.difference(&reported) {
             tracing::warn!(node = refusal.node, "no route to {}: {}", refusal.network, refusal.reason);
         }
         reported = refused;
-        let pause = match apply(&places, &settings.node_name, &of_services).await {
+        // The tunnel is not used before it is guarded.
+        let applied = match protect(&guard, &mut guarded).await {
+            Ok(()) => apply(&places, &settings.node_name, &of_services).await.map_err(|error| chain(&error)),
+            Err(error) => Err(chain(&error)),
+        };
+        let pause = match applied {
             Ok(()) => RESYNC_INTERVAL,
             Err(error) => {
-                tracing::error!(error = %chain(&error), "cannot set the routes to other nodes' pods");
+                tracing::error!(error, "cannot set the routes to other nodes' pods");
                 RETRY
             }
         };
         // Wakes up on a change or after the resync interval.
         let _ = tokio::time::timeout(pause, changed.notified()).await;
     }
+}
+
+/// Installs the rules that guard the tunnel, if they have changed.
+async fn protect(rules: &str, installed: &mut String) -> Result<(), KernelError> {
+    if rules != *installed {
+        kernel::run(rules.to_owned()).await?;
+        rules.clone_into(installed);
+    }
+    Ok(())
 }
 
 /// The addresses and pod networks of a node.
@@ -314,7 +334,11 @@ mod tests {
 
     #[test]
     fn nodes_cannot_claim_networks_of_others() {
-        let settings = Settings { node_name: "one".into(), cluster_cidrs: vec!["10.0.0.0/8".parse().unwrap()] };
+        let settings = Settings {
+            node_name: "one".into(),
+            cluster_cidrs: vec!["10.0.0.0/8".parse().unwrap()],
+            bridge: "knarr0".into(),
+        };
         let services = ["10.96.0.0/12".parse().unwrap()].into();
         let own = place("one", "10.0.0.1", &["10.244.0.0/24"]);
         let old = place("two", "192.168.1.2", &["10.244.1.0/24"]);

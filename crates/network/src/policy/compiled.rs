@@ -146,8 +146,12 @@ fn compile_port(port: &NetworkPolicyPort) -> Option<Port> {
         Some(IntOrString::String(name)) => Some(Port::Named { protocol, name: name.clone() }),
         Some(IntOrString::Int(number)) => {
             let first = u16::try_from(*number).ok()?;
-            let last = port.end_port.and_then(|number| u16::try_from(number).ok()).unwrap_or(first);
-            Some(Port::Range { protocol, first, last })
+            let last = match port.end_port {
+                Some(number) => u16::try_from(number).ok()?,
+                None => first,
+            };
+            // A range that the kernel refuses would keep it from all other policies.
+            (first <= last).then_some(Port::Range { protocol, first, last })
         }
     }
 }
@@ -172,6 +176,14 @@ mod tests {
         ] {
             let compiled = compile(spec);
             assert_eq!((compiled.ingress.is_some(), compiled.egress.is_some()), (ingress, egress));
+        }
+    }
+
+    #[test]
+    fn invalid_ports_allow_nothing() {
+        for port in [json!({"port": 80, "endPort": 70}), json!({"port": 80, "endPort": 70_000}), json!({"port": -1})] {
+            let compiled = compile(json!({"podSelector": {}, "ingress": [{"ports": [port.clone()]}]}));
+            assert_eq!(compiled.ingress.unwrap()[0].ports.as_deref(), Some(&[][..]), "{port}");
         }
     }
 

@@ -46,9 +46,18 @@ fn frame(to: Mac, from: Mac, kind: u16, content: &[u8]) -> Vec<u8> {
 
 /// A datagram with any addresses.
 pub fn datagram(macs: (Mac, Mac), from: IpAddr, to: IpAddr, port: u16, text: &str) -> Vec<u8> {
-    let length = u16::try_from(8 + text.len()).unwrap();
+    datagram_of(macs, from, to, port, text.as_bytes())
+}
+
+fn datagram_of(macs: (Mac, Mac), from: IpAddr, to: IpAddr, port: u16, content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + content.len()).unwrap();
     let header = [5353u16, port, length, 0].map(u16::to_be_bytes).concat();
-    packet(macs, from, to, UDP, 64, &[&header[..], text.as_bytes()].concat(), 6)
+    packet(macs, from, to, UDP, 64, &[&header[..], content].concat(), 6)
+}
+
+/// A frame in a packet for the tunnel between nodes (RFC 7348).
+pub fn tunnelled(macs: (Mac, Mac), from: IpAddr, to: IpAddr, frame: &[u8]) -> Vec<u8> {
+    datagram_of(macs, from, to, 8472, &[&[8, 0, 0, 0, 0, 0, 107, 0], frame].concat())
 }
 
 /// An ICMPv6 message; its checksum is filled in.

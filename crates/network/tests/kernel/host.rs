@@ -137,8 +137,13 @@ impl Network {
             config[key] = value.clone();
         }
         // The pod's identity is passed in the environment.
-        let args = config.as_object_mut().and_then(|config| config.remove("args")).unwrap_or_default();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut taken = |key: &str| config.as_object_mut().and_then(|config| config.remove(key)).unwrap_or_default();
+        let (args, path) = (taken("args"), taken("path"));
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if let Some(path) = path.as_str() {
+            command.env("PATH", path);
+        }
+        let mut child = command
             .env("CNI_ARGS", args.as_str().unwrap_or_default())
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", &pod.name)

@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
+use crate::api::{Api, NODES};
 use crate::frames::{
     ALL_NODES, ALL_NODES_MAC, EVERYBODY, Mac, arp_claim, datagram, gateway_mac, icmpv6, listen, mac_of,
-    neighbour_claim, send, until,
+    neighbour_claim, send, tunnelled, until,
 };
 use crate::host::{Namespace, Network, ask, command, outsider};
 
@@ -124,6 +125,73 @@ fn claims_change_nothing(one: &Pod, two: &Pod) {
     for at in &two.at {
         assert_eq!(ask((*at, 8080)).unwrap().0, "two", "the node still reaches the pod");
     }
+}
+
+/// A node that cannot set the rules attaches no pod, however often it is tried.
+pub fn no_pod_is_attached_without_the_guard() {
+    command("ip link set lo up");
+    let network = Network::new(&["10.244.1.0/24"]);
+    let pod = Namespace::new();
+    for _ in 0..2 {
+        // There is no `nft`.
+        assert!(network.call("ADD", &pod, json!({"path": "/nowhere"})).is_err());
+    }
+    network.call("ADD", &pod, json!({})).unwrap();
+    assert!(command("nft list table inet knarr-guard").contains("from-pod"));
+}
+
+/// Packets in the tunnel between nodes are taken from nodes only, and never as those of this node's own pods.
+pub fn only_nodes_send_into_the_tunnel() {
+    let outside = outsider();
+    let (here, far): (IpAddr, IpAddr) = ([192, 168, 50, 1].into(), [172, 20, 0, 2].into());
+    let network = Network::new(&["10.244.1.0/24"]);
+    let [one, two, three]: [Pod; 3] = pods(&network);
+    let api = Api::default();
+    for (name, address, cidr) in [("here", here, "10.244.1.0/24"), ("far", far, "10.244.3.0/24")] {
+        api.put(
+            NODES,
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]}}),
+        );
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let informers = runtime.block_on(async { api.informers() });
+    let settings = knarr_network::pod_routes::Settings {
+        node_name: "here".to_owned(),
+        cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+        bridge: "knarr0".to_owned(),
+    };
+    runtime.spawn(knarr_network::pod_routes::run(informers, settings));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !command("ip route show").contains("10.244.3.0/24 via 10.244.3.0 dev knarr-vx") {
+        assert!(std::time::Instant::now() < deadline, "no tunnel");
+        std::thread::yield_now();
+    }
+    let tunnel = (mac_of(None, "knarr-vx"), [0x0a, 0x58, 10, 244, 3, 0]);
+    let far_pod: IpAddr = [10, 244, 3, 9].into();
+    let inner = |from: IpAddr, text: &str| datagram(tunnel, from, two.at[0], 7777, text);
+    let heard = two.namespace.run(|| listen("0.0.0.0:7777".parse().unwrap()));
+    for to in [here, GATEWAYS[0]] {
+        one.sends(&tunnelled((one.node, one.mac), one.at[0], to, &inner(far_pod, "from a pod")));
+    }
+    let by_wire = (mac_of(None, "eth0"), mac_of(Some(&outside), "eth0"));
+    let neighbour: IpAddr = [192, 168, 50, 2].into();
+    outside.run(|| {
+        send("eth0", &tunnelled(by_wire, neighbour, here, &inner(far_pod, "from a neighbour")));
+        send("eth0", &tunnelled(by_wire, far, here, &inner(three.at[0], "as a pod of this node")));
+        send("eth0", &datagram(by_wire, three.at[0], two.at[0], 7777, "as a pod of this node, without a tunnel"));
+        send("eth0", &tunnelled(by_wire, far, here, &inner(far_pod, "rightful")));
+    });
+    assert_eq!(until(&heard, "rightful"), [""; 0]);
+    // Another node would take it as this node's: the packet gets its address on the way out.
+    command(&format!("ip -n {} address add {far}/32 dev eth0", outside.name));
+    let (at_tunnel, elsewhere) = outside.run(|| (listen((far, 8472).into()), listen((far, 8473).into())));
+    one.sends(&datagram((one.node, one.mac), one.at[0], far, 8472, "to another node's tunnel"));
+    one.sends(&datagram((one.node, one.mac), one.at[0], far, 8473, "rightful"));
+    assert_eq!(until(&elsewhere, "rightful"), [""; 0]);
+    at_tunnel.set_nonblocking(true).unwrap();
+    assert!(at_tunnel.recv(&mut [0; 256]).is_err(), "a pod reaches the tunnel of another node");
+    runtime.shutdown_background();
 }
 
 pub fn pods_are_no_routers() {

@@ -32,6 +32,8 @@ const SCENARIOS: &[Scenario] = &[
     ("neighbours_learn_where_a_balancer_s_address_is", balancers::neighbours_learn_where_a_balancer_s_address_is),
     ("a_node_s_loopback_is_out_of_reach", hostile::a_node_s_loopback_is_out_of_reach),
     ("pods_cannot_spoof_addresses", hostile::pods_cannot_spoof_addresses),
+    ("no_pod_is_attached_without_the_guard", hostile::no_pod_is_attached_without_the_guard),
+    ("only_nodes_send_into_the_tunnel", hostile::only_nodes_send_into_the_tunnel),
     ("pods_are_no_routers", hostile::pods_are_no_routers),
     ("pods_on_the_bridge_are_adopted", hostile::pods_on_the_bridge_are_adopted),
     ("host_ports_capture_nothing_of_others", services::host_ports_capture_nothing_of_others),

@@ -149,6 +149,7 @@ pub fn nodes_reach_each_other() {
             let settings = knarr_network::pod_routes::Settings {
                 node_name: name.to_owned(),
                 cluster_cidrs: ["10.244.0.0/16", "fd00:244::/32"].map(|text| text.parse().unwrap()).into(),
+                bridge: "knarr0".to_owned(),
             };
             let informers = runtime.block_on(async { api.informers() });
             runtime.spawn(knarr_network::pod_routes::run(informers, settings));

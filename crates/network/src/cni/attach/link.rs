@@ -55,8 +55,11 @@ pub async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Resu
     }
     if is_new {
         guard::harden(&config.bridge);
-        pod_network::prepare(&config.bridge, &config.pod_cidrs, &config.cluster_cidrs)
-            .map_err(|error| Failure::of(codes::KERNEL, &error))?;
+        if let Err(error) = pod_network::prepare(&config.bridge, &config.pod_cidrs, &config.cluster_cidrs) {
+            // The next call finds no bridge, and tries again: no pod is attached without these rules.
+            netlink.delete_link(link.index).await.map_err(kernel)?;
+            return Err(Failure::of(codes::KERNEL, &error));
+        }
     }
     Ok(link.mac)
 }

@@ -1,5 +1,6 @@
 //! Computes a Service's frontends on this node and the endpoints behind each. Pure: independent of the kernel.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub struct Frontend {
     pub local_ready: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     pub address: IpAddr,
     pub port: u16,
@@ -211,6 +212,7 @@ impl Candidate {
 
 fn candidates(slices: &[Arc<EndpointSlice>], service_port: &ServicePort, node_context: &NodeContext) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
+    let mut known = HashSet::new();
     for slice in slices.iter().filter(|slice| slice.address_type != "FQDN" && !is_headless(slice)) {
         let port = slice.ports.iter().flatten().find(|port| {
             port.name.as_deref().unwrap_or_default() == service_port.name.as_deref().unwrap_or_default()
@@ -226,10 +228,11 @@ fn candidates(slices: &[Arc<EndpointSlice>], service_port: &ServicePort, node_co
             let hints = endpoint.hints.as_ref();
             let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
             let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
-            let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
-            for address in addresses.filter(|address| capture::is_routable(*address)) {
+            // The addresses of an endpoint are one pod; Kubernetes' proxy uses the first of them, too.
+            let address = endpoint.addresses.first().and_then(|text| text.parse().ok());
+            if let Some(address) = address.filter(|address| capture::is_routable(*address)) {
                 let endpoint = Endpoint { address, port, is_local };
-                if found.iter().any(|known| known.endpoint == endpoint) {
+                if !known.insert(endpoint.clone()) {
                     continue;
                 }
                 found.push(Candidate {

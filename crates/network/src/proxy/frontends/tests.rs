@@ -116,3 +116,12 @@ fn endpoints_must_have_network_addresses() {
 fn headless_services_have_no_frontend() {
     assert!(frontends(json!({"clusterIP": "None", "ports": [{"port": 80}]}), json!([])).is_empty());
 }
+
+#[test]
+fn an_endpoint_counts_once_whatever_its_addresses() {
+    let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]});
+    let several = json!({"addresses": ["10.0.0.1", "10.0.0.2", "127.0.0.1"], "conditions": {"ready": true}});
+    let loopback = json!({"addresses": ["127.0.0.1", "10.0.0.3"], "conditions": {"ready": true}});
+    let found = frontends(spec, json!([several.clone(), several, loopback]));
+    assert_eq!(addresses(&found[0].inside), ["10.0.0.1"]);
+}
