@@ -18,7 +18,7 @@ use crate::mount_table::{self, Mount};
 use crate::plan::Abilities;
 use crate::record::{self, Kind, Snapshot, Volume};
 use crate::store::{DATA, IMAGE, Index, Layout};
-use crate::{TOPOLOGY_KEY, copy, filesystem, freeze, loop_device};
+use crate::{TOPOLOGY_KEY, copy, filesystem, freeze, loop_device, shared};
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
@@ -161,7 +161,15 @@ impl Driver {
     fn available_in(&self, state: &State) -> Result<u64, Error> {
         let mut promised = state.pending;
         for volume in state.volumes.all().filter(|volume| volume.kind != Kind::Directory) {
-            promised += capacity::promised(volume.bytes, copy::allocated(&self.image(volume)).unwrap_or(0));
+            let image = self.image(volume);
+            promised += capacity::promised(volume.bytes, copy::allocated(&image).unwrap_or(0));
+            // Of all that share a block, one has it already, and the copies will need their own.
+            if volume.source.is_some() {
+                promised += shared::bytes(&image)?;
+            }
+        }
+        for snapshot in state.snapshots.all().filter(|snapshot| snapshot.kind != Kind::Directory) {
+            promised += shared::bytes(&self.layout.snapshots().join(&snapshot.id).join(IMAGE))?;
         }
         Ok(capacity::available(Disk::of(self.layout.root())?, promised, self.settings.reserve))
     }

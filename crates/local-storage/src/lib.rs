@@ -22,6 +22,7 @@ mod node;
 mod plan;
 mod record;
 mod serve;
+mod shared;
 mod store;
 
 pub use capacity::Reserve;
