@@ -10,7 +10,7 @@ mod runtime;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use knarr_network::clean;
 
 use crate::address::FALLBACK_ADDRESS;
@@ -66,8 +66,11 @@ fn remove_outside() -> anyhow::Result<()> {
 }
 
 /// Removes a directory and its content. A mount point or the target of a symlink was chosen by somebody: it is emptied
-/// and stays.
+/// and stays. Nothing is removed while something is mounted below: it may be a volume, with the data of another host.
 pub fn remove_files(directory: &Path) -> anyhow::Result<()> {
+    if let Some(point) = mounts::first_below(directory)? {
+        bail!("{} is still mounted: nothing in {} is removed", point.display(), directory.display());
+    }
     if directory.is_symlink() || mounts::is_point(directory)? {
         return empty(directory);
     }
@@ -143,6 +146,25 @@ mod tests {
         remove_files(&directory).unwrap();
         assert!(!directory.exists());
         remove_files(&directory).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_removed_while_a_volume_is_mounted() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let data = tempfile::tempdir().unwrap();
+        let (own, volume) = (data.path().join("own"), data.path().join("pods/1/volume"));
+        std::fs::create_dir_all(&volume).unwrap();
+        std::fs::write(&own, "own").unwrap();
+        let options = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), &volume, Some("tmpfs"), options, None::<&str>).unwrap();
+        std::fs::write(volume.join("data"), "data").unwrap();
+        let refused = remove_files(data.path());
+        let left = (volume.join("data").exists(), own.exists());
+        nix::mount::umount2(&volume, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert!(refused.unwrap_err().to_string().contains("is still mounted"));
+        assert_eq!(left, (true, true));
     }
 
     #[test]

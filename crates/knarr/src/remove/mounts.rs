@@ -19,6 +19,12 @@ pub fn remove_below(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A mount below a directory, if there is one.
+pub fn first_below(directory: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let Ok(directory) = directory.canonicalize() else { return Ok(None) };
+    Ok(below(&read()?, &directory).into_iter().next())
+}
+
 /// Unmounts a directory that is bind-mounted on itself, as a node does to share its mounts. Other mounts stay.
 pub fn remove_self_bind(directory: &Path) -> anyhow::Result<()> {
     let Ok(directory) = directory.canonicalize() else { return Ok(()) };
