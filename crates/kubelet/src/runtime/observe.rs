@@ -102,7 +102,8 @@ struct TerminationMessageSource {
 fn container_view(status: ContainerStatus, sandbox: &str) -> (TerminationMessageSource, ContainerView) {
     let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
     let path = annotation(label::TERMINATION_PATH);
-    let mount = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
+    // The kubelet's own file is mounted last; another mount at the same path is a volume, whose file may be the host's.
+    let mount = status.mounts.iter().rfind(|mount| !path.is_empty() && mount.container_path == path);
     let source = TerminationMessageSource {
         file: mount.map(|mount| mount.host_path.clone()),
         log: status.log_path.clone(),
@@ -190,6 +191,21 @@ async fn read_message(file: String) -> Vec<u8> {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_volume_at_the_path_of_the_message_is_not_read() {
+        let mount = |host: &str| knarr_cri::messages::Mount {
+            container_path: "/dev/termination-log".into(),
+            host_path: host.into(),
+            ..Default::default()
+        };
+        let status = ContainerStatus {
+            annotations: [(label::TERMINATION_PATH.to_string(), "/dev/termination-log".to_string())].into(),
+            mounts: vec![mount("/etc/shadow"), mount("/pods/u/containers/c/0-1")],
+            ..Default::default()
+        };
+        assert_eq!(container_view(status, "s").0.file.as_deref(), Some("/pods/u/containers/c/0-1"));
+    }
 
     #[tokio::test]
     async fn a_termination_message_is_the_bounded_end_of_a_regular_file() {

@@ -30,10 +30,7 @@ pub fn create(
             let options = smallest.map_or_else(String::new, |bytes| format!("size={bytes}"));
             mount::tmpfs(path, &options, MsFlags::empty())?;
         }
-        medium if medium.starts_with("HugePages") => {
-            let size = medium.strip_prefix("HugePages-").map(|size| format!("pagesize={}", size.trim_end_matches('i')));
-            mount::hugetlbfs(path, &size.unwrap_or_default())?;
-        }
+        medium if medium.starts_with("HugePages") => mount::hugetlbfs(path, &page_size_option(medium)?)?,
         _ => {}
     }
     // A tmpfs has the mode of /tmp: everyone may write, and remove their own files.
@@ -45,6 +42,33 @@ pub fn create(
     Ok(())
 }
 
+/// The mount option of a medium such as `HugePages-2Mi`. The size is the author's text and must not be more than one option.
+fn page_size_option(medium: &str) -> Result<String, VolumeError> {
+    let Some(size) = medium.strip_prefix("HugePages-") else { return Ok(String::new()) };
+    if size.is_empty() || !size.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(VolumeError::Path(format!("medium \"{medium}\" names no page size")));
+    }
+    Ok(format!("pagesize={}", size.trim_end_matches('i')))
+}
+
 fn is_mounted_kind(source: &EmptyDirVolumeSource) -> bool {
     source.medium.as_deref().is_some_and(|medium| !medium.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_medium_is_one_mount_option() {
+        for (medium, expected) in [
+            ("HugePages", Some("")),
+            ("HugePages-2Mi", Some("pagesize=2M")),
+            ("HugePages-1Gi", Some("pagesize=1G")),
+            ("HugePages-2Mi,min_size=100G", None),
+            ("HugePages-", None),
+        ] {
+            assert_eq!(page_size_option(medium).ok().as_deref(), expected, "{medium}");
+        }
+    }
 }

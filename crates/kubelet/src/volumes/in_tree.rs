@@ -31,15 +31,15 @@ pub async fn mount_nfs(source: &NFSVolumeSource, options: &[String], target: &Pa
         true => format!("[{}]", source.server),
         false => source.server.clone(),
     };
-    mount_with_command("nfs", &options, &format!("{server}:{}", source.path), target).await
+    mount_with_command(&["-t", "nfs"], &options, &format!("{server}:{}", source.path), target).await
 }
 
-async fn mount_with_command(kind: &str, options: &[String], source: &str, target: &Path) -> Result<(), VolumeError> {
+async fn mount_with_command(kind: &[&str], options: &[String], source: &str, target: &Path) -> Result<(), VolumeError> {
     if mount::is_mount_point(target) {
         return Ok(());
     }
     private::create_all(target).map_err(VolumeError::file(target))?;
-    let mut arguments = vec!["-t".to_string(), kind.to_string()];
+    let mut arguments: Vec<String> = kind.iter().map(ToString::to_string).collect();
     if !options.is_empty() {
         arguments.extend(["-o".to_string(), options.join(",")]);
     }
@@ -88,12 +88,22 @@ pub async fn format_and_mount(
     options: &[String],
     target: &Path,
 ) -> Result<(), VolumeError> {
+    check_kind(kind)?;
     let mut options = options.to_vec();
     match read_only {
         true => options.push("ro".to_string()),
         false => format(device, kind).await?,
     }
-    mount_with_command(kind, &options, device, target).await
+    // `mount` would start a program for kinds such as `fuse.sh`, with a disk that a pod chose: only the kernel mounts.
+    mount_with_command(&["-i", "-t", kind], &options, device, target).await
+}
+
+/// Whoever names a disk names its file system, too.
+fn check_kind(kind: &str) -> Result<(), VolumeError> {
+    match !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !kind.starts_with("fuse") {
+        true => Ok(()),
+        false => Err(VolumeError::Path(format!("{kind:?} is no file system of a disk"))),
+    }
 }
 
 fn global_directory(settings: &Settings) -> PathBuf {
@@ -185,6 +195,19 @@ mod tests {
         let error = mount_nfs(&source, &["soft".into()], &target).await.expect_err("no server").to_string();
         let expected = format!("Mounting arguments: -t nfs -o soft,ro -- -evil:/x {}", target.display());
         assert!(error.starts_with("mount failed: ") && error.contains(&expected), "{error}");
+    }
+
+    /// A kind such as `fuse.sh` makes `mount` start `sh` with the device: the disk's content would run as root.
+    #[tokio::test]
+    async fn no_program_is_started_for_a_kind_of_file_system() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let target = directory.path().join("t");
+        for kind in ["fuse.sh", "fuse", "fuseblk", "nfs4,exec", "../x", "-o", ""] {
+            let error = format_and_mount("/dev/null", kind, true, &[], &target).await.expect_err(kind).to_string();
+            assert!(error.contains("is no file system of a disk"), "{kind}: {error}");
+        }
+        let error = format_and_mount("/dev/null", "ext4", true, &[], &target).await.expect_err("no disk").to_string();
+        assert!(error.contains("Mounting arguments: -i -t ext4 -o ro -- /dev/null "), "{error}");
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl DiskSource {
             target_portal: source.target_portal,
         };
         let read_only = source.read_only == Some(true);
-        Ok(Some(Self { secret, unique_name, ..iscsi(&volume.name, &source, read_only) }))
+        Ok(Some(Self { secret, unique_name, ..iscsi(&volume.name, &source, read_only)? }))
     }
 
     /// None if the volume is of another kind.
@@ -70,7 +70,7 @@ impl DiskSource {
         let Some(spec) = &volume.spec else { return Ok(None) };
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         let source = match (&spec.iscsi, &spec.fc) {
-            (Some(source), _) => iscsi(name, source, read_only || source.read_only == Some(true)),
+            (Some(source), _) => iscsi(name, source, read_only || source.read_only == Some(true))?,
             (None, Some(source)) => fc(name, source, read_only || source.read_only == Some(true))?,
             (None, None) => return Ok(None),
         };
@@ -81,7 +81,19 @@ impl DiskSource {
     }
 }
 
-fn iscsi(name: &str, source: &ISCSIPersistentVolumeSource, read_only: bool) -> DiskSource {
+/// `iscsiadm` keeps its records in files named after portals, targets and interfaces, and checks none of the names.
+fn check_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<(), VolumeError> {
+    let is_plain = |name: &str| {
+        let is_character = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'\\';
+        name.bytes().all(is_character) && !name.starts_with(['-', '.'])
+    };
+    match names.into_iter().find(|name| !is_plain(name)) {
+        Some(name) => Err(VolumeError::Path(format!("iscsi: {name:?} is no portal, target or interface"))),
+        None => Ok(()),
+    }
+}
+
+fn iscsi(name: &str, source: &ISCSIPersistentVolumeSource, read_only: bool) -> Result<DiskSource, VolumeError> {
     let mut portals: Vec<String> = Vec::new();
     for portal in std::iter::once(&source.target_portal).chain(source.portals.iter().flatten()) {
         let portal = with_port(portal);
@@ -96,6 +108,7 @@ fn iscsi(name: &str, source: &ISCSIPersistentVolumeSource, read_only: bool) -> D
         Some(initiator) => (format!("{}:{name}", portals[0]), Some((base, initiator))),
         None => (base, None),
     };
+    check_names(portals.iter().chain([&source.iqn, &interface]).chain(clone_of.iter().map(|(base, _)| base)))?;
     let secret = source.secret_ref.clone().map(|secret| SecretName {
         namespace: secret.namespace.filter(|namespace| !namespace.is_empty()),
         name: secret.name.unwrap_or_default(),
@@ -107,7 +120,7 @@ fn iscsi(name: &str, source: &ISCSIPersistentVolumeSource, read_only: bool) -> D
         ..Chap::default()
     };
     let uses_secret = chap.discovery || chap.session;
-    DiskSource {
+    Ok(DiskSource {
         name: name.to_string(),
         unique_name: String::new(),
         disk: Disk::Iscsi(unit),
@@ -115,7 +128,7 @@ fn iscsi(name: &str, source: &ISCSIPersistentVolumeSource, read_only: bool) -> D
         chap,
         block: false,
         secret: secret.filter(|_| uses_secret),
-    }
+    })
 }
 
 fn fc(name: &str, source: &FCVolumeSource, read_only: bool) -> Result<DiskSource, VolumeError> {
@@ -152,5 +165,34 @@ fn with_port(portal: &str) -> String {
     match portal.contains(':') && !portal.ends_with(']') {
         true => portal.to_string(),
         false => format!("{portal}:{DEFAULT_PORT}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Names of the API that `iscsiadm` would make paths of: `/etc/iscsi/ifaces/NAME`, `/etc/iscsi/nodes/TARGET/PORTAL`.
+    #[test]
+    fn names_that_are_paths_or_options_are_refused() {
+        let attach = |field: &str, value: serde_json::Value| {
+            let mut source = json!({ "targetPortal": "10.0.0.1", "iqn": "iqn.2001-04.com.example:disk", "lun": 0,
+                "initiatorName": "iqn.1994-05.com.example:me", "portals": ["[fd00::1%eth0]:3260"] });
+            source[field] = value;
+            let volume: Volume = serde_json::from_value(json!({ "name": "v", "iscsi": source })).expect("a volume");
+            DiskSource::inline(&volume).map(|found| found.is_some())
+        };
+        assert!(matches!(attach("lun", json!(1)), Ok(true)));
+        for (field, value) in [
+            ("targetPortal", json!("../../../tmp/x")),
+            ("portals", json!(["10.0.0.2", "a/b"])),
+            ("iqn", json!("iqn.2001-04.com.example:../../../../cron.d/x")),
+            ("iscsiInterface", json!("../../passwd")),
+            ("iscsiInterface", json!("-o")),
+            ("targetPortal", json!("10.0.0.1\n")),
+        ] {
+            assert!(attach(field, value.clone()).is_err(), "{field} {value}");
+        }
     }
 }
