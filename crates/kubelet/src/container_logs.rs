@@ -268,6 +268,10 @@ pub async fn last_lines(path: &str, lines: usize, max_length: usize) -> String {
     let mut text = Vec::new();
     while let Some(Ok(chunk)) = receiver.recv().await {
         text.extend_from_slice(&chunk);
+        // A line may be as long as the log, and the log as large as the disk.
+        if text.len() > max_length.saturating_mul(2) {
+            text.drain(..text.len() - max_length);
+        }
     }
     reading.abort();
     let skip = text.len().saturating_sub(max_length);
@@ -335,6 +339,27 @@ mod tests {
             let text = tokio::time::timeout(Duration::from_secs(5), read).await.expect("no waiting");
             assert_eq!(text, "", "{}", path.display());
         }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_endless_line_is_short() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let part = format!("2026-01-01T00:00:01.000000000Z stdout P {}\n", "x".repeat(1000));
+        let last = "2026-01-01T00:00:01.000000000Z stdout F end\n";
+        for text in std::iter::repeat_n(part.as_str(), 100_000).chain([last]) {
+            std::io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+        }
+        let before = most_memory();
+        let text = last_lines(&file.path().to_string_lossy(), 80, 2048).await;
+        assert!(text.ends_with("xxxend\n") && text.len() <= 2048, "{} bytes", text.len());
+        assert!(most_memory() - before < 32 << 10, "the whole line was kept");
+    }
+
+    /// The most memory this process ever had, in KiB.
+    fn most_memory() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
     }
 
     #[tokio::test]

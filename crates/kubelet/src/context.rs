@@ -20,8 +20,12 @@ use crate::objects::ObjectCache;
 use crate::pod::{self, Role};
 use crate::runtime::{Heartbeat, Index};
 use crate::settings::Settings;
+use crate::shortened::shorten;
 use crate::start_queue::StartQueue;
 use crate::tokens::Tokens;
+
+/// Bytes of an event's message. Those of Kubernetes are shorter; what a driver or a runtime says has no limit.
+const MAX_EVENT_MESSAGE: usize = 4 << 10;
 
 /// Everything that long-lived tasks of the kubelet need, created once by `assemble`.
 pub struct Context {
@@ -152,7 +156,8 @@ impl Context {
         self.record(object, warning, reason, message.into());
     }
 
-    fn record(&self, object: ObjectReference, warning: bool, reason: &str, message: String) {
+    fn record(&self, object: ObjectReference, warning: bool, reason: &str, mut message: String) {
+        shorten(&mut message, MAX_EVENT_MESSAGE);
         let kind = if warning { EventType::Warning } else { EventType::Normal };
         self.events.about(object, kind, reason, message);
     }

@@ -44,6 +44,7 @@ pub mod resources;
 mod runtime;
 mod server;
 mod settings;
+mod shortened;
 mod source;
 mod start_queue;
 mod tokens;
@@ -165,6 +166,7 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     let (reporting, reported) = (context.clone(), pods.clone());
     supervisor.restart("kubelet/node-status", move || node::keep_status(reporting.clone(), reported.clone(), port));
     restart("kubelet/eviction", |context, pods| Box::pin(node::watch_eviction(context, pods)));
+    restart("kubelet/storage-limits", |context, pods| Box::pin(node::watch_storage_limits(context, pods)));
     restart("kubelet/image-gc", |context, _| Box::pin(collect_images(context)));
     restart("kubelet/log-rotation", |context, pods| Box::pin(node::rotate_logs(context, pods)));
     if !context.settings.shutdown.is_empty() {

@@ -26,6 +26,11 @@ pub trait Visitor {
     fn leave(&mut self, _parent: &OwnedFd, _name: &OsStr) -> io::Result<()> {
         Ok(())
     }
+
+    /// Whether the walk goes on when a directory is moved during it, without what was moved. Otherwise that is an error.
+    fn tolerates_moves(&self) -> bool {
+        false
+    }
 }
 
 struct Level {
@@ -35,16 +40,20 @@ struct Level {
     pending: Vec<OsString>,
 }
 
+/// How many moves a walk tolerates: each may cost as much as the tree is deep.
+const MAX_MOVES: usize = 1000;
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
 /// Visits everything below the root, but not the root itself and nothing that is mounted below it: a volume may be a
 /// directory of the same file system.
 pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
-    let mut current = nix::fcntl::open(root, DIRECTORY, Mode::empty())?;
+    let path = root;
+    let mut current = nix::fcntl::open(path, DIRECTORY, Mode::empty())?;
     let root = metadata(&current)?;
     let device = root.dev();
     let pending = list(&current, device, visitor)?;
     let mut levels = vec![Level { name: OsString::new(), identity: identity(&root), pending }];
+    let mut moves = 0;
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.pending.pop() {
             let next = match nix::fcntl::openat(&current, name.as_os_str(), DIRECTORY, Mode::empty()) {
@@ -64,13 +73,38 @@ pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
         }
         let done = levels.pop();
         let (Some(done), Some(parent)) = (done, levels.last()) else { break };
-        current = nix::fcntl::openat(&current, "..", DIRECTORY, Mode::empty())?;
-        if identity(&metadata(&current)?) != parent.identity {
-            return Err(io::Error::other("a directory was moved during the walk of its tree"));
+        match nix::fcntl::openat(&current, "..", DIRECTORY, Mode::empty()) {
+            Ok(above) if identity(&metadata(&above)?) == parent.identity => {
+                current = above;
+                visitor.leave(&current, &done.name)?;
+            }
+            // A directory that is removed has no parent.
+            Ok(_) | Err(Errno::ENOENT) if visitor.tolerates_moves() && moves < MAX_MOVES => {
+                moves += 1;
+                current = reopen(path, &mut levels)?;
+            }
+            Ok(_) => return Err(io::Error::other("a directory was moved during the walk of its tree")),
+            Err(error) => return Err(error.into()),
         }
-        visitor.leave(&current, &done.name)?;
     }
     Ok(())
+}
+
+/// Opens the deepest of these directories that is still where it was, and drops those below it.
+fn reopen(root: &Path, levels: &mut Vec<Level>) -> io::Result<OwnedFd> {
+    let mut current = nix::fcntl::open(root, DIRECTORY, Mode::empty())?;
+    for index in 1..levels.len() {
+        let level = &levels[index];
+        match nix::fcntl::openat(&current, level.name.as_os_str(), DIRECTORY, Mode::empty()) {
+            Ok(next) if identity(&metadata(&next)?) == level.identity => current = next,
+            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
+                levels.truncate(index);
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(current)
 }
 
 fn is_mount_point(directory: &OwnedFd) -> bool {
@@ -138,6 +172,49 @@ impl Visitor for Remove {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Counts, and moves a directory out of the walk's way, as a container that hides what it has would.
+    struct Mover<'a> {
+        root: &'a Path,
+        seen: Vec<OsString>,
+        tolerates: bool,
+    }
+
+    impl Visitor for Mover<'_> {
+        fn enter(&mut self, _directory: &OwnedFd, entry: &DirEntry, _metadata: &Metadata) -> io::Result<()> {
+            self.seen.push(entry.file_name());
+            if entry.file_name() == "moving" {
+                std::fs::rename(self.root.join("x/a"), self.root.join("y/a"))?;
+            }
+            if entry.file_name() == "removing" {
+                std::fs::remove_dir_all(self.root.join("z/b"))?;
+            }
+            Ok(())
+        }
+
+        fn tolerates_moves(&self) -> bool {
+            self.tolerates
+        }
+    }
+
+    #[test]
+    fn moves_hide_nothing_but_what_is_moved() {
+        for tolerates in [true, false] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let root = directory.path();
+            for path in ["x/a/moving", "y", "z/b/removing", "data/one", "x/c", "z/c"] {
+                std::fs::create_dir_all(root.join(path)).expect("made");
+            }
+            let mut mover = Mover { root, seen: Vec::new(), tolerates };
+            assert_eq!(walk(root, &mut mover).is_ok(), tolerates);
+            if tolerates {
+                for name in ["x", "y", "z", "data", "one"] {
+                    assert!(mover.seen.iter().any(|seen| seen == name), "{name} in {:?}", mover.seen);
+                }
+                assert_eq!(mover.seen.iter().filter(|seen| *seen == "c").count(), 2);
+            }
+        }
+    }
 
     #[derive(Default)]
     struct Count(usize);

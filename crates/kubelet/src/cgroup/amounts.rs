@@ -33,7 +33,7 @@ pub fn requested(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
         Some(amount) => read(amount),
         None => combined(pod, |container| Some(request_of(container, name, read))).unwrap_or(0),
     };
-    sum + overhead(pod, name, read)
+    sum.saturating_add(overhead(pod, name, read))
 }
 
 fn limited(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> Option<i64> {
@@ -42,7 +42,7 @@ fn limited(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> Option<i64> {
         Some(amount) => Some(read(amount)),
         None => combined(pod, |container| amount(pod::limits(container), name, read).filter(|limit| *limit > 0)),
     };
-    sum.map(|sum| sum + overhead(pod, name, read))
+    sum.map(|sum| sum.saturating_add(overhead(pod, name, read)))
 }
 
 /// A container that limits a resource without requesting it requests the limit.
@@ -59,30 +59,45 @@ fn overhead(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
 }
 
 /// Main containers and sidecars together, or the largest init container with the sidecars before it. None as soon as one
-/// container has no amount.
+/// container has no amount. A sum that is too large is the largest number: authors choose the amounts.
 pub fn combined(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
-    let mut sidecars = 0;
+    let mut sidecars = 0i64;
     let mut largest = 0;
     for (role, container) in pod::init_containers(pod) {
         let amount = of(container)?;
         if role == Role::Sidecar {
-            sidecars += amount;
+            sidecars = sidecars.saturating_add(amount);
             largest = largest.max(sidecars);
         } else {
-            largest = largest.max(sidecars + amount);
+            largest = largest.max(sidecars.saturating_add(amount));
         }
     }
-    let mut main = 0;
+    let mut main = 0i64;
     for container in pod::main_containers(pod) {
-        main += of(container)?;
+        main = main.saturating_add(of(container)?);
     }
-    Some((main + sidecars).max(largest))
+    Some(main.saturating_add(sidecars).max(largest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A pod whose author chose its node is checked by nobody else: its requests must not wrap around to nothing.
+    #[test]
+    fn huge_amounts_stay_huge() {
+        let huge =
+            json!({ "requests": { "memory": "9223372036854775807" }, "limits": { "memory": "9223372036854775807" } });
+        let container = |name: &str| json!({ "name": name, "resources": huge });
+        let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": huge });
+        let pod: Pod = serde_json::from_value(json!({ "spec": {
+            "initContainers": [sidecar, container("i")], "containers": [container("a"), container("b")],
+            "overhead": { "memory": "1" } } }))
+        .expect("a pod");
+        let amounts = pod_amounts(&pod);
+        assert_eq!((amounts.memory_request, amounts.memory_limit), (i64::MAX, Some(i64::MAX)));
+    }
 
     #[test]
     fn init_containers_count_by_the_largest() {

@@ -8,7 +8,7 @@ use knarr_cri::messages::{
     LinuxContainerResources, LinuxContainerSecurityContext, Mount,
 };
 
-use super::env::expand;
+use super::env::{Budget, TooLong, expand};
 use crate::pod;
 use crate::resources::devices::plugin::Allocated;
 use crate::runtime::label;
@@ -29,10 +29,13 @@ pub struct ConfigInput<'a> {
     pub cdi_devices: Vec<String>,
 }
 
-pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
+pub fn container_config(parts: ConfigInput<'_>) -> Result<ContainerConfig, TooLong> {
     let ConfigInput { pod, container, image, attempt, environment, mounts, devices, resources, security, .. } = parts;
     let known: BTreeMap<String, String> = environment.iter().cloned().collect();
-    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|text| expand(text, &known)).collect();
+    let mut budget = Budget::of_program();
+    let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, TooLong> {
+        list.iter().flatten().map(|text| expand(text, &known, &mut budget)).collect()
+    };
     let mut config = ContainerConfig {
         metadata: Some(ContainerMetadata { name: container.name.clone(), attempt }),
         image: Some(ImageSpec {
@@ -40,8 +43,8 @@ pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
             user_specified_image: container.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command: expanded(&container.command)?,
+        args: expanded(&container.args)?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: environment.into_iter().map(|(key, value)| KeyValue { key, value }).collect(),
         mounts,
@@ -58,7 +61,7 @@ pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
     };
     parts.allocated.into_iter().for_each(|own| add_allocated(&mut config, own));
     config.cdi_devices.extend(parts.cdi_devices.into_iter().map(|name| CdiDevice { name }));
-    config
+    Ok(config)
 }
 
 /// The pod's own settings take precedence over those of a device.

@@ -46,20 +46,29 @@ pub fn dns_config(pod: &Pod, cluster: &Cluster<'_>) -> DnsConfig {
     if let Some(own) = &spec.dns_config {
         config.servers.extend(own.nameservers.iter().flatten().cloned());
         config.searches.extend(own.searches.iter().flatten().cloned());
-        for option in own.options.iter().flatten() {
-            let Some(name) = &option.name else { continue };
-            config.options.retain(|known| known.split(':').next() != Some(name));
-            config.options.push(match &option.value {
+        config.options.extend(own.options.iter().flatten().filter_map(|option| {
+            let name = option.name.as_ref()?;
+            Some(match &option.value {
                 Some(value) if !value.is_empty() => format!("{name}:{value}"),
                 _ => name.clone(),
-            });
-        }
+            })
+        }));
+        config.options = last_of_each(config.options);
     }
     without_repeats(&mut config.servers);
     without_repeats(&mut config.searches);
     config.servers.truncate(MAX_SERVERS);
     config.searches.truncate(MAX_SEARCHES);
     config
+}
+
+/// Each option once, as it was said last.
+fn last_of_each(options: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::HashSet::new();
+    let name = |option: &str| option.split(':').next().unwrap_or_default().to_string();
+    let mut kept: Vec<String> = options.into_iter().rev().filter(|option| seen.insert(name(option))).collect();
+    kept.reverse();
+    kept
 }
 
 fn without_repeats(values: &mut Vec<String>) {
@@ -88,6 +97,16 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn options_of_any_number_are_merged_in_proportion() {
+        let options = || (0..200_000).map(|number| format!("o{}:{number}", number % 150_000));
+        let started = std::time::Instant::now();
+        let kept = last_of_each(options().collect());
+        assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
+        assert_eq!((kept.len(), kept[0].as_str()), (150_000, "o50000:50000"));
+        assert_eq!(last_of_each(["a:1", "b", "a:2"].map(String::from).into()), ["b", "a:2"]);
+    }
 
     #[test]
     fn policies_choose_the_servers() {

@@ -1,12 +1,12 @@
 //! The mounts of a container: its volumes, the managed hosts file, and the termination message file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use knarr_cri::messages::{ImageSpec, Mount, MountPropagation};
 
-use super::env::expand;
+use super::env::{Budget, expand};
 use super::user_namespace;
 use crate::pod;
 use crate::private;
@@ -28,6 +28,7 @@ pub struct ContainerMounts<'a> {
 impl ContainerMounts<'_> {
     pub fn mounts(&self) -> Result<Vec<Mount>, VolumeError> {
         let mut mounts = Vec::new();
+        self.remove_old_sub_paths();
         for (index, mount) in self.container.volume_mounts.iter().flatten().enumerate() {
             mounts.push(self.volume_mount(index, mount)?);
         }
@@ -76,13 +77,7 @@ impl ContainerMounts<'_> {
         }
         let host_path = match sub_path {
             Some(sub_path) => {
-                let target = self
-                    .settings
-                    .pod_directory(pod::uid(self.pod))
-                    .join("volume-subpaths")
-                    .join(&mount.name)
-                    .join(&self.container.name)
-                    .join(format!("{index}-{}", self.attempt));
+                let target = self.sub_path_directory(&mount.name).join(format!("{index}-{}", self.attempt));
                 subpath::bind(&volume.path, &sub_path, &target).map_err(|error| self.hide_file_error(mount, error))?
             }
             None => {
@@ -117,6 +112,21 @@ impl ContainerMounts<'_> {
         })
     }
 
+    /// Where parts of a volume are mounted for the container.
+    fn sub_path_directory(&self, volume: &str) -> PathBuf {
+        let directory = self.settings.pod_directory(pod::uid(self.pod));
+        directory.join("volume-subpaths").join(volume).join(&self.container.name)
+    }
+
+    fn remove_old_sub_paths(&self) {
+        let parts = self.container.volume_mounts.iter().flatten();
+        let parts = parts.filter(|mount| mount.sub_path.is_some() || mount.sub_path_expr.is_some());
+        let volumes: BTreeSet<&str> = parts.map(|mount| mount.name.as_str()).collect();
+        for volume in volumes {
+            subpath::remove_others(&self.sub_path_directory(volume), self.attempt);
+        }
+    }
+
     /// Hides file errors inside the volume from the pod's author, as they may describe other files.
     fn hide_file_error(&self, mount: &VolumeMount, error: VolumeError) -> VolumeError {
         let VolumeError::File { .. } = error else { return error };
@@ -129,7 +139,8 @@ impl ContainerMounts<'_> {
 
     fn sub_path(&self, mount: &VolumeMount) -> Result<Option<String>, VolumeError> {
         if let Some(expression) = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
-            let path = expand(expression, self.environment);
+            let path = expand(expression, self.environment, &mut Budget::of_path())
+                .map_err(|error| VolumeError::Path(format!("subPathExpr of volume \"{}\": {error}", mount.name)))?;
             if let Some(name) = unknown_name(&path) {
                 return Err(VolumeError::Path(format!("missing value for {name}")));
             }
@@ -177,6 +188,16 @@ mod tests {
 
     /// The mounts of a container that requests a writable sub-path.
     fn mounted(directory: &Path, sub_path: &str, image: Option<&str>) -> Result<Vec<Mount>, VolumeError> {
+        started(directory, sub_path, image, 1).map(|(mounts, _)| mounts)
+    }
+
+    /// The same after several starts, with the number of mount points that are left.
+    fn started(
+        directory: &Path,
+        sub_path: &str,
+        image: Option<&str>,
+        starts: u32,
+    ) -> Result<(Vec<Mount>, usize), VolumeError> {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" }, "spec": {
             "containers": [{ "name": "c", "volumeMounts": [
                 { "name": "v", "mountPath": "/m", "subPathExpr": "$(PART)", "readOnly": false }] }] } }))
@@ -189,21 +210,34 @@ mod tests {
         };
         let volumes = MountedVolumes { volumes: [("v".to_string(), volume)].into(), renew_at: None };
         let settings = Settings::new("n", directory.join("data"), "/run/x.sock".into());
-        let mounting = ContainerMounts {
+        let environment = BTreeMap::from([("PART".to_string(), sub_path.to_string())]);
+        let mounting = |attempt| ContainerMounts {
             settings: &settings,
             pod: &pod,
             container: &pod::spec(&pod).containers[0],
             volumes: &volumes,
-            environment: &BTreeMap::from([("PART".to_string(), sub_path.to_string())]),
+            environment: &environment,
             hosts_file: None,
-            attempt: 0,
+            attempt,
             recursive_read_only: false,
         };
-        let mounts = mounting.mounts();
-        for point in mounts_below(directory) {
-            unmount(&point).expect("unmounted");
+        let mounts = (0..starts).try_fold(Vec::new(), |_, attempt| mounting(attempt).mounts());
+        let points = mounts_below(directory);
+        for point in &points {
+            unmount(point).expect("unmounted");
         }
-        mounts
+        Ok((mounts?, points.len()))
+    }
+
+    #[test]
+    fn restarts_do_not_fill_the_mount_table() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(directory.path().join("v/part")).expect("made");
+        let (mounts, points) = started(directory.path(), "part", None, 5).expect("mounted");
+        assert_eq!((mounts.len(), points), (1, 1), "{mounts:?}");
+        std::fs::write(directory.path().join("v/file"), "").expect("written");
+        let (_, points) = started(directory.path(), "file", None, 3).expect("mounted");
+        assert_eq!(points, 1);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn share_of_rest(pod: &Pod) -> i64 {
     }
     let own = combined(pod, |container| Some(value_of(pod::requests(container), "memory"))).unwrap_or(0);
     let count = pod::init_containers(pod).count() + pod::main_containers(pod).count();
-    (whole - own) / i64::try_from(count.max(1)).unwrap_or(1)
+    whole.saturating_sub(own) / i64::try_from(count.max(1)).unwrap_or(1)
 }
 
 fn hugepages(limits: &Amounts) -> Vec<HugepageLimit> {
@@ -128,10 +128,10 @@ pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: u64) -> i64 
                 pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == container.name);
             // A sidecar is killed no earlier than the containers it serves.
             let minimum = pod::main_containers(pod).map(own).min().filter(|_| is_sidecar).unwrap_or(0);
-            let request = own(container).max(minimum) + share_of_rest(pod);
+            let request = own(container).max(minimum).saturating_add(share_of_rest(pod));
             let capacity = i128::from(memory_capacity.max(1));
-            let score = 1000 - (1000 * i128::from(request) / capacity) as i64;
-            score.clamp(3, 999)
+            let score = 1000 - 1000 * i128::from(request) / capacity;
+            i64::try_from(score.clamp(3, 999)).unwrap_or(999)
         }
     }
 }

@@ -29,9 +29,6 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let (signals, measured) = (measure(&context, image_directory), Instant::now());
         let evaluation = monitor.evaluate(&limits, &signals, tokio::time::Instant::now(), transition);
         pods.set_pressure(evaluation.pressure);
-        if evict::enforce_storage_limits(&context, &pods).await {
-            continue;
-        }
         let Some(short) = evaluation.shortage else { continue };
         let resource = short.signal.resource();
         context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
@@ -41,6 +38,17 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let age = measured.elapsed();
         context.metrics.observe("kubelet_eviction_stats_age_seconds", &[("eviction_signal", short.signal.name())], age);
         evict::evict_one(&context, &pods, &short, has_image_disk).await;
+    }
+}
+
+/// Evicts pods that exceed their own storage limits. A task of its own: whoever has millions of files makes measuring slow,
+/// and must not delay evictions for the node's sake.
+pub async fn watch_storage_limits(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        evict::enforce_storage_limits(&context, &pods).await;
     }
 }
 

@@ -13,7 +13,7 @@ pub mod runtime_class;
 mod shutdown;
 pub mod startup;
 
-pub use eviction::watch as watch_eviction;
+pub use eviction::{watch as watch_eviction, watch_storage_limits};
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
 pub use object::{allocatable, apply_devices, memory_for_pods};

@@ -1,6 +1,6 @@
 //! Admission of pods on the node, which checks again what the scheduler decided from its cache.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -143,9 +143,10 @@ fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, Pod
         if needed == 0 {
             continue;
         }
-        let used: i64 = others.iter().map(|(other, _)| requested(other, name, read)).sum();
+        let amounts = others.iter().map(|(other, _)| requested(other, name, read));
+        let used = amounts.fold(0, i64::saturating_add);
         let whole = read(amount);
-        if needed + used > whole {
+        if needed.saturating_add(used) > whole {
             return refusal_of(
                 &format!("OutOf{name}"),
                 format!(
@@ -173,14 +174,14 @@ fn port_conflict(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal>
     if needed.is_empty() {
         return None;
     }
-    let used_ports: HashSet<_> = others.iter().flat_map(|(other, _)| host_ports(other)).collect();
+    let mut used: HashMap<(i32, String), Vec<String>> = HashMap::new();
+    for (port, protocol, address) in others.iter().flat_map(|(other, _)| host_ports(other)) {
+        used.entry((port, protocol)).or_default().push(address);
+    }
     let clash = |(port, protocol, address): &(i32, String, String)| {
-        used_ports.iter().any(|(other_port, other_protocol, other_address)| {
-            let any = |address: &str| address.is_empty() || address == "0.0.0.0" || address == "::";
-            other_port == port
-                && other_protocol == protocol
-                && (any(address) || any(other_address) || address == other_address)
-        })
+        let any = |address: &str| address.is_empty() || address == "0.0.0.0" || address == "::";
+        let mut others = used.get(&(*port, protocol.clone())).into_iter().flatten();
+        others.any(|other| any(address) || any(other) || address == other)
     };
     if needed.iter().any(clash) {
         return refusal_of(

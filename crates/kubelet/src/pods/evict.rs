@@ -140,7 +140,7 @@ fn shortage_message(short: &Shortage, chosen: &Candidate, uses: &[ContainerUse],
 /// Pods that exceed their requests first; among them by lowest priority, then by largest excess.
 fn choose(mut candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.sort_by_key(|candidate| {
-        let excess = candidate.used - candidate.requested;
+        let excess = candidate.used.saturating_sub(candidate.requested);
         let priority = pod::spec(&candidate.pod).priority.unwrap_or(0);
         (excess <= 0, priority, std::cmp::Reverse(excess))
     });
@@ -206,9 +206,8 @@ fn log_usage(context: &Context, pod: &Pod, container: &str) -> u64 {
     directory_usage(&directory.join(container)).0
 }
 
-/// Evicts pods that exceed the limit of a volume, of a container, or of their local storage. Returns whether any was
-/// evicted.
-pub async fn enforce_storage_limits(context: &Context, pods: &Pods) -> bool {
+/// Evicts pods that exceed the limit of a volume, of a container, or of their local storage.
+pub async fn enforce_storage_limits(context: &Context, pods: &Pods) {
     let running = |status: &PodStatus| status.phase.as_deref() == Some("Running");
     let limited: Vec<Arc<Pod>> = pods
         .active()
@@ -221,16 +220,13 @@ pub async fn enforce_storage_limits(context: &Context, pods: &Pods) -> bool {
         true => uses(context).await,
         false => Uses::new(),
     };
-    let mut evicted = false;
     for pod in limited {
         let own = uses.get(pod::uid(&pod)).map(Vec::as_slice).unwrap_or_default();
         if let Some((signal, message)) = exceeded(context, &pod, own) {
             context.metrics.count("kubelet_evictions", &[("eviction_signal", signal)]);
             evict(context, pods, &pod, message, IMMEDIATE, None);
-            evicted = true;
         }
     }
-    evicted
 }
 
 fn has_limited_volume(pod: &Pod) -> bool {
@@ -242,7 +238,7 @@ fn has_limited_volume(pod: &Pod) -> bool {
 fn storage_limit(pod: &Pod) -> Option<i64> {
     let limits = pod::main_containers(pod)
         .filter_map(|container| pod::limits(container).as_ref()?.get("ephemeral-storage").map(value));
-    limits.reduce(|sum, limit| sum + limit).filter(|limit| *limit > 0)
+    limits.reduce(i64::saturating_add).filter(|limit| *limit > 0)
 }
 
 /// The exceeded limit as its metric label, and the status message.

@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixListener;
 
 const MAX_MESSAGE_SIZE: usize = 4 << 20;
+const ACCEPT_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The gRPC status of a failed call.
 #[derive(Debug)]
@@ -47,7 +48,15 @@ where
     }
     let listener = UnixListener::bind(socket)?;
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Probably out of file descriptors: other connections must close first.
+                tracing::warn!(%error, socket = %socket.display(), "cannot accept a connection on a unix socket");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
         let handler = handler.clone();
         knarr_supervisor::spawn(async move {
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {

@@ -40,6 +40,24 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, Vol
     Ok(target.to_path_buf())
 }
 
+/// Removes the mounts of a container's earlier starts: a container that is restarted all the time must not fill the mount table.
+/// The runtime needs a mount only until the container is created. Targets are named `INDEX-ATTEMPT`.
+pub fn remove_others(directory: &Path, attempt: u32) {
+    let own = format!("-{attempt}");
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| !entry.file_name().to_string_lossy().ends_with(&own)) {
+        let path = entry.path();
+        let removed = mount::unmount(&path).map_err(|error| error.to_string()).and_then(|()| {
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_directory { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) };
+            removed.map_err(|error| error.to_string())
+        });
+        if let Err(error) = removed {
+            tracing::warn!(error, path = %path.display(), "cannot remove the mount of an earlier start");
+        }
+    }
+}
+
 /// Checks a sub-path of any kind of volume, after variables have been expanded.
 pub fn check(sub_path: &str) -> Result<(), VolumeError> {
     if Path::new(sub_path).is_absolute() {

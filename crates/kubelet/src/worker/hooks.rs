@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use crate::context::Context;
 use crate::probes::{HttpTarget, http_get, resolve_port};
 
+/// Bytes of each output of a hook's command that its error shows.
+const MAX_OUTPUT: usize = 2 << 10;
+
 pub struct HookTarget<'a> {
     pub container: &'a Container,
     pub id: &'a str,
@@ -45,11 +48,12 @@ async fn perform(
         if response.exit_code == 0 {
             return Ok(());
         }
+        let shown = |output: &[u8]| String::from_utf8_lossy(&output[..output.len().min(MAX_OUTPUT)]).into_owned();
         return Err(format!(
             "command '{rendered}' exited with {}: {}, message: \"{}\"",
             response.exit_code,
-            String::from_utf8_lossy(&response.stderr),
-            String::from_utf8_lossy(&response.stdout)
+            shown(&response.stderr),
+            shown(&response.stdout)
         ));
     }
     if let Some(http) = &hook.http_get {

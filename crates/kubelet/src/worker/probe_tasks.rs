@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Message;
 use super::state::WorkerState;
+use crate::container::env::{Budget, expand};
 use crate::context::Context;
 use crate::journey_events;
 use crate::pod::{self, Role};
@@ -337,7 +338,13 @@ impl Task {
         for variable in spec.container.env.iter().flatten() {
             environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
         }
-        let command = spec.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
+        let mut budget = Budget::of_program();
+        let expanded: Result<Vec<String>, _> =
+            spec.command().iter().map(|word| expand(word, &environment, &mut budget)).collect();
+        let command = match expanded {
+            Ok(command) => command,
+            Err(error) => return Outcome::Unknown(error.to_string()),
+        };
         match self.context.runtime.exec_sync(id, command, Some(limit)).await {
             Ok(output) if output.exit_code == 0 => Outcome::Success,
             Ok(response) => {

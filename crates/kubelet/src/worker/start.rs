@@ -182,7 +182,7 @@ impl Start {
         let directory = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
         private::create_log_directory(&directory.join(&container.name))
             .map_err(|error| format!("cannot create the log directory: {error}"))?;
-        Ok(container_config(parts))
+        container_config(parts).map_err(|error| error.to_string())
     }
 
     fn hosts_file(&self) -> std::io::Result<PathBuf> {
@@ -299,7 +299,14 @@ impl Start {
         let _ = self.worker.send(Message::Running(Box::new(view.clone())));
         let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
         let step = journey_events::hook(&self.pod, &self.name, "postStart");
-        let ran = run_hook(&self.context, hook, &target, None).await;
+        let ran = tokio::select! {
+            ran = run_hook(&self.context, hook, &target, None) => ran,
+            // A server may never respond to its hook; a terminating pod does not wait for it.
+            () = self.terminating.cancelled() => {
+                drop(step);
+                return self.observe(id).await;
+            }
+        };
         journey_events::outcome(&step, &ran);
         drop(step);
         if let Err(why) = ran {

@@ -1,6 +1,10 @@
 //! The environment of a container: services, config maps, secrets, and the pod's own fields.
 
-use std::collections::BTreeMap;
+mod expand;
+
+pub use expand::{Budget, TooLong, expand};
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, Service};
@@ -23,6 +27,8 @@ pub enum EnvError {
     File(#[from] EnvFileError),
     #[error(transparent)]
     Object(#[from] ObjectError),
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
 }
 
 /// The environment of a container, in order.
@@ -35,6 +41,7 @@ pub async fn environment(
     volumes: &MountedVolumes,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut result = Ordered::default();
+    let mut budget = Budget::of_program();
     let mut lookup: BTreeMap<String, String> = service_variables(pod, services).into_iter().collect();
     let namespace = pod::namespace(pod);
     for from in container.env_from.iter().flatten() {
@@ -53,14 +60,19 @@ pub async fn environment(
         for (key, value) in &object.data {
             let value = String::from_utf8_lossy(value).into_owned();
             let name = format!("{prefix}{key}");
+            budget.spend(name.len() + value.len())?;
             lookup.insert(name.clone(), value.clone());
             result.set(name, value);
         }
     }
     for variable in container.env.iter().flatten() {
         let found = match &variable.value_from {
-            Some(_) => from_source(pod, container, variable, downward, objects, volumes).await?,
-            None => Some(expand(variable.value.as_deref().unwrap_or_default(), &lookup)),
+            Some(_) => {
+                let found = from_source(pod, container, variable, downward, objects, volumes).await?;
+                budget.spend(found.as_deref().unwrap_or_default().len())?;
+                found
+            }
+            None => Some(expand(variable.value.as_deref().unwrap_or_default(), &lookup, &mut budget)?),
         };
         let Some(found) = found else { continue };
         lookup.insert(variable.name.clone(), found.clone());
@@ -69,7 +81,7 @@ pub async fn environment(
     for (name, value) in service_variables(pod, services) {
         result.set_if_missing(name, value);
     }
-    Ok(result.0)
+    Ok(result.list())
 }
 
 /// None when an optional source does not exist.
@@ -120,45 +132,30 @@ fn report(pod: &Pod, error: &EnvFileError) {
     }
 }
 
+/// Variables in the order in which they were last set.
 #[derive(Default)]
-struct Ordered(Vec<(String, String)>);
+struct Ordered {
+    by_name: HashMap<String, (usize, String)>,
+    next: usize,
+}
 
 impl Ordered {
     fn set(&mut self, name: String, value: String) {
-        self.0.retain(|(known, _)| *known != name);
-        self.0.push((name, value));
+        self.by_name.insert(name, (self.next, value));
+        self.next += 1;
     }
 
     fn set_if_missing(&mut self, name: String, value: String) {
-        if !self.0.iter().any(|(known, _)| *known == name) {
-            self.0.push((name, value));
+        if !self.by_name.contains_key(&name) {
+            self.set(name, value);
         }
     }
-}
 
-/// Replaces `$(NAME)` by its value and `$$` by `$`; unknown names stay as they are.
-pub fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
-    let mut result = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(position) = rest.find('$') {
-        result.push_str(&rest[..position]);
-        let after = &rest[position + 1..];
-        if let Some(tail) = after.strip_prefix('$') {
-            result.push('$');
-            rest = tail;
-        } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            match known.get(name) {
-                Some(value) => result.push_str(value),
-                None => result.push_str(&format!("$({name})")),
-            }
-            rest = tail;
-        } else {
-            result.push('$');
-            rest = after;
-        }
+    fn list(self) -> Vec<(String, String)> {
+        let mut all: Vec<_> = self.by_name.into_iter().collect();
+        all.sort_unstable_by_key(|(_, (position, _))| *position);
+        all.into_iter().map(|(name, (_, value))| (name, value)).collect()
     }
-    result.push_str(rest);
-    result
 }
 
 /// Service variables (`NAME_SERVICE_HOST` and the like) of the pod's namespace, and always of the API's own service.

@@ -2,20 +2,15 @@ use super::*;
 use serde_json::json;
 
 #[test]
-fn references_expand_once() {
-    let known = BTreeMap::from([("A".to_string(), "1".to_string()), ("B".to_string(), "$(A)".to_string())]);
-    for (text, expected) in [
-        ("x$(A)y", "x1y"),
-        ("$(B)", "$(A)"),
-        ("$$(A)", "$(A)"),
-        ("$(missing)", "$(missing)"),
-        ("$", "$"),
-        ("$A", "$A"),
-        ("$(A", "$(A"),
-        ("$$$(A)", "$1"),
-    ] {
-        assert_eq!(expand(text, &known), expected, "{text}");
+fn variables_keep_the_order_in_which_they_were_last_set() {
+    let mut ordered = Ordered::default();
+    for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+        ordered.set(name.into(), value.into());
     }
+    ordered.set_if_missing("b".into(), "4".into());
+    ordered.set_if_missing("c".into(), "5".into());
+    let list: Vec<String> = ordered.list().into_iter().map(|(name, value)| name + &value).collect();
+    assert_eq!(list, ["b2", "a3", "c5"]);
 }
 
 #[test]

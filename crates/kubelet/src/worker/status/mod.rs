@@ -2,6 +2,7 @@
 
 mod conditions;
 mod containers;
+mod limits;
 mod patch;
 mod resources;
 
@@ -75,6 +76,7 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status, condition_phase(input, phase), runtime));
+    limits::limit_messages(pod, &mut status);
     status
 }
 
