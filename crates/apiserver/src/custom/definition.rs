@@ -12,8 +12,6 @@ use super::CustomType;
 use super::columns::PrinterColumn;
 use crate::persist::convert::Converter;
 
-use super::names::{has_condition, storage_version};
-
 /// The kinds of a definition, one per served version; none before it is established.
 pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<CustomType>)> {
     if !has_condition(definition, "Established") {
@@ -138,4 +136,20 @@ fn subresources_of(group: &str, version: &str, kind: &str, has_status: bool, has
         subresources.push(Subresource { name: "scale".to_owned(), kind: scale, verbs });
     }
     subresources
+}
+
+/// The version objects are stored in.
+pub fn storage_version(definition: &Value) -> &str {
+    let versions = definition.items(&["spec", "versions"]);
+    versions
+        .iter()
+        .find(|version| version.flag(&["storage"]) == Some(true))
+        .map_or("", |version| version.text(&["name"]))
+}
+
+pub fn has_condition(definition: &Value, kind: &str) -> bool {
+    definition
+        .items(&["status", "conditions"])
+        .iter()
+        .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
 }

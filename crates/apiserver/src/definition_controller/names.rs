@@ -4,6 +4,8 @@ use knarr_api::value::{Read, Write as _};
 use knarr_rules::common::conditions::set_condition;
 use serde_json::{Value, json};
 
+use crate::custom::definition::{has_condition, storage_version};
+
 /// Sets the status of a definition, given the others of its group.
 pub fn reconcile_status(definition: &mut Value, others: &[&Value], now: &str) {
     let (accepted, conflict) = accept(definition, others);
@@ -36,15 +38,6 @@ pub fn reconcile_status(definition: &mut Value, others: &[&Value], now: &str) {
         stored.push(storage.into());
     }
     definition.set(&["status", "storedVersions"], stored);
-}
-
-/// The version objects are stored in.
-pub fn storage_version(definition: &Value) -> &str {
-    let versions = definition.items(&["spec", "versions"]);
-    versions
-        .iter()
-        .find(|version| version.flag(&["storage"]) == Some(true))
-        .map_or("", |version| version.text(&["name"]))
 }
 
 /// The accepted names, and the reason for the first conflict.
@@ -96,13 +89,6 @@ fn accept(definition: &Value, others: &[&Value]) -> (Value, Option<(&'static str
         categories => accepted.set(&["categories"], categories.to_vec()),
     }
     (accepted, conflict)
-}
-
-pub fn has_condition(definition: &Value, kind: &str) -> bool {
-    definition
-        .items(&["status", "conditions"])
-        .iter()
-        .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
 }
 
 #[cfg(test)]
