@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::fairness::shuffle;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
