@@ -8,7 +8,7 @@ use knarr_go_duration as go_duration;
 use serde_json::{Map, Value};
 
 use crate::parse::{Given, ParseError};
-use crate::{Component, go};
+use crate::{Component, go, zero};
 
 /// A kind of configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +139,14 @@ pub fn configure(given: &mut Given, document: &Value, flags_win: bool) -> Result
     }
     for (field, value) in leaves {
         let values = values(expected.kind, &field, value)?;
+        if zero::is_unset(expected.kind, field.path, value) {
+            continue;
+        }
         match field.target {
             Target::Flag(name) => given.configure(name, &values, flags_win)?,
             Target::Setting(name) => given.set_setting(name, values),
             Target::Seconds(name) => given.set_setting(name, vec![seconds(&field, &values)?]),
+            Target::Ignored if zero::is_zero(value) => {}
             Target::Ignored => warnings.push(format!("{} has no effect", field.path)),
         }
     }

@@ -16,6 +16,7 @@ mod server_fields;
 mod status;
 mod table;
 mod value;
+mod zero;
 
 pub use component::Component;
 pub use configuration::{ConfigurationError, Field, Target, configuration_kind, configure, fields, merge};

@@ -10,7 +10,7 @@ use crate::{Component, go, value};
 pub enum CommandLine {
     Run(Given),
     Help,
-    /// The text that `--version` prints.
+    /// What `--version` is to print.
     Version(String),
 }
 
@@ -172,6 +172,10 @@ fn finish(mut given: Given, arguments: Vec<String>) -> Result<CommandLine, Parse
         return Ok(CommandLine::Help);
     }
     let requested = given.value("version");
+    // A version with its `v` is the one to report, and stays a flag.
+    if requested.starts_with('v') {
+        return Ok(CommandLine::Run(given));
+    }
     given.values.remove("version");
     Ok(match requested.as_str() {
         "false" | "" => CommandLine::Run(given),

@@ -203,6 +203,7 @@ fn help_and_version_are_requests_of_their_own() {
         assert_eq!(line(component, "--version"), Ok(CommandLine::Version("true".to_owned())));
         assert_eq!(line(component, "--version=raw"), Ok(CommandLine::Version("raw".to_owned())));
         assert!(matches!(line(component, "--version=false"), Ok(CommandLine::Run(_))));
+        assert_eq!(values(component, "--version=v1.36.4-a", "version"), ["v1.36.4-a"]);
     }
 }
 
