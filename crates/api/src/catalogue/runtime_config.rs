@@ -70,8 +70,11 @@ impl RuntimeConfig {
     /// Checks entries of the form `key=value`; of a key that is given twice the last one counts.
     pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, RuntimeConfigError> {
         let split = |entry: &'a str| entry.split_once('=').unwrap_or((entry, ""));
-        let entries: BTreeMap<&str, &str> =
-            entries.into_iter().map(split).map(|(key, value)| (key.trim(), value.trim())).collect();
+        let entries: BTreeMap<&str, &str> = entries
+            .into_iter()
+            .map(split)
+            .filter_map(|(key, value)| Some((present_key(key.trim())?, value.trim())))
+            .collect();
         if entries.len() == 1 && entries.get(ALL) == Some(&"false") {
             return Err(RuntimeConfigError::Nothing);
         }
@@ -214,6 +217,16 @@ fn registered() -> impl Iterator<Item = (&'static str, &'static str)> {
     info.into_iter().flat_map(|info| &info.kinds).map(|kind| (&*kind.group, &*kind.version))
 }
 
+/// The key of an older one: the core group had several names, and a key for versions that are gone has no effect.
+fn present_key(key: &str) -> Option<&str> {
+    let is_core = |name: &str| key == name || key.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    match key {
+        "api/legacy" => None,
+        _ if is_core("v1") || is_core("api/v1") => Some("/v1"),
+        _ => Some(key),
+    }
+}
+
 /// What follows the first number of a version: nothing, `alpha` or `beta`; `None` for other names.
 fn stage(version: &str) -> Option<&str> {
     let rest = version.strip_prefix('v')?;
@@ -271,6 +284,10 @@ mod tests {
             ("api/all=false,apps/v1=true", &[], "batch/v1/jobs", false),
             ("api/ga=false", &[], "/v1/pods", false),
             ("/v1=false", &[], "/v1/pods", false),
+            ("api/v1", &[], "/v1/pods", true),
+            ("api/v1=false", &[], "/v1/pods", false),
+            ("v1=false,api/legacy=true", &[], "/v1/pods", false),
+            ("v1/pods=false", &[], "/v1/secrets", false),
             ("api/all=true", &[], "certificates.k8s.io/v1beta1/clustertrustbundles", false),
             ("scheduling.k8s.io/v1alpha2=true", &[], "scheduling.k8s.io/v1alpha2/workloads", false),
             ("batch/v1beta1=true", &[], "batch/v1/jobs", true),
@@ -314,7 +331,7 @@ mod tests {
             ("api/all=false", "invalid runtime-config with only api/all=false"),
             ("api/all=maybe", "invalid value api/all=maybe"),
             ("api/beta", "invalid value api/beta="),
-            ("v1=false", "runtime-config invalid key v1"),
+            ("v2=false", "runtime-config invalid key v2"),
             ("a/b/c/d=true", "runtime-config invalid key a/b/c/d"),
             ("foo/v1=true,api/v1=false", "unknown api groups api/v1,foo/v1"),
             ("batch/v7=true", "group version batch/v7 that has not been registered"),
