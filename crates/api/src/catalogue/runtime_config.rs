@@ -333,7 +333,7 @@ mod tests {
             ("api/beta", "invalid value api/beta="),
             ("v2=false", "runtime-config invalid key v2"),
             ("a/b/c/d=true", "runtime-config invalid key a/b/c/d"),
-            ("foo/v1=true,api/v1=false", "unknown api groups api/v1,foo/v1"),
+            ("foo/v1=true,bar/v1=false", "unknown api groups bar/v1,foo/v1"),
             ("batch/v7=true", "group version batch/v7 that has not been registered"),
             (
                 "batch/v1=maybe",
