@@ -1,8 +1,9 @@
 //! The cost of evaluation, which limits the time and memory of an expression.
 
+use super::equality::is_unordered;
 use super::error::EvaluateError;
 use super::value::Value;
-use super::weight::weigh;
+use super::weight::{lesser, weigh};
 use crate::json_schema::size_recent;
 
 /// The cost of an access check.
@@ -32,6 +33,10 @@ impl Meter {
     pub fn spend_call(&mut self, function: &str, values: &[Value<'_>]) -> Result<(), EvaluateError> {
         let size = |at: usize| values.get(at).and_then(Value::size).unwrap_or(1) as u64;
         let weight = |at: usize| values.get(at).map_or(Some(0), weigh).ok_or(EvaluateError::TooExpensive);
+        let lesser = |one: usize, other: usize, times: u64| match (values.get(one), values.get(other)) {
+            (Some(one), Some(other)) => lesser(one, other, times).ok_or(EvaluateError::TooExpensive),
+            _ => Ok(0),
+        };
         let tenth = |size: u64| size.div_ceil(10);
         let cost = match function {
             "findAll" => size(0).saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4))) + large(values),
@@ -45,7 +50,7 @@ impl Meter {
             "join" => tenth(size(0).saturating_add(joined(values))).max(1),
             "format" => tenth(size(0).saturating_add(weight(1)?)).max(1),
             "check" => CHECK,
-            "@in" => size(1).max(tenth(weight(1)?.min(weight(0)?.saturating_mul(size(1))))),
+            "@in" => size(1).max(tenth(lesser(1, 0, size(1))?)),
             "isSorted" | "sum" | "min" | "max" | "sort" | "slice" => size(0),
             "indexOf" | "lastIndexOf" => size(0).max(tenth(weight(0)?)),
             "flatten" => size(0).max(tenth(weight(0)?)),
@@ -54,16 +59,35 @@ impl Meter {
                 Some(Value::Int(count)) => u64::try_from(*count).unwrap_or_default(),
                 _ => 1,
             },
+            "sets.contains" | "sets.equivalent" | "sets.intersects" if size(0) == 0 || size(1) == 0 => 0,
             "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0)
                 .saturating_mul(size(1))
                 .max(size(0).saturating_mul(tenth(weight(1)?)))
                 .max(size(1).saturating_mul(tenth(weight(0)?))),
             "_+_" => tenth(size(0).saturating_add(size(1))).max(1),
-            "_==_" | "_!=_" => tenth(size(0).min(size(1))).max(tenth(weight(0)?.min(weight(1)?))).max(1),
+            // Both are read to compare lists in any order.
+            "_==_" | "_!=_" if values.first().is_some_and(is_unordered) => tenth(weight(0)?.max(weight(1)?)).max(1),
+            "_==_" | "_!=_" => tenth(size(0).min(size(1))).max(tenth(lesser(0, 1, 1)?)).max(1),
             "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(size(0).min(size(1))).max(1),
-            _ => 1,
+            "_[_]" | "_[?_]" => searching(values.first()),
+            // Conversions and checks read a text once.
+            _ => 1 + values.iter().map(bytes).sum::<u64>() / 1000,
         };
         self.spend(cost)
+    }
+}
+
+/// What it costs to find a key. Objects and small maps cost nothing beyond the lookup.
+pub(super) fn searching(map: Option<&Value<'_>>) -> u64 {
+    1 + map.map_or(0, Value::searched) as u64 / 32
+}
+
+/// The length of a text.
+fn bytes(value: &Value<'_>) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Bytes(bytes) => bytes.len() as u64,
+        _ => 0,
     }
 }
 

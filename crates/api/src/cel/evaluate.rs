@@ -1,7 +1,7 @@
 //! Evaluation of expressions.
 
 use super::ast::{Kind, Macro, MacroName, Node};
-use super::cost::Meter;
+use super::cost::{Meter, searching};
 use super::error::EvaluateError;
 use super::functions;
 use super::message::Message;
@@ -39,6 +39,7 @@ impl<'a> Evaluator<'a> {
             Kind::Select { operand, field, optional } => self.select(operand, field, *optional),
             Kind::Has { operand, field } => {
                 let operand = self.evaluate(operand)?;
+                self.meter.spend(searching(Some(&operand)) - 1)?;
                 self.has(&operand, field)
             }
             Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
@@ -67,7 +68,7 @@ impl<'a> Evaluator<'a> {
 
     fn select(&mut self, operand: &'a Node, field: &'a str, optional: bool) -> Outcome<'a> {
         let operand = self.evaluate(operand)?;
-        self.meter.spend(1)?;
+        self.meter.spend(searching(Some(&operand)))?;
         match operand {
             Value::Optional(None) => Ok(Value::Optional(None)),
             Value::Optional(Some(inner)) => Ok(inner.field(field).map_or(Value::Optional(None), Value::some)),

@@ -8,6 +8,7 @@ mod authorizer;
 mod check;
 mod cost;
 mod device;
+mod equality;
 mod error;
 mod escape;
 mod estimate;

@@ -255,9 +255,16 @@ mod tests {
             doubled("'aa'", "_.replace('a', _)", "v60.size()"),
             doubled("'aa'", "[_, _, _].join(_)", "v60.size()"),
             "lists.range(100000).transformMapEntry(i, v, {v: v}).size()".to_owned(),
+            // Each lookup searches a map that the expression built.
+            "cel.bind(m, lists.range(900).transformMapEntry(i, v, {v: v}), lists.range(100000).all(i, m[899] == 899))"
+                .to_owned(),
         ] {
             let found = shown(&source);
             assert_eq!(found, "error: operation cancelled: actual cost limit exceeded", "{source:.100}");
+        }
+        // Comparisons end with the lesser value, and do not walk over the other.
+        for last in ["dyn(v60) == 1", "dyn(1) == v60", "dyn(v60) in [1, 2]", "dyn(1) in [v60]"] {
+            assert_eq!(shown(&doubled("[1]", "[_, _]", last)), "false", "{last}");
         }
         for (source, expected) in [
             ("'%.100000000f'.format([1.5])", "error: precision 100000000 is too large"),

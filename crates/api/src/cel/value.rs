@@ -1,6 +1,7 @@
 //! Values of expressions.
 
 use super::authorizer::{AuthorizerValue, DECISION, Decision};
+use super::equality::{equal_entries, equal_lists};
 use super::error::EvaluateError;
 use super::escape::unescape;
 use super::message::Message;
@@ -173,6 +174,15 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// How many entries are searched one by one for a key: maps that expressions build have no order.
+    pub fn searched(&self) -> usize {
+        match self {
+            Value::Map(entries) | Value::MapOfMaps(entries) => entries.len(),
+            Value::Optional(Some(inner)) => inner.searched(),
+            _ => 0,
+        }
+    }
+
     /// The field with that name in expressions.
     pub fn field(&self, written: &str) -> Option<Value<'a>> {
         match self {
@@ -239,6 +249,7 @@ impl<'a> Value<'a> {
                     return equal_lists(self, &a, &b);
                 }
                 match (self.entries(), other.entries()) {
+                    (Some(a), Some(b)) if matches!(other, Value::Map(_)) => equal_entries(&a, &b),
                     (Some(a), Some(b)) => {
                         a.len() == b.len()
                             && a.iter().all(|(key, value)| other.get(key).is_some_and(|other| value.equals(&other)))
@@ -316,19 +327,6 @@ fn unfit(json: &Json, props: &JsonSchemaProps) -> Option<String> {
         _ => return None,
     };
     (!fits).then(|| format!("invalid data, expected {expected}, got {got}"))
-}
-
-/// Lists of type set or map are equal in any order.
-fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
-    let any_order =
-        matches!(list, Value::JsonList(_, Some(props)) if matches!(props.list_type.as_deref(), Some("set" | "map")));
-    if a.len() != b.len() {
-        return false;
-    }
-    if any_order {
-        return a.iter().all(|item| b.iter().any(|other| item.equals(other)));
-    }
-    a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
 fn of_text<'a>(text: &'a str, props: Option<&'a JsonSchemaProps>) -> Value<'a> {

@@ -15,9 +15,29 @@ pub(super) const MAX_WEIGHT: u64 = 16 * 1024 * 1024;
 /// One for each nested value plus one for each byte of text; none if that is more than [`MAX_WEIGHT`], or if values
 /// nest deeper than objects may.
 pub(super) fn weigh(value: &Value<'_>) -> Option<u64> {
-    let mut left = MAX_WEIGHT;
+    weigh_within(value, MAX_WEIGHT)
+}
+
+/// The weight, if it is at most this much. It costs no more than that.
+fn weigh_within(value: &Value<'_>, limit: u64) -> Option<u64> {
+    let mut left = limit;
     descend(value, &mut left, 0)?;
-    Some(MAX_WEIGHT - left)
+    Some(limit - left)
+}
+
+/// The lesser of two weights, of which the second counts several times; none if both are beyond [`MAX_WEIGHT`]. A comparison
+/// ends with the lesser value, and so does this: it must not walk over a large object for each small value.
+pub(super) fn lesser(one: &Value<'_>, other: &Value<'_>, times: u64) -> Option<u64> {
+    let mut limit = 64;
+    loop {
+        let times = times.max(1);
+        let found = weigh_within(one, limit);
+        let found = found.or_else(|| weigh_within(other, limit / times).map(|weight| weight.saturating_mul(times)));
+        if found.is_some() || limit >= MAX_WEIGHT {
+            return found;
+        }
+        limit = (limit * 4).min(MAX_WEIGHT);
+    }
 }
 
 fn descend(value: &Value<'_>, left: &mut u64, depth: usize) -> Option<()> {
@@ -86,5 +106,14 @@ mod tests {
         let nested = |levels| (0..levels).fold(Value::Null, |value, _| Value::list(vec![value]));
         assert_eq!(weigh(&nested(MAX_VALUE_DEPTH)), Some(MAX_VALUE_DEPTH as u64 + 1));
         assert_eq!(weigh(&nested(MAX_VALUE_DEPTH + 1)), None);
+    }
+
+    #[test]
+    fn the_lesser_of_two_weights_costs_no_more_than_itself() {
+        let doubled = (0..60).fold(Value::Int(1), |value, _| Value::list(vec![value.clone(), value]));
+        let small = Value::list(vec![Value::Int(1), Value::Int(2)]);
+        assert_eq!((lesser(&doubled, &small, 1), lesser(&small, &doubled, 1)), (Some(3), Some(3)));
+        assert_eq!(lesser(&doubled, &small, 100), Some(300));
+        assert_eq!(lesser(&doubled, &doubled, 1), None);
     }
 }
