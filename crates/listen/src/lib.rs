@@ -1,6 +1,7 @@
 //! The connection layer of an HTTPS server: TLS, HTTP/1.1 and HTTP/2, with limits against hostile clients.
 
 mod activity;
+mod admission;
 mod preface;
 mod response_body;
 #[cfg(test)]
@@ -19,10 +20,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use activity::Activity;
+use admission::{Admission, Permit};
 use response_body::ResponseBody;
 
 /// An error of any type.
@@ -31,7 +33,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Limits on the resources of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The maximum number of connections; further ones are closed at once.
+    /// The maximum number of connections, of which one client gets three quarters; further ones are closed at once.
     pub connections: usize,
     /// The timeout of the TLS handshake.
     pub handshake: Duration,
@@ -116,7 +118,7 @@ pub async fn serve<C, H, F, B>(
     B::Error: Into<BoxError>,
 {
     let acceptor = TlsAcceptor::from(tls);
-    let permits = Arc::new(Semaphore::new(limits.connections));
+    let admission = Admission::new(limits.connections);
     let mut is_full = false;
     // Closed once every connection has dropped its end.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
@@ -134,9 +136,9 @@ pub async fn serve<C, H, F, B>(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+        let Some(permit) = admission.admit(address.ip()) else {
             if !is_full {
-                tracing::warn!(connections = limits.connections, "too many connections; new ones are closed");
+                tracing::warn!(connections = limits.connections, %address, "too many connections; new ones are closed");
             }
             is_full = true;
             continue;
@@ -160,7 +162,7 @@ pub async fn serve<C, H, F, B>(
 async fn connection<C, H, F, B>(
     stream: TcpStream,
     address: SocketAddr,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
     acceptor: TlsAcceptor,
     limits: Limits,
     mut stop: watch::Receiver<bool>,

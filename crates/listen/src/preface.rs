@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+
+use crate::admission::Permit;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -18,11 +19,11 @@ pub struct PrefacedStream<T> {
     replayed: usize,
     stream: T,
     /// Counts the connection as long as it exists, also after an upgrade to another protocol.
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 /// Reads until the client's protocol is certain.
-pub async fn read<T: AsyncRead + Unpin>(mut stream: T, permit: OwnedSemaphorePermit) -> io::Result<PrefacedStream<T>> {
+pub async fn read<T: AsyncRead + Unpin>(mut stream: T, permit: Permit) -> io::Result<PrefacedStream<T>> {
     let mut first = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() && PREFACE.starts_with(&first[..length]) {
@@ -86,7 +87,7 @@ mod tests {
         for text in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrest", "PRIVATE", "P"] {
             // One byte at a time, as the slowest client sends.
             let stream = byte_by_byte(text.as_bytes());
-            let permit = std::sync::Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
+            let permit = crate::admission::Admission::new(1).admit(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
             let received = match read(stream, permit).await {
                 Ok(mut prefaced) => {
                     let mut all = String::new();
