@@ -193,8 +193,15 @@ impl Candidate<'_> {
             lease_transitions: transitions,
             ..LeaseSpec::default()
         });
-        if let Err(error) = api.replace(&self.election.name, &PostParams::default(), &lease).await {
-            tracing::debug!(%error, lease = %self.election.name, "releasing the lease failed; it will expire");
+        // A server that does not respond must not keep the process from stopping.
+        let params = PostParams::default();
+        let replaced = api.replace(&self.election.name, &params, &lease);
+        match tokio::time::timeout(self.election.renew_deadline, replaced).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, lease = %self.election.name, "releasing the lease failed; it will expire");
+            }
+            Err(_) => tracing::debug!(lease = %self.election.name, "no response to the release of the lease"),
         }
     }
 

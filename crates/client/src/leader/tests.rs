@@ -209,3 +209,23 @@ fn transitions_count_changes_of_the_holder() {
         assert_eq!(spec.holder_identity.as_deref(), Some("me"));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_response_keeps_no_leader_from_stopping() {
+    let (server, link) = (Arc::new(Server::default()), Arc::new(Mutex::new(Link::Up)));
+    let (client, election) = (server.client(link.clone()), LeaderElection::new("kube-system", "lease", "a"));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (leads, leading) = tokio::sync::oneshot::channel();
+    let running = tokio::spawn(async move {
+        let work = || async move {
+            leads.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        election.run(client, async { stopped.await.unwrap() }, work).await
+    });
+    leading.await.unwrap();
+    *link.lock() = Link::Silent;
+    stop.send(()).unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(30), running).await;
+    assert!(matches!(outcome.expect("it stops").unwrap(), Ok(None)));
+}

@@ -102,7 +102,8 @@ impl<T: Key> WorkQueue<T> {
         if delay.is_zero() {
             return self.add(key);
         }
-        let at = Instant::now() + delay;
+        // Delays come from users as well; one beyond what the clock counts never ends.
+        let Some(at) = Instant::now().checked_add(delay) else { return };
         let mut state = self.state.lock();
         if state.stopped || state.due.get(&key).is_some_and(|due| *due <= at) {
             return;

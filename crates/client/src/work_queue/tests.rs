@@ -34,6 +34,16 @@ async fn delayed_keys_come_at_their_earliest_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_delay_may_be_longer_than_time() {
+    let queue = WorkQueue::new();
+    queue.add_after("never", Duration::from_secs(i64::MAX as u64));
+    queue.add_after("never", Duration::MAX);
+    queue.add_after("later", Duration::from_secs(u64::from(u32::MAX)));
+    queue.add("now");
+    assert_eq!(queue.take().await, Some("now"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn backoff_doubles_up_to_its_maximum_and_is_reset() {
     let queue = WorkQueue::new();
     let mut waits = Vec::new();
