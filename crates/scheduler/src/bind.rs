@@ -178,7 +178,7 @@ fn condition_patch(pod: &PodState, condition: Value) -> Value {
 /// Clears the nominated node.
 pub async fn clear_nomination(client: Client, pod: Arc<PodState>) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
-    let patch = json!({"status": {"nominatedNodeName": null}});
+    let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
     pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     Ok(())
 }
@@ -201,7 +201,8 @@ pub async fn evict(
     if let Some(generation) = victim.object.metadata.generation {
         condition["observedGeneration"] = generation.into();
     }
-    let patch = condition_patch(&victim, condition);
+    let mut patch = condition_patch(&victim, condition);
+    patch["metadata"] = json!({"uid": victim.uid()});
     pods.patch_status(victim.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     let uid = Some(victim.uid().to_owned());
     let same =

@@ -15,7 +15,7 @@ use crate::scheduler::Scheduler;
 
 impl Scheduler {
     pub(crate) fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
-        let now = (self.now)();
+        let now = self.clock.now();
         if let (Some(gone), Some(pod)) = (old, new)
             && gone.metadata.uid != pod.metadata.uid
         {
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     fn pod_gone(&mut self, pod: &Arc<Pod>, was_placed: bool) {
-        let (key, now) = (pod_key(pod), (self.now)());
+        let (key, now) = (pod_key(pod), self.clock.now());
         self.queue.remove(&key);
         let was_nominated = self.nominations.node_of(&key).is_some();
         self.nominations.remove(&key);
@@ -125,7 +125,7 @@ impl Scheduler {
     }
 
     pub(crate) fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<Arc<Node>>) {
-        let now = (self.now)();
+        let now = self.clock.now();
         let has_waiting = self.queue.has_unschedulable();
         let before = old.filter(|_| has_waiting).map(|old| NodeState::new(Arc::clone(old)));
         let Some(node) = new else {

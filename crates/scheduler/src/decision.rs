@@ -186,7 +186,7 @@ impl Scheduler {
     }
 
     async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
-        let now = (self.now)();
+        let now = self.clock.now();
         let mut nomination = Nomination::Unchanged;
         let frees_claims = self.profile_of(&pod).is_some_and(|ready| ready.profile.frees_claims);
         let claims_text = if frees_claims { Some(self.free_claims(&pod).await) } else { None };
@@ -302,6 +302,7 @@ impl Scheduler {
             let recorder = self.recorder(pod);
             let now = (self.now)();
             let node = node.clone();
+            let messages = self.messages.clone();
             knarr_supervisor::spawn(async move {
                 match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
                     Ok(()) => {
@@ -313,7 +314,11 @@ impl Scheduler {
                         }
                     }
                     Err(error) if is_not_found(&error) => {}
-                    Err(error) => tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod"),
+                    Err(error) => {
+                        tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod");
+                        // No deletion will wake the pod that needs the room.
+                        let _ = messages.send(Message::NotPreempted(preemptor));
+                    }
                 }
             });
         }

@@ -49,6 +49,8 @@ pub enum Message {
         error: String,
         is_gone: bool,
     },
+    /// A victim could not be evicted for this pod.
+    NotPreempted(Arc<PodState>),
 }
 
 pub type Apply = Box<dyn FnOnce(&mut Cluster, &mut Queue, Timestamp) + Send>;

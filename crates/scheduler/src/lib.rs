@@ -28,6 +28,7 @@ pub mod profile;
 pub mod queue;
 pub mod resource_metrics;
 mod scheduler;
+mod steady_clock;
 mod volumes;
 
 pub use config::Configuration;

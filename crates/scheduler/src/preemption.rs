@@ -115,7 +115,8 @@ pub fn find_victims(
                 }
             }
         }
-        if candidates.len() >= max {
+        // A node that violates no budget is worth a longer search.
+        if candidates.len() >= max && candidates.iter().any(|victims| victims.violations == 0) {
             break;
         }
     }
@@ -212,4 +213,49 @@ pub fn best(candidates: Vec<Victims>) -> Option<Victims> {
         let earliest = victims.pods.iter().filter(|pod| pod.priority() == highest).map(|pod| started(pod)).min();
         (victims.violations, highest, sum, victims.pods.len(), Reverse(earliest))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cycle::{ProfilePlugins, Rotation};
+    use crate::profile::Profile;
+    use serde_json::{Value, json};
+
+    fn object<K: serde::de::DeserializeOwned>(value: Value) -> Arc<K> {
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn pod(name: &str, node: &str, priority: i32) -> Arc<k8s_openapi::api::core::v1::Pod> {
+        object(json!({"metadata": {"name": name, "namespace": "n", "uid": name, "labels": {"node": node}},
+            "spec": {"priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}))
+    }
+
+    #[test]
+    fn the_search_goes_on_until_a_node_violates_no_budget() {
+        let mut cluster = Cluster::default();
+        for number in 0..=MIN_CANDIDATES {
+            let node = format!("n{number:03}");
+            cluster.set_node(object(
+                json!({"metadata": {"name": node}, "status": {"allocatable": {"cpu": "1", "pods": "9"}}}),
+            ));
+            cluster.set_pod(&pod(&format!("on-{node}"), &node, 0), &node);
+        }
+        let ready = ProfilePlugins::new(Profile::named("default-scheduler"), 0);
+        let (preemptor, nominations) = (Arc::new(PodState::new(pod("p", "", 10))), Nominations::default());
+        let found = ready.candidates(&preemptor, &mut cluster, &nominations, &mut Rotation::default());
+        let no_fit = found.err().expect("every node is full");
+        let last = *no_fit.resolvable.last().unwrap();
+        let others = json!({"key": "node", "operator": "NotIn", "values": [cluster.node(last).name()]});
+        let budget: Arc<PodDisruptionBudget> = object(json!({"metadata": {"name": "b", "namespace": "n"},
+            "spec": {"selector": {"matchExpressions": [others]}}, "status": {"disruptionsAllowed": 0, "currentHealthy": 0,
+                "desiredHealthy": 0, "expectedPods": 0}}));
+        let Outcome::Candidates(candidates) =
+            find_victims(&preemptor, &no_fit, &cluster, &nominations, &[Budget::of(&budget)])
+        else {
+            panic!("preemption helps");
+        };
+        let best = best(candidates).unwrap();
+        assert_eq!((best.node, best.violations), (last, 0));
+    }
 }

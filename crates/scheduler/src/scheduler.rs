@@ -25,6 +25,7 @@ use crate::handlers::{self, Message};
 use crate::metrics::{self, Lengths};
 use crate::nominations::Nominations;
 use crate::queue::{ClusterEvent, Queue};
+use crate::steady_clock::SteadyClock;
 use crate::volumes::VolumeInformers;
 
 /// At most this many bindings are in flight.
@@ -58,7 +59,9 @@ pub(crate) struct Scheduler {
     pub(crate) client: Client,
     pub(crate) watched: VolumeInformers,
     pub(crate) watched_claims: ClaimInformer,
+    /// The wall clock, for what is written.
     pub(crate) now: fn() -> Timestamp,
+    pub(crate) clock: SteadyClock,
     pub(crate) profiles: HashMap<String, ProfilePlugins>,
     pub(crate) recorders: HashMap<String, SeriesRecorder>,
     pub(crate) cluster: Cluster,
@@ -106,6 +109,7 @@ impl Scheduler {
             watched,
             watched_claims,
             now: settings.now,
+            clock: SteadyClock::starting_at((settings.now)()),
             profiles,
             recorders,
             cluster: Cluster::default(),
@@ -126,7 +130,7 @@ impl Scheduler {
             while let Ok(message) = receiver.try_recv() {
                 self.apply_change(message);
             }
-            let next = self.queue.advance((self.now)());
+            let next = self.queue.advance(self.clock.now());
             self.publish_lengths();
             if let Some(pod) = self.queue.pop() {
                 self.schedule(pod).await;
@@ -137,7 +141,7 @@ impl Scheduler {
             let message = match next {
                 None => receiver.recv().await,
                 Some(at) => {
-                    let wait = at.duration_since((self.now)());
+                    let wait = at.duration_since(self.clock.now());
                     let wait = std::time::Duration::try_from(wait).unwrap_or_default();
                     tokio::select! {
                         message = receiver.recv() => message,
@@ -175,23 +179,29 @@ impl Scheduler {
                     (None, None) => {}
                 }
             }
-            Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, (self.now)()),
+            Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, self.clock.now()),
             Message::ClaimWritten(claim) => self.cluster.resource_claims.store(Arc::new(*claim)),
             Message::Bound(pod) => {
                 if let Some((attempts, since)) = self.queue.progress(&pod.key) {
-                    let waited = std::time::Duration::try_from((self.now)().duration_since(since)).unwrap_or_default();
+                    let waited =
+                        std::time::Duration::try_from(self.clock.now().duration_since(since)).unwrap_or_default();
                     metrics::finish_pod(attempts, waited);
                 }
                 self.drop_assumptions(&pod);
                 self.queue.remove_same(&pod.key, pod.uid());
             }
             Message::Failed { pod, error, is_gone } => self.decision_failed(&pod, error, is_gone),
+            Message::NotPreempted(pod) => {
+                if self.queue.is_same(&pod.key, pod.uid()) {
+                    self.queue.retry(&pod.key, self.clock.now());
+                }
+            }
         }
     }
 
     /// A decision could not be carried out: its assumptions are dropped, and the pod is decided again after its backoff.
     pub(crate) fn decision_failed(&mut self, pod: &Arc<PodState>, error: String, is_gone: bool) {
-        let now = (self.now)();
+        let now = self.clock.now();
         self.drop_assumptions(pod);
         self.cluster.unassume(&pod.key, pod.uid());
         if is_gone {
@@ -215,7 +225,7 @@ impl Scheduler {
         if self.cluster.resource_claims.finish_pending(pod.uid()) {
             let event = ClusterEvent::ResourceClaim { is_new: false };
             let is_another = |other: &PodState| other.uid() != pod.uid();
-            self.queue.on_event_for(&event, &self.cluster.namespaces, is_another, (self.now)());
+            self.queue.on_event_for(&event, &self.cluster.namespaces, is_another, self.clock.now());
         }
     }
 

@@ -245,6 +245,14 @@ impl Queue {
         self.error_back_off.insert((until, Arc::clone(&queued.pod.key)));
     }
 
+    /// Retries an unschedulable pod after its backoff: the event that it waits for will not come.
+    pub fn retry(&mut self, key: &str, now: Timestamp) {
+        if matches!(self.pods.get(key).map(|queued| &queued.state), Some(State::Unschedulable { .. })) {
+            self.leave(key);
+            self.ready(key, "ForceActivate", now);
+        }
+    }
+
     /// Whether some pod waits for an event.
     pub fn has_unschedulable(&self) -> bool {
         !self.unschedulable.is_empty()

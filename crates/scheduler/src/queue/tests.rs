@@ -132,3 +132,18 @@ fn a_pod_of_the_same_name_is_another() {
     queue.remove_same("n/a", "");
     assert!(!queue.is_waiting("n/a"));
 }
+
+#[test]
+fn a_pod_whose_victims_stay_is_retried() {
+    let mut queue = queue();
+    set(&mut queue, pod("a", 0), false, at(1));
+    next(&mut queue);
+    queue.retry("n/a", at(1));
+    assert_eq!(next(&mut queue), None, "it is being decided");
+    queue.unschedulable("n/a", vec!["NodeResourcesFit"], at(1));
+    assert_eq!(next(&mut queue), None, "it waits for a pod to be deleted");
+    queue.retry("n/a", at(60));
+    queue.advance(at(60));
+    assert_eq!(next(&mut queue), Some("a".into()));
+    queue.retry("n/gone", at(60));
+}
