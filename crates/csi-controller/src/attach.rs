@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::{Change, Informer, run_workers, time};
 use knarr_csi::messages::{
     ControllerCapability, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, StringMap,
@@ -14,8 +15,11 @@ use serde_json::{Value, json};
 
 use crate::driver::Driver;
 use crate::error::{Error, Result, ignore_not_found};
-use crate::meta::{finalizer_patch, has_finalizer, is_deleted, name, uid};
+use crate::meta::{annotation, finalizer_patch, has_finalizer, is_deleted, name, uid};
 use crate::provision::capability;
+
+/// The annotation of external-attacher with the driver's name of the node.
+const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 pub(crate) async fn run(driver: Arc<Driver>) {
     let csi_nodes: Arc<Informer<CSINode>> = driver.informers.of();
@@ -89,12 +93,13 @@ impl Attacher {
         let mut context = StringMap::new();
         if self.calls_driver() {
             let (volume, spec) = self.source(attachment)?;
-            // Before the call: what may be attached must be detached.
-            self.set_finalizer(attachment, true).await?;
+            let node_id = self.node_id(&attachment.spec.node_name)?;
+            // Before the call: what may be attached must be detached, even from a node that was deleted.
+            self.mark(attachment, &node_id).await?;
             if let Some(volume) = volume {
                 self.protect(&volume, true).await?;
             }
-            let request = publish_request(&self.driver, self.node_id(&attachment.spec.node_name)?, &spec);
+            let request = publish_request(&self.driver, node_id, &spec);
             context = self.driver.csi.controller_publish_volume(request).await?.publish_context;
         }
         let metadata = if context.is_empty() { Value::Null } else { json!(context) };
@@ -107,14 +112,17 @@ impl Attacher {
         let (volume, spec) = self.source(attachment)?;
         let request = ControllerUnpublishVolumeRequest {
             volume_id: spec.csi.map(|source| source.volume_handle).unwrap_or_default(),
-            node_id: self.node_id(&attachment.spec.node_name)?,
+            node_id: self.node_id(&attachment.spec.node_name).or_else(|error| {
+                // The node, and its CSINode with it, may be gone.
+                annotation(attachment, NODE_ID).map(str::to_owned).ok_or(error)
+            })?,
             secrets: Vec::new(),
         };
         self.driver.csi.controller_unpublish_volume(request).await?;
         if let Some(volume) = volume.filter(|volume| !self.is_attached_elsewhere(volume, attachment)) {
             self.protect(&volume, false).await?;
         }
-        self.set_finalizer(attachment, false).await
+        self.unmark(attachment).await
     }
 
     fn source(&self, attachment: &VolumeAttachment) -> Result<(Option<Arc<PersistentVolume>>, PersistentVolumeSpec)> {
@@ -136,10 +144,19 @@ impl Attacher {
         driver.ok_or_else(|| Error::Later(format!("CSINode {node} does not contain driver {}", self.driver.name)))
     }
 
-    async fn set_finalizer(&self, attachment: &VolumeAttachment, is_wanted: bool) -> Result<()> {
+    /// Records in the VolumeAttachment that the volume may be attached, and where.
+    async fn mark(&self, attachment: &VolumeAttachment, node_id: &str) -> Result<()> {
+        self.patch(attachment, |meta| attached_patch(meta, &self.finalizer(), node_id)).await
+    }
+
+    async fn unmark(&self, attachment: &VolumeAttachment) -> Result<()> {
+        self.patch(attachment, |meta| finalizer_patch(meta, &self.finalizer(), false)).await
+    }
+
+    async fn patch(&self, attachment: &VolumeAttachment, patch: impl Fn(&ObjectMeta) -> Option<Value>) -> Result<()> {
         let api: Api<VolumeAttachment> = Api::all(self.driver.kube.clone());
         let Some(latest) = api.get_opt(name(attachment)).await? else { return Ok(()) };
-        let Some(patch) = finalizer_patch(&latest.metadata, &self.finalizer(), is_wanted) else { return Ok(()) };
+        let Some(patch) = patch(&latest.metadata) else { return Ok(()) };
         ignore_not_found(api.patch(name(attachment), &PatchParams::default(), &Patch::Merge(patch)).await)?;
         Ok(())
     }
@@ -164,6 +181,18 @@ impl Attacher {
     }
 }
 
+/// The finalizer and the driver's name of the node; `None` if the object has both.
+fn attached_patch(meta: &ObjectMeta, finalizer: &str, node_id: &str) -> Option<Value> {
+    let known = meta.annotations.as_ref().and_then(|all| all.get(NODE_ID)).is_some_and(|known| known == node_id);
+    let patch = finalizer_patch(meta, finalizer, true);
+    if known {
+        return patch;
+    }
+    let mut patch = patch.unwrap_or_else(|| json!({"metadata": {"resourceVersion": meta.resource_version}}));
+    patch["metadata"]["annotations"] = json!({NODE_ID: node_id});
+    Some(patch)
+}
+
 fn publish_request(driver: &Driver, node_id: String, spec: &PersistentVolumeSpec) -> ControllerPublishVolumeRequest {
     let source = spec.csi.clone().unwrap_or_default();
     let mode = spec.access_modes.iter().flatten().next().map_or("ReadWriteOnce", String::as_str);
@@ -178,5 +207,35 @@ fn publish_request(driver: &Driver, node_id: String, spec: &PersistentVolumeSpec
         readonly: source.read_only.unwrap_or(false) && driver.can(ControllerCapability::PublishReadonly),
         secrets: Vec::new(),
         volume_context: source.volume_attributes.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_is_remembered_with_the_finalizer() {
+        let meta = |finalizers: Value, annotations: Value| -> ObjectMeta {
+            serde_json::from_value(
+                json!({"resourceVersion": "7", "finalizers": finalizers, "annotations": annotations}),
+            )
+            .unwrap()
+        };
+        let named = json!({NODE_ID: "n"});
+        for (finalizers, annotations, expected) in [
+            (
+                json!([]),
+                json!({"a": "b"}),
+                Some(json!({"resourceVersion": "7", "finalizers": ["f"], "annotations": named})),
+            ),
+            (json!(["f"]), json!({}), Some(json!({"resourceVersion": "7", "annotations": named}))),
+            (json!(["f"]), json!({NODE_ID: "other"}), Some(json!({"resourceVersion": "7", "annotations": named}))),
+            (json!([]), named.clone(), Some(json!({"resourceVersion": "7", "finalizers": ["f"]}))),
+            (json!(["f"]), named.clone(), None),
+        ] {
+            let patch = attached_patch(&meta(finalizers, annotations), "f", "n");
+            assert_eq!(patch, expected.map(|metadata| json!({"metadata": metadata})));
+        }
     }
 }
