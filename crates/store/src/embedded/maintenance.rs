@@ -111,7 +111,9 @@ pub fn repair(directory: &Path) -> Result<(CheckReport, Option<String>, Option<P
         names.iter().filter(|name| named_revision(name, "log").is_some() || named_revision(name, "image").is_some())
     {
         let (from, to) = (directory.join(name), kept.join(name));
-        std::fs::copy(&from, &to).map_err(|error| Error::Open(describe("copying", &from, &error)))?;
+        // The originals are removed below: the copies must be on the disk before.
+        let copied = std::fs::copy(&from, &to).and_then(|_| std::fs::File::open(&to)?.sync_all());
+        copied.map_err(|error| Error::Open(describe("copying", &from, &error)))?;
     }
     store.disk.sync_directory(&kept).map_err(|error| Error::Open(describe("syncing", &kept, &error)))?;
     store.rewrite(&replayed)?;
