@@ -61,6 +61,22 @@ pub async fn delete<K: Namespaced>(client: &Client, object: &K, policy: Option<P
     Ok(())
 }
 
+/// Whether a patch that names an object's uid failed because that object is gone, or because another one has its name. A
+/// server also responds with a conflict when others wrote the object too often in the meantime.
+pub async fn is_gone<K>(api: &Api<K>, name: &str, uid: &str, error: &kube::Error) -> kube::Result<bool>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    if crate::error::is_not_found(error) {
+        return Ok(true);
+    }
+    if !crate::error::has_code(error, 409) && !crate::error::has_code(error, 422) {
+        return Ok(false);
+    }
+    let found = api.get_metadata_opt(name).await?;
+    Ok(found.is_none_or(|found| found.metadata.uid.as_deref() != Some(uid)))
+}
+
 /// `None` for zero, as the API writes optional counts.
 pub fn unless_zero(count: i32) -> Option<i32> {
     (count != 0).then_some(count)

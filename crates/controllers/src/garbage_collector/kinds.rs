@@ -12,6 +12,7 @@ use knarr_client::{Change, Informer, Informers, Metadata};
 use kube::api::ApiResource;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Collector;
 use super::graph::{Object, Work};
@@ -30,6 +31,18 @@ pub(super) struct Kinds {
 struct WatchedKind {
     kind: Arc<Kind>,
     source: Source,
+    since: Instant,
+}
+
+/// How long the collector waits for the first list of a kind.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl WatchedKind {
+    /// Whether its objects are unknown, but not for so long that it probably cannot be listed: one broken conversion
+    /// webhook must not stop all deletions that wait for dependents.
+    fn is_awaited(&self) -> bool {
+        !self.source.is_synced() && self.since.elapsed() < SYNC_TIMEOUT
+    }
 }
 
 /// Where the metadata of a kind comes from.
@@ -103,13 +116,13 @@ impl Kinds {
         served.iter().find(|kind| kind.resource.group == group && kind.resource.kind == reference.kind).cloned()
     }
 
-    /// An error until all kinds are synced: before that, dependents may be unknown.
+    /// An error until all kinds that can be listed are synced: before that, dependents may be unknown.
     pub fn check_synced(&self) -> Result<()> {
         let watched = self.watched.lock();
         if watched.is_empty() {
             return Err(Error::Later("kinds are not yet known".to_owned()));
         }
-        match watched.values().find(|watched| !watched.source.is_synced()) {
+        match watched.values().find(|watched| watched.is_awaited()) {
             Some(behind) => Err(Error::Later(format!("{} are not yet known", behind.kind.resource.plural))),
             None => Ok(()),
         }
@@ -118,7 +131,6 @@ impl Kinds {
 
 /// Waits until every kind was listed, but not forever for one that cannot be.
 pub(super) async fn wait_synced(collector: &Collector) {
-    const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
     let waiting = async {
         while collector.kinds.check_synced().is_err() {
             let sources: Vec<Source> =
@@ -185,7 +197,7 @@ fn watch(collector: &Arc<Collector>, kinds: Vec<Kind>, partial: bool) {
             watched.entry(key).or_insert_with(|| {
                 let source = Source::of(&kind, &collector.context.informers);
                 started.push((kind.clone(), source.clone()));
-                WatchedKind { kind, source }
+                WatchedKind { kind, source, since: Instant::now() }
             });
         }
     }

@@ -5,11 +5,11 @@
 //! deletion has uid and version preconditions, so that a stale cache never deletes a changed object.
 //! [`plan`] holds the rules.
 
+mod absent;
 mod graph;
 mod kinds;
 mod plan;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +22,10 @@ use serde_json::{Value, json};
 
 use crate::Context;
 use crate::common::pods::each;
-use crate::error::{Error, Result, ignore_not_found, is_conflict};
+use crate::common::requests::is_gone;
+use crate::error::{Error, Result, has_code, ignore_not_found, is_conflict};
 
+use absent::Absent;
 use graph::{Graph, Object};
 use kinds::Kinds;
 use plan::{Action, OwnerState, plan};
@@ -38,7 +40,7 @@ pub async fn run(context: Context) {
         graph: Mutex::new(Graph::default()),
         deletions: WorkQueue::new(),
         orphanings: WorkQueue::new(),
-        absent: Mutex::new(HashSet::new()),
+        absent: Absent::default(),
         context,
     });
     let watching = kinds::watch_kinds(collector.clone(), REDISCOVER);
@@ -71,8 +73,7 @@ struct Collector {
     deletions: Arc<WorkQueue<String>>,
     /// Uids of owners to delete while their dependents stay.
     orphanings: Arc<WorkQueue<String>>,
-    /// Uids of owners the server does not have; a uid is never reused.
-    absent: Mutex<HashSet<String>>,
+    absent: Absent,
     recorder: EventRecorder,
 }
 
@@ -99,7 +100,7 @@ impl Collector {
         if let Some(owner) = known.filter(|owner| owner.is_meant_by(reference, object.namespace())) {
             return Ok(state_of(owner.is_deleting_dependents()));
         }
-        if self.absent.lock().contains(&reference.uid) {
+        if self.absent.has(object.namespace(), reference) {
             return Ok(OwnerState::Gone);
         }
         let Some(kind) = self.kinds.of_reference(reference) else {
@@ -124,22 +125,10 @@ impl Collector {
                 Ok(state_of(waits))
             }
             None => {
-                // An owner that exists under another name is absent for this reference only.
-                if self.graph.lock().get(&reference.uid).is_none() {
-                    self.remember_absent(&reference.uid);
-                }
+                self.absent.remember(object.namespace(), reference);
                 Ok(OwnerState::Gone)
             }
         }
-    }
-
-    fn remember_absent(&self, uid: &str) {
-        const REMEMBERED: usize = 10_000;
-        let mut absent = self.absent.lock();
-        if absent.len() >= REMEMBERED {
-            absent.clear();
-        }
-        absent.insert(uid.to_owned());
     }
 
     fn record_invalid_reference(&self, object: &Object, reference: &OwnerReference) {
@@ -214,17 +203,17 @@ impl Collector {
     async fn drop_references(&self, object: &Object, gone: &[String]) -> Result<()> {
         let deleted: Vec<Value> = gone.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
         let patch = json!({"metadata": {"uid": object.uid(), "ownerReferences": deleted}});
-        let result = self.api(object).patch(object.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
-        match ignore_not_found(result) {
+        let api = self.api(object);
+        let result = api.patch(object.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let Err(error) = result else { return Ok(()) };
+        if has_code(&error, 415) {
             // Custom resources have no strategic merge patch: the whole list is written, guarded by the version.
-            Err(error) if crate::error::has_code(&error, 415) => {
-                let remaining: Vec<&OwnerReference> =
-                    object.owners().iter().filter(|reference| !gone.contains(&reference.uid)).collect();
-                self.merge(object, json!({"ownerReferences": remaining})).await
-            }
-            Err(error) if is_conflict(&error) => Ok(()),
-            result => Ok(result.map(drop)?),
+            let remaining: Vec<&OwnerReference> =
+                object.owners().iter().filter(|reference| !gone.contains(&reference.uid)).collect();
+            return self.merge(object, json!({"ownerReferences": remaining})).await;
         }
+        // An owner's dependents that still refer to it would be deleted after it.
+        if is_gone(&api, object.name(), object.uid(), &error).await? { Ok(()) } else { Err(error.into()) }
     }
 
     async fn unblock_owners(&self, object: &Object) -> Result<()> {

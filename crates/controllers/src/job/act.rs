@@ -63,9 +63,11 @@ impl Controller {
             Step::Nothing => (None, None),
         };
         let acted = may_act && !leaving && !was_over;
+        // A job that fails is not complete as well, though its failure may have to wait for the next sync.
         let finished = finished.or_else(|| {
-            let done =
-                plan::is_complete(view, running.active) && plan::condition(view.job, plan::FAILURE_TARGET).is_none();
+            let done = !was_over
+                && plan::is_complete(view, running.active)
+                && plan::condition(view.job, plan::FAILURE_TARGET).is_none();
             let message = "Reached expected number of succeeded pods";
             done.then(|| plan::new_condition(plan::SUCCESS_CRITERIA_MET, "CompletionsReached", message, now))
         });

@@ -15,8 +15,8 @@ use super::{CONTROLLER_NAME, Controller, policy, tracking};
 use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::each;
-use crate::common::requests::replace_status;
-use crate::error::{Result, has_code, is_not_found};
+use crate::common::requests::{is_gone, replace_status};
+use crate::error::Result;
 use crate::metrics;
 
 /// Counts the pods by which a job's status has grown.
@@ -119,10 +119,10 @@ impl Controller {
         }
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(pod));
         let patch = json!({"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
-        match api.patch(name(pod), &PatchParams::default(), &Patch::Strategic(patch)).await {
-            Err(error) if is_not_found(&error) || has_code(&error, 409) => Ok(()),
-            result => result.map(drop),
-        }
+        let Err(error) = api.patch(name(pod), &PatchParams::default(), &Patch::Strategic(patch)).await else {
+            return Ok(());
+        };
+        if is_gone(&api, name(pod), uid(pod), &error).await? { Ok(()) } else { Err(error) }
     }
 
     pub(super) async fn release_orphan(&self, key: Key) -> Result<()> {

@@ -52,14 +52,17 @@ impl Indexes {
 
     /// How many indexes are in both.
     pub fn overlap(&self, other: &Self) -> usize {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut total = 0;
-        for (first, last) in &self.0 {
-            for (other_first, other_last) in &other.0 {
-                let (from, to) = (*first.max(other_first), *last.min(other_last));
-                if from <= to {
-                    total += (to - from + 1) as usize;
-                }
-            }
+        while let (Some((first, last)), Some((other_first, other_last))) = (ours.peek(), theirs.peek()) {
+            let (from, to) = (*first.max(other_first), *last.min(other_last));
+            total += if from <= to { (to - from + 1) as usize } else { 0 };
+            // The range that ends first overlaps with nothing further.
+            if last < other_last {
+                ours.next()
+            } else {
+                theirs.next()
+            };
         }
         total
     }
@@ -118,7 +121,9 @@ mod tests {
         assert_eq!(some.missing(3, 10), [0, 2, 6]);
         assert_eq!(some.missing(20, 8), [0, 2, 6, 7]);
         assert_eq!(Indexes::default().missing(2, 1), [0]);
-        assert_eq!(some.overlap(&Indexes::parse("0-3", 10)), 2);
+        for (text, shared) in [("0-3", 2), ("", 0), ("0,2,6-9", 0), ("0-9", 4), ("1,4", 2), ("5-9", 1)] {
+            assert_eq!(some.overlap(&Indexes::parse(text, 10)), shared, "{text}");
+        }
         assert!(some.has(4) && !some.has(2) && !some.has(9));
         assert_eq!(some.union(&Indexes::parse("2", 10)).to_string(), "1-5");
     }

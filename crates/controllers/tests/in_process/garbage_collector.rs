@@ -124,6 +124,40 @@ async fn a_job_is_deleted_with_or_without_its_pods() {
 #[tokio::test(start_paused = true)]
 async fn custom_resources_own_and_are_owned() {
     let cluster = Cluster::start(CONTROLLERS).await;
+    let widget = define_widgets(&cluster).await;
+    cluster.create(map("part", &[(&widget, false)])).await;
+    // The kinds are discovered every half minute.
+    cluster.advance(std::time::Duration::from_secs(60)).await;
+    assert!(cluster.get("ConfigMap", "part").await.is_some());
+    let (code, _) = cluster.request("DELETE", &format!("{WIDGETS}/w"), "application/json", &Value::Null).await;
+    assert_eq!(code, 200);
+    cluster.until_list("ConfigMap", <[Value]>::is_empty).await;
+}
+
+/// Without its conversion webhook a kind cannot be listed; deletions of all others go on nevertheless.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_listed_holds_up_nothing_else() {
+    for (propagation, remaining) in [("Foreground", &["other"][..]), ("Orphan", &["child", "grandchild", "other"])] {
+        let (cluster, _) = family().await;
+        define_widgets(&cluster).await;
+        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let webhook = json!({"clientConfig": {"url": "https://127.0.0.1:1/"}, "conversionReviewVersions": ["v1"]});
+        let spec = json!({"conversion": {"strategy": "Webhook", "webhook": webhook}, "versions": [
+            {"name": "v1", "served": true, "storage": true, "schema": schema},
+            {"name": "v2", "served": true, "storage": false, "schema": schema}]});
+        cluster.patch("CustomResourceDefinition", "widgets.example.com", json!({"spec": spec})).await;
+        cluster.advance(std::time::Duration::from_secs(90)).await;
+        let (code, _) = cluster.request("GET", &WIDGETS.replace("v1", "v2"), "application/json", &Value::Null).await;
+        assert_eq!(code, 500);
+        cluster.delete("ConfigMap", "root", propagation).await;
+        cluster.until_list("ConfigMap", |maps| names(maps) == remaining).await;
+    }
+}
+
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+
+/// Defines a custom resource and creates an object of it.
+async fn define_widgets(cluster: &Cluster) -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
@@ -132,24 +166,17 @@ async fn custom_resources_own_and_are_owned() {
     cluster.create(definition).await;
     let is_established = |definition: &Value| super::support::condition(definition, "Established")["status"] == "True";
     cluster.until("CustomResourceDefinition", "widgets.example.com", is_established).await;
-    let path = "/apis/example.com/v1/namespaces/default/widgets";
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}});
-    let mut created = cluster.request("POST", path, "application/json", &widget).await;
+    let mut created = cluster.request("POST", WIDGETS, "application/json", &widget).await;
     // A kind is served a moment after it is established.
     for _ in 0..200 {
         if created.0 != 404 {
             break;
         }
         cluster.until_quiet().await;
-        created = cluster.request("POST", path, "application/json", &widget).await;
+        created = cluster.request("POST", WIDGETS, "application/json", &widget).await;
     }
     let (code, widget) = created;
     assert_eq!(code, 201, "{widget}");
-    cluster.create(map("part", &[(&widget, false)])).await;
-    // The kinds are discovered every half minute.
-    cluster.advance(std::time::Duration::from_secs(60)).await;
-    assert!(cluster.get("ConfigMap", "part").await.is_some());
-    let (code, _) = cluster.request("DELETE", &format!("{path}/w"), "application/json", &Value::Null).await;
-    assert_eq!(code, 200);
-    cluster.until_list("ConfigMap", <[Value]>::is_empty).await;
+    widget
 }
