@@ -1,5 +1,7 @@
 //! Names, ordinals and construction of the pods.
 
+use std::ops::Range;
+
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
 use knarr_client::{owner, pod};
@@ -22,13 +24,14 @@ pub(super) fn ordinal_of(pod: &Pod) -> Option<i32> {
     parent_and_ordinal(name(pod)).map(|(_, ordinal)| ordinal)
 }
 
-pub(super) fn first_ordinal(spec: &StatefulSetSpec) -> i32 {
-    spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0)
+/// The ordinals that a set asks for; their sum may exceed what an ordinal can be.
+pub(super) fn ordinals(spec: &StatefulSetSpec) -> Range<i64> {
+    let first = i64::from(spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0));
+    first..first + i64::from(spec.replicas.unwrap_or(1))
 }
 
 pub(super) fn in_range(spec: &StatefulSetSpec, pod: &Pod) -> bool {
-    let first = first_ordinal(spec);
-    ordinal_of(pod).is_some_and(|ordinal| ordinal >= first && ordinal < first + spec.replicas.unwrap_or(1))
+    ordinal_of(pod).is_some_and(|ordinal| ordinals(spec).contains(&i64::from(ordinal)))
 }
 
 pub(super) fn revision_of(pod: &Pod) -> &str {

@@ -153,7 +153,10 @@ impl Controller {
         match action {
             Action::Create(pod) => self.create(set, pod).await,
             Action::Delete(pod) => self.delete(set, pod).await,
-            Action::CreateClaims(pod) => self.create_claims(set, pod).await,
+            Action::CreateClaims(pod) => {
+                self.create_claims(set, pod).await?;
+                self.own_claims(set, pod).await.map(drop)
+            }
             Action::OwnClaims(pod) => self.own_claims(set, pod).await.map(drop),
             Action::Correct(pod) => self.correct(set, pod).await,
         }

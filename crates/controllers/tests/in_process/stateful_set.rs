@@ -170,3 +170,35 @@ async fn claims_are_kept_or_deleted_by_the_retention_policy() {
         assert_eq!(names(&cluster.list("PersistentVolumeClaim").await), after_deletion, "{policy}");
     }
 }
+
+/// A pod that cannot start must not leave its claims behind when the set is deleted.
+#[tokio::test(start_paused = true)]
+async fn claims_of_a_pending_pod_get_their_owner() {
+    let cluster = Cluster::start(CONTROLLERS).await;
+    cluster.set_kubelet(Kubelet::absent());
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster.create(stateful_set(1, json!({"volumeClaimTemplates": [claim]}))).await;
+    cluster.until_list("Pod", |pods| pods.len() == 1).await;
+    cluster.until_quiet().await;
+    let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"}});
+    cluster.patch("StatefulSet", "db", json!({"spec": policy})).await;
+    let is_owned = |claim: &Value| claim["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet";
+    cluster.until("PersistentVolumeClaim", "data-db-0", is_owned).await;
+}
+
+/// Pods that never become ready are replaced by a new template, one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_new_template_repairs_pods_that_all_start_at_once() {
+    let cluster = Cluster::start(CONTROLLERS).await;
+    cluster.set_kubelet(Kubelet::deciding(
+        |pod| {
+            if image_of(pod) == "image:1" { Outcome::Running } else { Outcome::Ready }
+        },
+    ));
+    cluster.create(stateful_set(3, json!({"podManagementPolicy": "Parallel"}))).await;
+    cluster.until_list("Pod", |pods| pods.len() == 3).await;
+    cluster.until_quiet().await;
+    cluster.patch("StatefulSet", "db", image("2")).await;
+    cluster.until("StatefulSet", "db", all_ready(3)).await;
+}

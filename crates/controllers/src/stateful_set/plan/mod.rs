@@ -3,18 +3,24 @@
 //! In order: missing pods are created from the first to the last, each once the one before is available; surplus pods are
 //! deleted from the last; then pods of an old revision are replaced from the last down to the partition.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetStatus};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::pod;
 
-use super::identity::{corrected, first_ordinal, in_range, new_pod, ordinal_of, revision_of};
+use super::identity::{corrected, in_range, new_pod, ordinal_of, ordinals, revision_of};
 use super::revision::Revisions;
 use crate::common::int_or_percent::scaled;
 use crate::common::key::{name, uid};
 use crate::common::requests::unless_zero;
+
+/// At most this many pods are created before the cache must show them.
+const BURST: usize = 500;
 
 pub(super) struct Observed<'a> {
     pub set: &'a StatefulSet,
@@ -49,7 +55,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     if observed.set.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    let places = places(observed);
+    let places = Places::of(observed);
     let condemned = condemned(observed);
     let wait_synced = fill_places(observed, &places, in_order, now, &mut plan)
         && remove_condemned(observed, &places, &condemned, in_order, now, &mut plan);
@@ -60,15 +66,29 @@ pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     plan
 }
 
-/// The pod of each desired ordinal, if it exists.
-fn places(observed: &Observed) -> Vec<Option<Arc<Pod>>> {
-    let count = usize::try_from(observed.spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let mut places: Vec<Option<Arc<Pod>>> = vec![None; count];
-    for pod in observed.pods.iter().filter(|pod| in_range(observed.spec, pod)) {
-        let at = ordinal_of(pod).map_or(0, |ordinal| (ordinal - first_ordinal(observed.spec)) as usize);
-        places[at] = Some(pod.clone());
+/// The desired ordinals, and the pods that have one. A set may ask for any number of pods; nothing here costs more than the
+/// pods there are.
+struct Places {
+    ordinals: Range<i64>,
+    pods: BTreeMap<i64, Arc<Pod>>,
+}
+
+impl Places {
+    fn of(observed: &Observed) -> Self {
+        let placed = observed.pods.iter().filter(|pod| in_range(observed.spec, pod));
+        let pods = placed.filter_map(|pod| Some((i64::from(ordinal_of(pod)?), pod.clone()))).collect();
+        Self { ordinals: ordinals(observed.spec), pods }
     }
-    places
+
+    fn missing(&self) -> usize {
+        usize::try_from(self.ordinals.end - self.ordinals.start).unwrap_or(0).saturating_sub(self.pods.len())
+    }
+
+    /// The ordinals from the last down to the partition, and their pods.
+    fn from_the_last(&self, partition: i64) -> impl Iterator<Item = Option<&Arc<Pod>>> {
+        let ordinals = self.ordinals.start.saturating_add(partition)..self.ordinals.end;
+        ordinals.rev().map(move |ordinal| self.pods.get(&ordinal))
+    }
 }
 
 /// Pods beyond the desired number, the last first.
@@ -88,18 +108,14 @@ fn is_unavailable(observed: &Observed, pod: Option<&Arc<Pod>>, now: Timestamp) -
 }
 
 /// Creates missing pods. Returns whether the next phase may run.
-fn fill_places(
-    observed: &Observed,
-    places: &[Option<Arc<Pod>>],
-    in_order: bool,
-    now: Timestamp,
-    plan: &mut Plan,
-) -> bool {
-    for (at, place) in places.iter().enumerate() {
-        let Some(pod) = place else {
-            let Some(pod) = missing_pod(observed, at) else { return false };
+fn fill_places(observed: &Observed, places: &Places, in_order: bool, now: Timestamp, plan: &mut Plan) -> bool {
+    let mut created = 0;
+    for ordinal in places.ordinals.clone() {
+        let Some(pod) = places.pods.get(&ordinal) else {
+            let Some(pod) = missing_pod(observed, ordinal) else { return false };
             plan.actions.push(Action::Create(Box::new(pod)));
-            if in_order {
+            created += 1;
+            if in_order || created == BURST {
                 return false;
             }
             continue;
@@ -130,9 +146,9 @@ fn has_claims(spec: &StatefulSetSpec) -> bool {
     spec.volume_claim_templates.as_ref().is_some_and(|templates| !templates.is_empty())
 }
 
-fn missing_pod(observed: &Observed, at: usize) -> Option<Pod> {
-    let start = first_ordinal(observed.spec);
-    let ordinal = start + at as i32;
+/// `None` for an ordinal that no pod's name could be read back from.
+fn missing_pod(observed: &Observed, ordinal: i64) -> Option<Pod> {
+    let first = ordinals(observed.spec).start;
     let strategy = observed.spec.update_strategy.as_ref();
     let rolls = strategy.and_then(|strategy| strategy.type_.as_deref()).is_none_or(|kind| kind == "RollingUpdate");
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
@@ -142,18 +158,18 @@ fn missing_pod(observed: &Observed, at: usize) -> Option<Pod> {
         None => 0,
     };
     let revisions = observed.revisions;
-    let (template, revision) = if ordinal < start + kept {
+    let (template, revision) = if ordinal < first + i64::from(kept) {
         (revisions.current_template()?, name(&*revisions.current))
     } else {
         (revisions.update_template()?, name(&*revisions.update))
     };
-    Some(new_pod(observed.set, observed.spec, &template, revision, ordinal))
+    Some(new_pod(observed.set, observed.spec, &template, revision, i32::try_from(ordinal).ok()?))
 }
 
 /// Deletes surplus pods; with ordered management one at a time and only while the others are healthy.
 fn remove_condemned(
     observed: &Observed,
-    places: &[Option<Arc<Pod>>],
+    places: &Places,
     condemned: &[Arc<Pod>],
     in_order: bool,
     now: Timestamp,
@@ -163,7 +179,7 @@ fn remove_condemned(
         plan.actions.extend(condemned.iter().cloned().map(Action::OwnClaims));
     }
     let unwell =
-        places.iter().flatten().chain(condemned.iter().rev()).find(|pod| is_unavailable(observed, Some(pod), now));
+        places.pods.values().chain(condemned.iter().rev()).find(|pod| is_unavailable(observed, Some(pod), now));
     for pod in condemned {
         if pod::is_terminating(pod) {
             if in_order {
@@ -183,26 +199,61 @@ fn remove_condemned(
     true
 }
 
-/// Replaces pods of an old revision from the last, as many as may be unavailable.
-fn roll(observed: &Observed, places: &[Option<Arc<Pod>>], now: Timestamp, plan: &mut Plan) {
+/// Replaces pods of an old revision from the last down to the partition.
+fn roll(observed: &Observed, places: &Places, now: Timestamp, plan: &mut Plan) {
     let strategy = observed.spec.update_strategy.as_ref();
     if strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("OnDelete") {
         return;
     }
     let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-    let partition = usize::try_from(rolling.and_then(|rolling| rolling.partition).unwrap_or(0)).unwrap_or(0);
-    let most = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-    let most = most.map_or(Some(1), |most| scaled(most, places.len() as i32, false)).unwrap_or(1).max(1) as usize;
-    let unavailable = places.iter().filter(|place| is_unavailable(observed, place.as_ref(), now)).count();
-    let mut room = most.saturating_sub(unavailable);
-    for place in places.iter().skip(partition).rev() {
+    let partition = i64::from(rolling.and_then(|rolling| rolling.partition).unwrap_or(0));
+    match rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) {
+        Some(most) => roll_several(observed, places, partition, most, now, plan),
+        None => roll_one(observed, places, partition, now, plan),
+    }
+}
+
+fn is_outdated(observed: &Observed, pod: &Pod) -> bool {
+    revision_of(pod) != name(&*observed.revisions.update) && !pod::is_terminating(pod)
+}
+
+fn replace(pod: &Arc<Pod>, plan: &mut Plan) {
+    plan.actions.push(Action::Delete(pod.clone()));
+    plan.status.current_replicas = unless_zero(plan.status.current_replicas.unwrap_or(0) - 1);
+}
+
+/// Without `maxUnavailable`, one pod after the other: the last that is outdated, once all behind it are available. Those
+/// before it do not matter, so that a new template replaces pods that are broken.
+fn roll_one(observed: &Observed, places: &Places, partition: i64, now: Timestamp, plan: &mut Plan) {
+    for pod in places.from_the_last(partition) {
+        match pod {
+            // Failed pods are deleted whatever their revision.
+            Some(pod) if is_outdated(observed, pod) && !pod::is_terminal(pod) => return replace(pod, plan),
+            _ if is_unavailable(observed, pod, now) => return,
+            _ => {}
+        }
+    }
+}
+
+/// With `maxUnavailable`, as many at once as may be unavailable.
+fn roll_several(
+    observed: &Observed,
+    places: &Places,
+    partition: i64,
+    most: &IntOrString,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
+    let desired = observed.spec.replicas.unwrap_or(1);
+    let most = scaled(most, desired, false).unwrap_or(1).max(1) as usize;
+    let present = places.pods.values().filter(|pod| is_unavailable(observed, Some(pod), now)).count();
+    let mut room = most.saturating_sub(present.saturating_add(places.missing()));
+    for pod in places.from_the_last(partition).flatten() {
         if room == 0 {
             break;
         }
-        let Some(pod) = place else { continue };
-        if revision_of(pod) != name(&*observed.revisions.update) && !pod::is_terminating(pod) {
-            plan.actions.push(Action::Delete(pod.clone()));
-            plan.status.current_replicas = unless_zero(plan.status.current_replicas.unwrap_or(0) - 1);
+        if is_outdated(observed, pod) {
+            replace(pod, plan);
             room -= 1;
         }
     }

@@ -100,6 +100,24 @@ fn what_happens_next() {
             vec![],
         ),
         ("two at a time", two(), all_old(), vec!["-web-2", "-web-1"]),
+        (
+            "a new template replaces broken pods",
+            parallel(),
+            vec![(0, "old", "pending"), (1, "old", "pending"), (2, "old", "pending")],
+            vec!["-web-2"],
+        ),
+        (
+            "but only one after the other",
+            parallel(),
+            vec![(0, "old", "pending"), (1, "old", "ready"), (2, "new", "pending")],
+            vec![],
+        ),
+        (
+            "a failed pod is deleted once",
+            parallel(),
+            vec![(0, "old", "ready"), (1, "old", "ready"), (2, "old", "failed")],
+            vec!["-web-2"],
+        ),
         ("on delete", json!({"updateStrategy": {"type": "OnDelete"}}), all_old(), vec![]),
         (
             "below the partition the old comes back",
@@ -118,6 +136,26 @@ fn what_happens_next() {
         let (pods, revisions) = (pods(&rows), revisions(&set, "old", "new"));
         let observed = Observed { set: &set, spec: set.spec.as_ref().unwrap(), pods: &pods, revisions: &revisions };
         assert_eq!(rendered(&plan(&observed, Timestamp::UNIX_EPOCH)), expected, "{case}");
+    }
+}
+
+#[test]
+fn any_number_may_be_asked_for() {
+    let most = i32::MAX;
+    for (extra, first, count) in [
+        (json!({"replicas": most}), "+web-0@new", 1),
+        (json!({"replicas": most, "podManagementPolicy": "Parallel"}), "+web-0@new", BURST),
+        (
+            json!({"replicas": most, "ordinals": {"start": most - 1}, "podManagementPolicy": "Parallel"}),
+            "+web-2147483646@new",
+            2,
+        ),
+    ] {
+        let set = set(extra);
+        let revisions = revisions(&set, "old", "new");
+        let observed = Observed { set: &set, spec: set.spec.as_ref().unwrap(), pods: &[], revisions: &revisions };
+        let actions = rendered(&plan(&observed, Timestamp::UNIX_EPOCH));
+        assert_eq!((actions[0].as_str(), actions.len()), (first, count));
     }
 }
 
