@@ -39,8 +39,11 @@ pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     serde_json::from_value(template).ok()
 }
 
+/// Whether a revision holds the template of the patch. Older releases of Kubernetes wrote some absent fields as null: that
+/// must not look like another template, or all pods would be replaced.
 pub fn holds(revision: &ControllerRevision, patch: &Value) -> bool {
-    revision.data.as_ref().is_some_and(|data| data.0 == *patch)
+    let is_same = revision.data.as_ref().is_some_and(|data| data.0 == *patch);
+    is_same || template_of(revision).and_then(|template| patch_of(&template).ok()).as_ref() == Some(patch)
 }
 
 /// A new revision of an owner's template. `label` is the key of the label that holds the hash.
@@ -115,5 +118,22 @@ mod tests {
         assert!(holds(&revision, &patch));
         assert_ne!(hash_of(&patch, None), hash_of(&patch, Some(1)));
         assert_eq!(next_number(&[Arc::new(revision)]), 4);
+    }
+
+    #[test]
+    fn absent_fields_make_no_difference() {
+        let template =
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let patch = patch_of(&serde_json::from_value(template).unwrap()).unwrap();
+        for (field, value, expected) in [
+            ("/spec/template/metadata", json!({"creationTimestamp": null, "labels": {"a": "b"}}), true),
+            ("/spec/template/metadata", json!({"labels": {"a": "c"}}), false),
+            ("/spec/template/spec/containers/0", json!({"name": "c", "image": "other"}), false),
+        ] {
+            let mut written = patch.clone();
+            *written.pointer_mut(field).unwrap() = value;
+            let revision = ControllerRevision { data: data(&written), ..ControllerRevision::default() };
+            assert_eq!(holds(&revision, &patch), expected, "{written}");
+        }
     }
 }
