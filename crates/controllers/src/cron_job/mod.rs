@@ -81,7 +81,7 @@ impl Reconcile<Key> for Controller {
         let jobs = self.jobs.by_index(BY_CONTROLLER, uid(&*cron));
         let mut status = cron.status.clone().unwrap_or_default();
         // A job beyond the history limit gets no completion event: it is deleted by then.
-        self.clean_up(&cron, spec, &jobs, &mut status).await?;
+        self.clean_up(&cron, spec, &jobs, &mut status).await;
         self.note_jobs(&cron, &jobs, &mut status).await?;
         let outcome = self.start_due(&cron, spec, &mut status).await;
         status.active = status.active.filter(|active| !active.is_empty());
@@ -254,14 +254,9 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes finished jobs beyond the history limits, the oldest first.
-    async fn clean_up(
-        &self,
-        cron: &CronJob,
-        spec: &CronJobSpec,
-        jobs: &[Arc<Job>],
-        status: &mut CronJobStatus,
-    ) -> Result<()> {
+    /// Deletes finished jobs beyond the history limits, the oldest first. One that cannot be deleted keeps no job from being
+    /// started; it is deleted at a later sync.
+    async fn clean_up(&self, cron: &CronJob, spec: &CronJobSpec, jobs: &[Arc<Job>], status: &mut CronJobStatus) {
         let finished = jobs.iter().filter(|job| is_finished(job));
         let (succeeded, failed): (Vec<_>, Vec<_>) = finished.partition(|job| true_condition(job, COMPLETE).is_some());
         let limits = [(succeeded, spec.successful_jobs_history_limit), (failed, spec.failed_jobs_history_limit)];
@@ -273,10 +268,11 @@ impl Controller {
                 (started.is_none(), started, job.metadata.name.clone())
             });
             for job in jobs.into_iter().take(surplus).filter(|job| job.metadata.deletion_timestamp.is_none()) {
-                self.delete_job(cron, job, status).await?;
+                if let Err(error) = self.delete_job(cron, job, status).await {
+                    tracing::debug!(cron_job = %Key::of(cron), job = name(&**job), %error, "cannot delete an old job");
+                }
             }
         }
-        Ok(())
     }
 
     async fn delete_job(&self, cron: &CronJob, job: &Job, status: &mut CronJobStatus) -> Result<()> {

@@ -132,3 +132,29 @@ async fn a_schedule_of_another_time_zone_is_followed() {
     cluster.advance(Duration::from_secs(4 * 60)).await;
     cluster.until_list("Job", |jobs| jobs.len() == 1).await;
 }
+
+/// Old jobs that a policy keeps from being deleted keep no new one from being started.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_cannot_be_deleted_stops_nothing() {
+    let limit = json!({"successfulJobsHistoryLimit": 0});
+    let ticking = with(Kubelet::deciding(|_| Outcome::Succeeded), limit).await;
+    let cluster = &ticking.cluster;
+    let rule = json!({"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["jobs"]});
+    let policy = json!({"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]});
+    let binding = json!({"policyName": "keep", "validationActions": ["Deny"]});
+    for (kind, plural, spec) in [
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies", policy),
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", binding),
+    ] {
+        let api = "admissionregistration.k8s.io/v1";
+        let object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": "keep"}, "spec": spec});
+        let (code, created) =
+            cluster.request("POST", &format!("/apis/{api}/{plural}"), "application/json", &object).await;
+        assert_eq!(code, 201, "{created}");
+    }
+    cluster.until_quiet().await;
+    for count in 1..=2 {
+        ticking.to_next_due_time().await;
+        cluster.until_list("Job", |jobs| jobs.len() == count && jobs.iter().all(is_finished)).await;
+    }
+}
