@@ -5,7 +5,7 @@
 
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
@@ -13,6 +13,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReferen
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::Context;
@@ -55,7 +56,8 @@ pub async fn run(context: Context) {
     });
     let recorder = context.recorder("resource_claim");
     let queue = WorkQueue::new();
-    let controller = Arc::new(Controller { context, pods, claims, templates, queue, recorder });
+    let unseen = Arc::default();
+    let controller = Arc::new(Controller { context, pods, claims, templates, unseen, queue, recorder });
     controller.watch();
     controller.pods.synced().await;
     controller.claims.synced().await;
@@ -78,16 +80,48 @@ struct Controller {
     pods: Arc<Informer<Pod>>,
     claims: Arc<Informer<ResourceClaim>>,
     templates: Arc<Informer<ResourceClaimTemplate>>,
+    unseen: Arc<Unseen>,
     queue: Arc<WorkQueue<Item>>,
     recorder: EventRecorder,
 }
 
+/// Claims that were created for an entry of a pod and that the cache does not show yet: the pod's own changes may be observed
+/// before, and would otherwise create another claim.
+#[derive(Default)]
+struct Unseen(Mutex<HashMap<(String, String), String>>);
+
+impl Unseen {
+    fn created(&self, pod: &Pod, entry: &str, claim: &str) {
+        self.0.lock().insert((uid(pod).to_owned(), entry.to_owned()), claim.to_owned());
+    }
+
+    fn get(&self, pod: &Pod, entry: &str) -> Option<String> {
+        self.0.lock().get(&(uid(pod).to_owned(), entry.to_owned())).cloned()
+    }
+
+    fn seen(&self, claim: &ResourceClaim) {
+        let entry = plan::entry_of(claim).zip(owner::controller_uid(&claim.metadata));
+        if let Some((entry, pod)) = entry {
+            self.0.lock().remove(&(pod.to_owned(), entry.to_owned()));
+        }
+    }
+
+    fn forget(&self, pod: &Pod) {
+        if plan::claims_of(pod).next().is_some() {
+            self.0.lock().retain(|(known, _), _| known != uid(pod));
+        }
+    }
+}
+
 impl Controller {
     fn watch(self: &Arc<Self>) {
-        let queue = self.queue.clone();
+        let (queue, unseen) = (self.queue.clone(), self.unseen.clone());
         self.pods.on_change(move |change| {
             let pod = change.latest();
             let gone = matches!(change, Change::Deleted(_));
+            if gone {
+                unseen.forget(pod);
+            }
             if gone || plan::is_done(pod) {
                 for claim in plan::claims_of(pod) {
                     if let ClaimReference::As(claim) = named(pod, claim) {
@@ -99,9 +133,10 @@ impl Controller {
                 queue.add(Item::Pod(Key::of(&**pod)));
             }
         });
-        let (queue, pods) = (self.queue.clone(), Arc::downgrade(&self.pods));
+        let (queue, pods, unseen) = (self.queue.clone(), Arc::downgrade(&self.pods), self.unseen.clone());
         self.claims.on_change(move |change| {
             let key = Key::of(&**change.latest());
+            unseen.seen(change.latest());
             if let Some(pods) = pods.upgrade() {
                 let users = pods.by_index(BY_RESOURCE_CLAIM, &key.to_string());
                 users.iter().for_each(|pod| queue.add(Item::Pod(Key::of(&**pod))));
@@ -124,13 +159,21 @@ impl Controller {
         if pod::is_terminating(&pod) {
             return Ok(());
         }
-        let mut created = BTreeMap::new();
+        let (mut made, mut is_new) = (BTreeMap::new(), false);
         for desired in plan::claims_of(&pod) {
             match self.claim_for(&pod, desired).await {
                 Ok(Some(claim)) => {
-                    created.insert(desired.name.clone(), claim);
+                    made.insert(desired.name.clone(), claim);
+                    is_new = true;
                 }
-                Ok(None) => {}
+                // Names that are left out of what is applied would be removed.
+                Ok(None) => {
+                    if let (ClaimReference::As(claim), Some(_)) =
+                        (named(&pod, desired), &desired.resource_claim_template_name)
+                    {
+                        made.insert(desired.name.clone(), claim.to_owned());
+                    }
+                }
                 Err(error) => {
                     let text = format!("PodResourceClaim {}: {error}", desired.name);
                     self.recorder.warning(&*pod, "FailedResourceClaimCreation", text);
@@ -138,8 +181,8 @@ impl Controller {
                 }
             }
         }
-        if !created.is_empty() {
-            self.write_claim_names(&pod, &created).await?;
+        if is_new {
+            self.write_claim_names(&pod, &made).await?;
         }
         if pod::node_name(&pod).is_none() {
             // The scheduler reserves the claim when it places the pod.
@@ -157,6 +200,10 @@ impl Controller {
 
     /// The name of the claim created for the pod's entry, unless the pod has it already or none is needed.
     async fn claim_for(&self, pod: &Pod, desired: &PodResourceClaim) -> Result<Option<String>> {
+        if let Some(claim) = self.unseen.get(pod, &desired.name) {
+            let is_named = matches!(named(pod, desired), ClaimReference::As(named) if named == claim);
+            return Ok((!is_named).then_some(claim));
+        }
         match named(pod, desired) {
             ClaimReference::NotNeeded => return Ok(None),
             ClaimReference::As(claim) => {
@@ -182,12 +229,17 @@ impl Controller {
         let claim = plan::new_claim(pod, desired, &found);
         let created = api.create(&PostParams::default(), &claim).await;
         let created = created.map_err(|error| Error::Later(format!("create ResourceClaim : {}", message(&error))))?;
+        self.unseen.created(pod, &desired.name, name(&created));
+        // The watch may have been faster.
+        if let Some(seen) = self.claims.get(namespace(pod), name(&created)) {
+            self.unseen.seen(&seen);
+        }
         Ok(Some(name(&created).to_owned()))
     }
 
-    async fn write_claim_names(&self, pod: &Pod, created: &BTreeMap<String, String>) -> Result<()> {
+    async fn write_claim_names(&self, pod: &Pod, made: &BTreeMap<String, String>) -> Result<()> {
         let statuses: Vec<_> =
-            created.iter().map(|(entry, claim)| json!({"name": entry, "resourceClaimName": claim})).collect();
+            made.iter().map(|(entry, claim)| json!({"name": entry, "resourceClaimName": claim})).collect();
         let patch = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(pod), "namespace": namespace(pod)},
             "status": {"resourceClaimStatuses": statuses}});
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(pod));

@@ -43,8 +43,13 @@ pub(super) fn is_done(pod: &Pod) -> bool {
     pod::is_terminal(pod) || pod::is_terminating(pod) && pod::node_name(pod).is_none()
 }
 
+/// The pod's entry that a claim was created for.
+pub(super) fn entry_of(claim: &ResourceClaim) -> Option<&str> {
+    claim.metadata.annotations.as_ref()?.get(ENTRY).map(String::as_str)
+}
+
 pub(super) fn is_for_entry(claim: &ResourceClaim, entry: &str) -> bool {
-    claim.metadata.annotations.as_ref().and_then(|all| all.get(ENTRY)).is_some_and(|named| named == entry)
+    entry_of(claim) == Some(entry)
 }
 
 pub(super) fn new_claim(pod: &Pod, entry: &PodResourceClaim, template: &ResourceClaimTemplate) -> ResourceClaim {

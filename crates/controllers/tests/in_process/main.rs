@@ -17,5 +17,6 @@ mod namespace;
 mod nodes;
 mod quota;
 mod replica_set;
+mod resource_claim;
 mod stateful_set;
 mod volumes;

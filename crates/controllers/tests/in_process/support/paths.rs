@@ -27,6 +27,8 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets", NAMESPACED),
     ("ReplicaSet", "/apis/apps/v1", "replicasets", NAMESPACED),
     ("ReplicationController", "/api/v1", "replicationcontrollers", NAMESPACED),
+    ("ResourceClaim", "/apis/resource.k8s.io/v1", "resourceclaims", NAMESPACED),
+    ("ResourceClaimTemplate", "/apis/resource.k8s.io/v1", "resourceclaimtemplates", NAMESPACED),
     ("ResourceQuota", "/api/v1", "resourcequotas", NAMESPACED),
     ("Secret", "/api/v1", "secrets", NAMESPACED),
     ("Service", "/api/v1", "services", NAMESPACED),
