@@ -17,6 +17,9 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 
+const WAITS_FOR_CONSUMER: &str = "WaitForFirstConsumer";
+const WAITS_FOR_POD: &str = "WaitForPodScheduled";
+
 pub(super) struct Observed {
     pub class: Option<Arc<StorageClass>>,
     pub default_class: Option<String>,
@@ -38,6 +41,13 @@ pub(super) enum ClaimStep {
         provisioner: Option<String>,
     },
     Lost(&'static str, &'static str),
+}
+
+/// Whether a claim waits for nothing but a volume that somebody creates by hand. Those that wait for a pod or a provisioner
+/// are many, and their volume does not exist yet.
+pub(super) fn needs_volume(step: &ClaimStep) -> bool {
+    let ClaimStep::Wait { event: Some((_, reason, _)), provisioner: None } = step else { return false };
+    !matches!(*reason, WAITS_FOR_CONSUMER | WAITS_FOR_POD)
 }
 
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
@@ -163,9 +173,9 @@ fn waiting_for_consumer(pods: &[Arc<Pod>]) -> (&'static str, String) {
         .collect();
     unscheduled.sort_unstable();
     match unscheduled.as_slice() {
-        [] => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".to_owned()),
-        [one] => ("WaitForPodScheduled", format!("waiting for pod {one} to be scheduled")),
-        several => ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", several.join(","))),
+        [] => (WAITS_FOR_CONSUMER, "waiting for first consumer to be created before binding".to_owned()),
+        [one] => (WAITS_FOR_POD, format!("waiting for pod {one} to be scheduled")),
+        several => (WAITS_FOR_POD, format!("waiting for pods {} to be scheduled", several.join(","))),
     }
 }
 
@@ -297,7 +307,11 @@ mod tests {
                 "lost ClaimMisbound",
             ),
         ] {
-            assert_eq!(rendered(&plan(&claim, &observed)), expected);
+            let step = plan(&claim, &observed);
+            assert_eq!(rendered(&step), expected);
+            let waits_for_others =
+                ["wait", "wait ExternalProvisioning", "wait WaitForFirstConsumer"].contains(&expected);
+            assert_eq!(needs_volume(&step), expected.starts_with("wait") && !waits_for_others, "{expected}");
         }
     }
 

@@ -169,7 +169,10 @@ impl Binder {
         candidates.extend(self.volumes.by_index(FOR_CLAIM, &key.to_string()));
         let requested =
             claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
-        let requested = requested.and_then(|name| self.volumes.get("", name));
+        let requested = match requested {
+            Some(volume) => self.volume_of(volume, claim::is_bound(&claim)).await?,
+            None => None,
+        };
         let mut observed = claim::Observed {
             class: self.classes.get("", &class),
             default_class: self.default_class(),
@@ -179,12 +182,11 @@ impl Binder {
         };
         let mut step = claim::plan(&claim, &observed);
         // A volume created just before the claim may not be in the cache yet, and the event would be wrong.
-        let records_event = |step: &ClaimStep| matches!(step, ClaimStep::Wait { event: Some(_), .. });
-        if records_event(&step) && !self.confirmed.lock().contains(uid(&*claim)) {
+        if claim::needs_volume(&step) && !self.confirmed.lock().contains(uid(&*claim)) {
             self.add_from_server(&class, &mut observed).await?;
             step = claim::plan(&claim, &observed);
             // A failed bind is retried, and the cache may still be stale then.
-            if records_event(&step) {
+            if claim::needs_volume(&step) {
                 self.confirmed.lock().insert(uid(&*claim).to_owned());
             }
         }
@@ -195,6 +197,19 @@ impl Binder {
         Ok(())
     }
 
+    /// The volume that a claim names. A bound claim is lost only when the server has no such volume: it may have been bound to
+    /// one that the cache does not hold yet.
+    async fn volume_of(&self, volume: &str, is_bound: bool) -> Result<Option<Arc<PersistentVolume>>> {
+        if let Some(known) = self.volumes.get("", volume) {
+            return Ok(Some(known));
+        }
+        if !is_bound {
+            return Ok(None);
+        }
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        Ok(api.get_opt(volume).await?.map(Arc::new))
+    }
+
     /// Completes the cached candidates with those of the server.
     async fn add_from_server(&self, class: &str, observed: &mut claim::Observed) -> Result<()> {
         if observed.class.is_none() && !class.is_empty() {
@@ -202,9 +217,9 @@ impl Binder {
             observed.class = api.get_opt(class).await?.map(Arc::new);
         }
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        let known: HashSet<String> = observed.candidates.iter().map(|volume| uid(&**volume).to_owned()).collect();
         for volume in api.list(&ListParams::default()).await?.items {
-            let is_known = observed.candidates.iter().any(|known| uid(&**known) == uid(&volume));
-            if !is_known && matching::volume_class(&volume) == class {
+            if matching::volume_class(&volume) == class && !known.contains(uid(&volume)) {
                 observed.candidates.push(Arc::new(volume));
             }
         }
