@@ -1,6 +1,8 @@
 //! Protects claims that pods use, volumes that are bound and attributes classes that are referenced from deletion, by a
 //! finalizer on each.
 
+mod live_pods;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -8,13 +10,14 @@ use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::{Change, WorkQueue, owner, pod, run_workers};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::PostParams;
 
 use crate::Context;
 use crate::common::Key;
 use crate::common::key::{name, namespace};
 use crate::error::{Error, Result, ignore_not_found};
 use crate::volume_binder::{BY_CLAIM, index_pods_by_claim};
+use live_pods::LivePods;
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -25,27 +28,37 @@ pub async fn run_claims(context: Context) {
     let pods = context.informers.of::<Pod>();
     index_pods_by_claim(&pods);
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
-    let on_claim = queue.clone();
+    let live = Arc::new(LivePods::default());
+    let (on_claim, noted) = (queue.clone(), live.clone());
     claims.on_change(move |change| {
-        if !matches!(change, Change::Deleted(_))
-            && change_of(&change.latest().metadata, CLAIM_FINALIZER) != FinalizerChange::Same
-        {
-            on_claim.add(Key::of(&**change.latest()));
+        let key = Key::of(&**change.latest());
+        if matches!(change, Change::Deleted(_)) {
+            return noted.forget(&key);
+        }
+        if change_of(&change.latest().metadata, CLAIM_FINALIZER) != FinalizerChange::Same {
+            noted.queued(&key);
+            on_claim.add(key);
         }
     });
-    let on_pod = queue.clone();
+    let (on_pod, noted, known) = (queue.clone(), live.clone(), claims.clone());
     pods.on_change(move |change| {
         let pod = change.latest();
         if matches!(change, Change::Deleted(_)) || pod::is_terminal(pod) || pod::is_terminating(pod) {
             for claim in claims_of(pod) {
-                on_pod.add(Key::new(namespace(&**pod), claim));
+                let key = Key::new(namespace(&**pod), claim);
+                if known.get(&key.namespace, &key.name).is_some() {
+                    noted.queued(&key);
+                    on_pod.add(key);
+                }
             }
         }
     });
     claims.synced().await;
     pods.synced().await;
+    let waiting = queue.clone();
     run_workers(queue, 5, move |key: Key| {
         let (context, claims, pods) = (context.clone(), claims.clone(), pods.clone());
+        let (live, waiting) = (live.clone(), waiting.clone());
         async move {
             let Some(claim) = claims.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
             let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -56,8 +69,11 @@ pub async fn run_claims(context: Context) {
                         return Ok(());
                     }
                     // The cache may not yet hold a pod that was just bound to a node.
-                    let live: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
-                    if live.list(&ListParams::default()).await?.items.iter().any(|pod| uses(pod, &claim)) {
+                    let current = live.of(&context.client, &key).await?;
+                    if waiting.is_empty() {
+                        live.clear();
+                    }
+                    if current.iter().any(|pod| uses(pod, &claim)) {
                         return Ok(());
                     }
                 }
