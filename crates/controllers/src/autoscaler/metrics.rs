@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::replicas::{Sample, Samples};
-use crate::common::discovery::discover;
+use crate::common::discovery::{Kind, KnownKinds};
 use crate::common::messages;
 use crate::error::{has_code, message};
 
@@ -65,6 +65,7 @@ struct ExternalValue {
 
 pub(super) struct Metrics<'a> {
     pub client: &'a Client,
+    pub kinds: &'a KnownKinds,
     pub namespace: &'a str,
 }
 
@@ -131,8 +132,8 @@ impl Metrics<'_> {
     ) -> Result<i64, String> {
         let group =
             object.api_version.as_deref().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
-        let kinds = discover(self.client).await.map_err(|error| message(&error))?.kinds;
-        let kind = kinds.into_iter().find(|kind| kind.resource.group == group && kind.resource.kind == object.kind);
+        let is_meant = |kind: &Kind| kind.resource.group == group && kind.resource.kind == object.kind;
+        let kind = self.kinds.find(self.client, is_meant).await.map_err(|error| message(&error))?;
         let kind = kind.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", object.kind))?;
         let resource = match group {
             "" => kind.resource.plural,

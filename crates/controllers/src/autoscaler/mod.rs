@@ -17,7 +17,7 @@ use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricStatus,
 };
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::selector::Selector;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers, time};
 use kube::Api;
@@ -25,13 +25,14 @@ use kube::api::{DynamicObject, PostParams};
 use parking_lot::Mutex;
 
 use crate::Context;
-use crate::common::discovery::discover;
+use crate::common::discovery::{Kind, KnownKinds};
 use crate::common::requests::{replace_status, unless_zero};
 use crate::common::{Key, journey};
 use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
 use crate::metrics::{autoscaler_synced, metric_computed, scaling};
 
 use limits::{Bounds, History};
+use metrics::Metrics;
 use reading::{MetricError, Reader};
 
 type Autoscaler = HorizontalPodAutoscaler;
@@ -59,6 +60,7 @@ pub async fn run(context: Context) {
     pods.synced().await;
     let workers = context.settings.concurrent_syncs.of("concurrent-horizontal-pod-autoscaler-syncs");
     let recorder = context.recorder("horizontal-pod-autoscaler");
+    let started = (context.clock.now(), tokio::time::Instant::now());
     let controller = Arc::new(Controller {
         context,
         autoscalers,
@@ -67,6 +69,8 @@ pub async fn run(context: Context) {
         recorder,
         histories: Mutex::default(),
         selectors: Mutex::default(),
+        kinds: KnownKinds::default(),
+        started,
     });
     run_workers(queue, workers, move |key: Key| {
         let controller = controller.clone();
@@ -92,6 +96,9 @@ struct Controller {
     histories: Mutex<HashMap<Key, History>>,
     /// Selector of each autoscaler's target, as last read.
     selectors: Mutex<HashMap<Key, Selector>>,
+    kinds: KnownKinds,
+    /// When it was started, by the wall clock and by the one that is never stepped.
+    started: (Timestamp, tokio::time::Instant),
 }
 
 impl Controller {
@@ -140,7 +147,8 @@ impl Controller {
         set(status, "AbleToScale", "True", "SucceededGetScale", message, now);
         let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
         let min = spec.min_replicas.unwrap_or(1);
-        self.histories.lock().entry(key.clone()).or_default().start(current, now);
+        let steady = self.steady_time();
+        self.histories.lock().entry(key.clone()).or_default().start(current, steady);
         let mut failure = None;
         status.current_metrics = None;
         let (desired, reason) = if current == 0 && min != 0 {
@@ -168,29 +176,36 @@ impl Controller {
             };
             let down_window = self.context.settings.autoscaler.downscale_stabilization;
             let bounds = Bounds { current, min, max: spec.max_replicas, behavior: spec.behavior.as_ref(), down_window };
-            let limited = self.histories.lock().entry(key.clone()).or_default().limit(proposed, &bounds, now);
+            let limited = self.histories.lock().entry(key.clone()).or_default().limit(proposed, &bounds, steady);
             let (able, limit) = (limited.able_to_scale, limited.scaling_limited);
             set(status, "AbleToScale", able.0, able.1, able.2, now);
             set(status, "ScalingLimited", limit.0, limit.1, limit.2, now);
             (limited.replicas, reason)
         };
+        status.current_replicas = unless_zero(current);
         if desired != current {
             self.rescale(autoscaler, &api, scale, desired, &reason, status, now).await?;
             *action = scaling(current, desired);
-            self.histories.lock().entry(key.clone()).or_default().note_change(current, desired, now);
+            self.histories.lock().entry(key.clone()).or_default().note_change(current, desired, steady);
             status.last_scale_time = Some(time::truncated(now));
         }
-        status.current_replicas = unless_zero(current);
         status.desired_replicas = desired;
         failure.map_or(Ok(()), |text| Err(Error::Later(text)))
+    }
+
+    /// The time for histories, which measure windows: a step of the wall clock must not empty or prolong them.
+    fn steady_time(&self) -> Timestamp {
+        let (wall, since) = self.started;
+        let passed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::MAX);
+        wall.saturating_add(passed).unwrap_or(Timestamp::MAX)
     }
 
     async fn scale_of(&self, key: &Key, autoscaler: &Autoscaler) -> Result<(Api<DynamicObject>, Scale), String> {
         let target = &autoscaler.spec.scale_target_ref;
         let group =
             target.api_version.as_deref().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
-        let kinds = discover(&self.context.client).await.map_err(|error| message(&error))?.kinds;
-        let kind = kinds.into_iter().find(|kind| kind.resource.group == group && kind.resource.kind == target.kind);
+        let is_meant = |kind: &Kind| kind.resource.group == group && kind.resource.kind == target.kind;
+        let kind = self.kinds.find(&self.context.client, is_meant).await.map_err(|error| message(&error))?;
         let kind = kind.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", target.kind))?;
         let api: Api<DynamicObject> = Api::namespaced_with(self.context.client.clone(), &key.namespace, &kind.resource);
         let scale = api.get_scale(&target.name).await.map_err(|error| message(&error))?;
@@ -279,7 +294,9 @@ impl Controller {
         }
         let specs = autoscaler.spec.metrics.clone().unwrap_or_default();
         let settings = &self.context.settings;
-        let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
+        let namespace = autoscaler.metadata.namespace.as_deref().unwrap_or("");
+        let metrics = Metrics { client: &self.context.client, kinds: &self.kinds, namespace };
+        let reader = Reader::new(metrics, settings, autoscaler, scale, &text, &pods, now);
         let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
         let mut unreadable: Vec<MetricError> = Vec::new();
         let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);

@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::quantity::{Format, Quantity, milli_value};
-use kube::Client;
 
 use super::metrics::Metrics;
 use super::replicas::{self, InitialDelays, Observed, Proposal, Samples, Target, Tolerance};
@@ -51,16 +50,16 @@ const NO_RESOURCE_TARGET: &str = "invalid resource metric source: neither an ave
 
 impl<'a> Reader<'a> {
     pub fn new(
-        client: &'a Client,
+        metrics: Metrics<'a>,
         settings: &Settings,
-        autoscaler: &'a HorizontalPodAutoscaler,
+        autoscaler: &HorizontalPodAutoscaler,
         scale: &Scale,
         selector: &'a str,
         pods: &'a [Arc<Pod>],
         now: Timestamp,
     ) -> Self {
         Self {
-            metrics: Metrics { client, namespace: autoscaler.metadata.namespace.as_deref().unwrap_or("") },
+            metrics,
             selector,
             pods,
             current: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),

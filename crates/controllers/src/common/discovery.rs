@@ -1,8 +1,13 @@
 //! Which kinds the server serves, each at the version it prefers.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use kube::Client;
 use kube::api::ApiResource;
 use kube::core::discovery::v2::{APIGroupDiscoveryList, APIVersionDiscovery};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
@@ -42,6 +47,33 @@ pub async fn discover(client: &Client) -> kube::Result<Discovered> {
     discovered.kinds.extend(others.kinds);
     discovered.silent.extend(others.silent);
     Ok(discovered)
+}
+
+/// The kinds as last discovered, for controllers that look up one for each of many objects.
+#[derive(Default)]
+pub struct KnownKinds(Mutex<Option<(Arc<Vec<Kind>>, Instant)>>);
+
+impl KnownKinds {
+    /// How long a kind stays known.
+    const MAX_AGE: Duration = Duration::from_secs(30);
+    /// How long a kind stays unknown: objects may name kinds that nobody serves.
+    const MIN_AGE: Duration = Duration::from_secs(1);
+
+    pub async fn find(&self, client: &Client, is_meant: impl Fn(&Kind) -> bool) -> kube::Result<Option<Kind>> {
+        let known = self.0.lock().clone();
+        let find = |kinds: &[Kind]| kinds.iter().find(|kind| is_meant(kind)).cloned();
+        if let Some((kinds, since)) = known {
+            let found = find(&kinds);
+            let max_age = if found.is_some() { Self::MAX_AGE } else { Self::MIN_AGE };
+            if since.elapsed() < max_age {
+                return Ok(found);
+            }
+        }
+        let kinds = Arc::new(discover(client).await?.kinds);
+        let found = find(&kinds);
+        *self.0.lock() = Some((kinds, Instant::now()));
+        Ok(found)
+    }
 }
 
 /// Versions come in the server's order of preference; a resource is listed at the first version that has it.

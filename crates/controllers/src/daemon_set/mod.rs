@@ -18,6 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use knarr_client::selector::Selector;
 use knarr_client::{Change, Informer, WorkQueue, owner, pod};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
@@ -81,27 +82,28 @@ struct Controller {
 
 /// Failed pods are replaced after 1 s, then after twice as long each time, up to 15 minutes.
 #[derive(Default)]
-struct Failures(Mutex<HashMap<(String, String), (Duration, Timestamp)>>);
+struct Failures(Mutex<HashMap<(String, String), (Duration, Instant)>>);
 
 impl Failures {
     const MAX_DELAY: Duration = Duration::from_secs(15 * 60);
 
     /// How long the node's pod must still wait; `None` when it may be replaced now, which is then recorded.
-    fn wait(&self, set: &str, node: &str, now: Timestamp) -> Option<Duration> {
-        let mut all = self.0.lock();
-        let entry = all.entry((set.to_owned(), node.to_owned()));
-        let (delay, since) = *entry.or_insert((Duration::ZERO, Timestamp::UNIX_EPOCH));
-        let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        if elapsed < delay {
-            return Some(delay - elapsed);
-        }
-        // After twice the maximum delay without a failure the backoff starts over.
-        let next = if elapsed > Self::MAX_DELAY * 2 {
-            Duration::from_secs(1)
-        } else {
-            (delay * 2).max(Duration::from_secs(1))
+    fn wait(&self, set: &str, node: &str) -> Option<Duration> {
+        const MIN_DELAY: Duration = Duration::from_secs(1);
+        let (mut all, now) = (self.0.lock(), Instant::now());
+        let key = (set.to_owned(), node.to_owned());
+        let next = match all.get(&key) {
+            None => MIN_DELAY,
+            Some((delay, since)) => {
+                let elapsed = now.duration_since(*since);
+                if elapsed < *delay {
+                    return Some(*delay - elapsed);
+                }
+                // After twice the maximum delay without a failure the backoff starts over.
+                if elapsed > Self::MAX_DELAY * 2 { MIN_DELAY } else { (*delay * 2).min(Self::MAX_DELAY) }
+            }
         };
-        all.insert((set.to_owned(), node.to_owned()), (next.min(Self::MAX_DELAY), now));
+        all.insert(key, (next, now));
         None
     }
 
@@ -146,7 +148,7 @@ impl Reconcile<Key> for Controller {
         let observed = Observed { set: &set, spec, nodes: &nodes, by_node: &by_node, hash: &hash };
         let mut outcome = Ok(());
         if may_act {
-            let plan = plan::plan(&observed, now, |node| self.failures.wait(uid(&*set), node, now));
+            let plan = plan::plan(&observed, now, |node| self.failures.wait(uid(&*set), node));
             outcome = self.carry_out(&key, &set, &hash, plan).await;
             if outcome.is_ok() {
                 revision::clean_up(client, spec, old, &pods).await?;
@@ -319,16 +321,18 @@ fn selector_of(set: &DaemonSet) -> Selector {
 mod tests {
     use super::*;
 
-    #[test]
-    fn failed_pods_are_replaced_with_growing_delay() {
+    #[tokio::test(start_paused = true)]
+    async fn failed_pods_are_replaced_with_growing_delay() {
         let failures = Failures::default();
-        let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
-        assert_eq!(failures.wait("s", "n", at(0)), None);
-        assert_eq!(failures.wait("s", "n", at(0)), Some(Duration::from_secs(1)));
-        assert_eq!(failures.wait("s", "n", at(1)), None);
-        assert_eq!(failures.wait("s", "n", at(2)), Some(Duration::from_secs(1)));
-        assert_eq!(failures.wait("s", "m", at(2)), None, "nodes wait by themselves");
+        let second = Duration::from_secs(1);
+        assert_eq!(failures.wait("s", "n"), None);
+        assert_eq!(failures.wait("s", "n"), Some(second));
+        tokio::time::advance(second).await;
+        assert_eq!(failures.wait("s", "n"), None);
+        tokio::time::advance(second).await;
+        assert_eq!(failures.wait("s", "n"), Some(second));
+        assert_eq!(failures.wait("s", "m"), None, "nodes wait by themselves");
         failures.forget("s");
-        assert_eq!(failures.wait("s", "n", at(2)), None);
+        assert_eq!(failures.wait("s", "n"), None);
     }
 }

@@ -15,12 +15,11 @@ use knarr_client::selector::Selector;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers, time};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::Context;
 use crate::common::Key;
-use crate::common::discovery::{Kind, discover};
+use crate::common::discovery::{Kind, KnownKinds};
 use crate::common::key::{name, namespace, uid};
 use crate::common::messages;
 use crate::common::reconcile::{Reconcile, run_controller};
@@ -45,7 +44,7 @@ pub async fn run(context: Context) {
         queue: WorkQueue::new(),
         stale: WorkQueue::new(),
         recorder: context.recorder("controllermanager"),
-        kinds: Mutex::default(),
+        kinds: KnownKinds::default(),
         context: context.clone(),
     });
     controller.watch();
@@ -78,7 +77,7 @@ struct Controller {
     /// Pods marked as disrupted whose mark may become stale.
     stale: Arc<WorkQueue<Key>>,
     recorder: EventRecorder,
-    kinds: Mutex<Vec<Kind>>,
+    kinds: KnownKinds,
 }
 
 impl Reconcile<Key> for Controller {
@@ -206,7 +205,10 @@ impl Controller {
                 let set = self.replica_sets.get(namespace, &reference.name).filter(|set| uid(&**set) == reference.uid);
                 let above = set.as_ref().and_then(|set| owner::controller_of(&set.metadata));
                 let deployment = above.filter(|above| above.kind == "Deployment");
-                let deployment = deployment.and_then(|above| self.deployments.get(namespace, &above.name));
+                let deployment = deployment.and_then(|above| {
+                    let found = self.deployments.get(namespace, &above.name)?;
+                    (uid(&*found) == above.uid).then_some(found)
+                });
                 match (deployment, set) {
                     (Some(deployment), _) => {
                         Some((uid(&*deployment).to_owned(), deployment.spec.as_ref().and_then(|spec| spec.replicas)))
@@ -238,19 +240,8 @@ impl Controller {
         group: &str,
         reference: &OwnerReference,
     ) -> Result<Option<(String, i32)>> {
-        let find = |kinds: &[Kind]| {
-            kinds.iter().find(|kind| kind.resource.group == group && kind.resource.kind == reference.kind).cloned()
-        };
-        let known = find(&self.kinds.lock()).filter(|kind| kind.has_scale);
-        let kind = match known {
-            Some(kind) => Some(kind),
-            None => {
-                let kinds = discover(&self.context.client).await?.kinds;
-                let found = find(&kinds);
-                *self.kinds.lock() = kinds;
-                found
-            }
-        };
+        let is_meant = |kind: &Kind| kind.resource.group == group && kind.resource.kind == reference.kind;
+        let kind = self.kinds.find(&self.context.client, is_meant).await?;
         let Some(kind) = kind else {
             let OwnerReference { kind, api_version, .. } = reference;
             return Err(Error::Later(format!("no matches for kind {kind:?} in version {api_version:?}")));
