@@ -1,12 +1,12 @@
 //! Deletes pods that no other component will: surplus finished ones, those of deleted nodes, those deleted before scheduling.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_client::pod;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use crate::Context;
 use crate::common::disruption::mark_disrupted;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::each;
-use crate::error::{Error, Result, ignore_not_found};
+use crate::error::{Error, Result, ignore_not_found, is_conflict};
 
 const PERIOD: Duration = Duration::from_secs(20);
 /// A node must be missing this long, so that a late list deletes nothing.
@@ -34,9 +34,9 @@ pub async fn run(context: Context) {
         ticks.tick().await;
         let now = Instant::now();
         let known = nodes.list();
-        let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
+        let by_name: HashMap<&str, &Node> = known.iter().map(|node| (name(&**node), &**node)).collect();
         let mut kinds = Kinds::default();
-        pods.for_each(|pod| kinds.classify(pod, &names, &known));
+        pods.for_each(|pod| kinds.classify(pod, &by_name));
         missing.retain(|node, _| kinds.orphaned.contains_key(node));
         for node in kinds.orphaned.keys() {
             missing.entry(node.clone()).or_insert(now);
@@ -60,20 +60,19 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn classify(&mut self, pod: &Arc<Pod>, names: &HashSet<&str>, nodes: &[Arc<Node>]) {
+    fn classify(&mut self, pod: &Arc<Pod>, nodes: &HashMap<&str, &Node>) {
         if pod::is_terminal(pod) {
             self.finished.push(pod.clone());
         }
-        match pod::node_name(pod) {
-            None if pod::is_terminating(pod) => self.stuck.push(pod.clone()),
-            None => {}
-            Some(node) if !names.contains(node) => self.orphaned.entry(node.to_owned()).or_default().push(pod.clone()),
-            Some(node)
-                if pod::is_terminating(pod)
-                    && nodes.iter().any(|known| name(&**known) == node && is_out_of_service(known)) =>
-            {
+        let Some(node) = pod::node_name(pod) else {
+            if pod::is_terminating(pod) {
                 self.stuck.push(pod.clone());
             }
+            return;
+        };
+        match nodes.get(node) {
+            None => self.orphaned.entry(node.to_owned()).or_default().push(pod.clone()),
+            Some(node) if pod::is_terminating(pod) && is_out_of_service(node) => self.stuck.push(pod.clone()),
             Some(_) => {}
         }
     }
@@ -108,7 +107,8 @@ async fn clean_up(
     let client = &context.client;
     let mut remove: Vec<Arc<Pod>> = surplus;
     remove.extend(stuck);
-    each(remove, |pod| async move {
+    // A pod that cannot be deleted keeps no other from being.
+    let mut outcome = each(remove, |pod| async move {
         if !pod::is_terminal(&pod) {
             let api: Api<Pod> = Api::namespaced(client.clone(), namespace(&*pod));
             let status = json!({"phase": "Failed", "observedGeneration": pod.metadata.generation});
@@ -117,29 +117,34 @@ async fn clean_up(
         }
         delete_now(client, &pod).await
     })
-    .await?;
+    .await;
     let nodes: Api<Node> = Api::all(client.clone());
     for node in gone {
         if nodes.get_opt(&node).await?.is_some() {
             continue;
         }
-        each(orphaned.remove(&node).unwrap_or_default(), |pod| async move {
+        let deleted = each(orphaned.remove(&node).unwrap_or_default(), |pod| async move {
             if !pod::is_terminal(&pod) {
                 let (message, now) = ("PodGC: node no longer exists", context.clock.now());
                 mark_disrupted(client, &pod, "DeletionByPodGC", message, Some("Failed"), now).await?;
             }
             delete_now(client, &pod).await
         })
-        .await?;
+        .await;
+        outcome = outcome.and(deleted);
     }
-    Ok(())
+    outcome
 }
 
+/// Deletes this pod but none that reuses its name: pods of a StatefulSet do.
 async fn delete_now(client: &Client, pod: &Pod) -> Result<(), Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace(pod));
-    let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    ignore_not_found(api.delete(name(pod), &params).await)?;
-    Ok(())
+    let preconditions = Some(Preconditions { uid: Some(uid(pod).to_owned()), resource_version: None });
+    let params = DeleteParams { grace_period_seconds: Some(0), preconditions, ..DeleteParams::default() };
+    match ignore_not_found(api.delete(name(pod), &params).await) {
+        Err(error) if is_conflict(&error) => Ok(()),
+        result => Ok(result.map(drop)?),
+    }
 }
 
 #[cfg(test)]
@@ -161,10 +166,10 @@ mod tests {
     #[test]
     fn pods_are_classified() {
         let leaving = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-        let node: Arc<Node> = Arc::new(
-            serde_json::from_value(json!({"metadata": {"name": "down"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}))
-                .unwrap(),
-        );
+        let taints = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]);
+        let down: Node =
+            serde_json::from_value(json!({"metadata": {"name": "down"}, "spec": {"taints": taints}})).unwrap();
+        let up = Node::default();
         let mut kinds = Kinds::default();
         for pod in [
             pod("done", "up", "Succeeded", json!({})),
@@ -173,7 +178,7 @@ mod tests {
             pod("stuck", "down", "Running", leaving.clone()),
             pod("ending", "up", "Running", leaving),
         ] {
-            kinds.classify(&pod, &HashSet::from(["up", "down"]), std::slice::from_ref(&node));
+            kinds.classify(&pod, &HashMap::from([("up", &up), ("down", &down)]));
         }
         let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| name(&**pod).to_owned()).collect::<Vec<_>>();
         assert_eq!(names(&kinds.finished), ["done"]);

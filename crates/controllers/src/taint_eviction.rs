@@ -7,8 +7,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use knarr_client::events::{EventType, reference};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod};
-use kube::Api;
-use kube::api::DeleteParams;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -18,7 +16,8 @@ use crate::common::disruption::mark_disrupted;
 use crate::common::key::{name, uid};
 use crate::common::pods::{BY_NODE, index_by_node};
 use crate::common::reconcile::{Reconcile, run_controller};
-use crate::error::{Result, ignore_not_found};
+use crate::common::requests::delete;
+use crate::error::Result;
 use knarr_client::node_fit::tolerates;
 
 pub async fn run(context: Context) {
@@ -112,9 +111,7 @@ impl Controller {
         let client = &self.context.client;
         let message = "Taint manager: deleting due to NoExecute taint";
         mark_disrupted(client, pod, "DeletionByTaintManager", message, None, self.context.clock.now()).await?;
-        let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
-        ignore_not_found(api.delete(&key.name, &DeleteParams::default()).await)?;
-        Ok(())
+        delete(client, pod, None).await
     }
 
     fn record_event(&self, pod: &Pod, message: String) {
