@@ -75,6 +75,12 @@ fn networks_of(node: &Node) -> Vec<Network> {
     all.iter().filter_map(|cidr| Network::parse(cidr)).collect()
 }
 
+fn occupy(pools: &Mutex<Vec<Pool>>, networks: &[Network]) {
+    for network in networks {
+        pools.lock().iter_mut().for_each(|pool| pool.occupy(network));
+    }
+}
+
 async fn assign(
     context: &Context,
     nodes: &Informer<Node>,
@@ -85,15 +91,15 @@ async fn assign(
     let Some(node) = nodes.get("", key) else { return Ok(()) };
     let present = networks_of(&node);
     if !present.is_empty() {
-        for network in present {
-            pools.lock().iter_mut().for_each(|pool| pool.occupy(&network));
-        }
+        occupy(pools, &present);
         return Ok(());
     }
     let api: Api<Node> = Api::all(context.client.clone());
     // A network assigned just now may not be in the cache yet.
     let Some(live) = api.get_opt(key).await? else { return Ok(()) };
-    if !networks_of(&live).is_empty() {
+    let present = networks_of(&live);
+    if !present.is_empty() {
+        occupy(pools, &present);
         return Ok(());
     }
     let allocated: Option<Vec<Network>> = {
@@ -113,7 +119,12 @@ async fn assign(
     let cidrs: Vec<String> = allocated.iter().map(ToString::to_string).collect();
     let patch = Patch::Strategic(json!({"spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}}));
     let result = ignore_not_found(api.patch(key, &PatchParams::default(), &patch).await);
-    if !matches!(result, Ok(Some(_))) {
+    // Without a response nobody knows whether the node has the networks: they stay occupied, so that no other gets them.
+    let is_refused = match &result {
+        Ok(written) => written.is_none(),
+        Err(error) => matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code)),
+    };
+    if is_refused {
         for network in &allocated {
             pools.lock().iter_mut().for_each(|pool| pool.release(network));
         }
