@@ -8,7 +8,7 @@ pub fn scaled(value: &IntOrString, total: i32, round_up: bool) -> Option<i32> {
         IntOrString::Int(number) => Some(*number),
         IntOrString::String(text) => {
             let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
-            let product = percent * i64::from(total);
+            let product = percent.saturating_mul(i64::from(total));
             let whole = product.div_euclid(100);
             let rounded = if round_up && product.rem_euclid(100) != 0 { whole + 1 } else { whole };
             i32::try_from(rounded).ok()

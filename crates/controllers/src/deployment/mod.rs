@@ -189,7 +189,7 @@ impl Controller {
         };
         if is_already_there(&error) {
             let there = api.get_opt(name(new)).await?;
-            let is_ours = there.is_some_and(|set| {
+            let is_ours = there.is_none_or(|set| {
                 owner::is_controlled_by(&set.metadata, &deployment.metadata)
                     && revision::same_template(deployment, &set)
             });

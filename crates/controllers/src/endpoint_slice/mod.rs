@@ -103,7 +103,7 @@ impl Reconcile<Key> for Controller {
         let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
             return Ok(());
         };
-        let Some(selector) = &spec.selector else { return Ok(()) };
+        let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else { return Ok(()) };
         let pods = pods_labelled(&self.pods, &key.namespace, selector);
         let existing = slices_of(&self.slices, &key, CONTROLLER);
         self.written.are_observed(&key, &existing)?;

@@ -94,7 +94,8 @@ impl Reconcile<Key> for Controller {
         let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
             return Ok(());
         };
-        let Some(selector) = &spec.selector else { return Ok(()) };
+        // Without a selector the endpoints are the user's.
+        let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else { return Ok(()) };
         let pods = pods_labelled(&self.pods, &key.namespace, selector);
         let subsets = of_service(&service, spec, &pods);
         if present.as_ref().is_some_and(|present| is_right(present, &service, &subsets)) {

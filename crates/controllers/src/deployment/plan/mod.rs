@@ -237,13 +237,8 @@ impl<'a> Work<'a> {
         let mut cleanable: Vec<&Set> =
             self.old.iter().filter(|old| old.set.metadata.deletion_timestamp.is_none()).collect();
         let surplus = cleanable.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-        cleanable.sort_by(|a, b| {
-            let revisions = (revision::of(&a.set), revision::of(&b.set));
-            match revisions {
-                (Some(a), Some(b)) if a != b => a.cmp(&b),
-                _ => by_creation(&a.set, &b.set),
-            }
-        });
+        let number = |old: &Set| revision::of(&old.set).unwrap_or(0);
+        cleanable.sort_by(|a, b| number(a).cmp(&number(b)).then_with(|| by_creation(&a.set, &b.set)));
         let idle = |old: &Set| {
             let observed = old.set.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
             old.actual() == 0 && old.replicas() == 0 && old.set.metadata.generation.unwrap_or(0) <= observed
