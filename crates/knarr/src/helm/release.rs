@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use knarr_client::go_duration;
+use knarr_api::go_duration;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
