@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use knarr_apiserver::endpoint::page::{Page, Pages};
 use knarr_apiserver::response::Body;
@@ -35,8 +36,8 @@ struct JournalPage(Journal);
 
 #[async_trait]
 impl Page for JournalPage {
-    async fn serve(&self, method: &Method, query: &Query, body: &Bytes) -> Response<Body> {
-        match *method {
+    async fn serve(&self, head: &Parts, query: &Query, body: &Bytes) -> Response<Body> {
+        match head.method {
             Method::GET if query.text("follow") == "true" => {
                 let lines = futures::stream::unfold(self.0.subscribe(), |mut subscription| async move {
                     let lines = subscription.next().await?;
@@ -124,7 +125,10 @@ async fn upload(client: kube::Client) {
             match client.request_text(request).await {
                 Ok(_) => unsent.clear(),
                 Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                    return tracing::debug!(code = status.code, "the API server has no journal");
+                    tracing::debug!(code = status.code, "the API server has no journal for this component");
+                    drop(subscription);
+                    // To return would be a failure, and restart the upload.
+                    return std::future::pending().await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot upload journey events");

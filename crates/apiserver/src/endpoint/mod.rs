@@ -41,7 +41,7 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     if let Some(page) = parts.first().and_then(|first| server.discovery.pages.get(first)) {
-        return Ok(page.serve(&request.parts.method, request.query, &request.body).await.into());
+        return Ok(page.serve(request.parts, request.query, &request.body).await.into());
     }
     if parts.as_slice() == [knarr_tunnel::PATH.trim_start_matches('/')] {
         return crate::tunnel::accept(server, request).map(HandlerResponse::from);

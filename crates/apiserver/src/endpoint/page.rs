@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, Response};
+use http::Response;
+use http::request::Parts;
 
 use crate::response::Body;
 use crate::route::query::Query;
@@ -13,7 +14,7 @@ use crate::route::query::Query;
 /// The handler of a path.
 #[async_trait]
 pub trait Page: Send + Sync {
-    async fn serve(&self, method: &Method, query: &Query, body: &Bytes) -> Response<Body>;
+    async fn serve(&self, head: &Parts, query: &Query, body: &Bytes) -> Response<Body>;
 }
 
 /// Handlers by the first segment of their path.

@@ -94,7 +94,7 @@ impl NodeNetwork<'_> {
             cluster_cidrs: self.network.cluster_cidr.iter().map(Cidr::to_string).collect(),
             node_port_addresses: Vec::new(),
             balancer_pool: Some(self.network.load_balancer_pool.clone()),
-            status: proxy::StatusSettings::default(),
+            status: proxy::StatusSettings { flags: crate::process_flags::flags(), ..Default::default() },
         };
         if !disabled.has(BuiltIn::Proxy) {
             let all = informers.clone();

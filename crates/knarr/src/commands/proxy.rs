@@ -44,6 +44,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         status: StatusSettings {
             health: Some(arguments.healthz_bind_address),
             metrics: Some(arguments.metrics_bind_address),
+            flags: crate::process_flags::flags(),
         },
     };
     let supervisor = Supervisor::new(&Registry::default());

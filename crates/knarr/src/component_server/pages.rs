@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use jiff::Timestamp;
@@ -14,12 +15,11 @@ use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_metrics::Indicators;
 use knarr_supervisor::Registry;
+use knarr_zpages::Uptime;
 use serde_json::{Value, json};
 
 const PATHS: [&str; 9] =
     ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/metrics/slis", "/readyz", "/statusz", "/version"];
-const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
-    guarantees and is for debugging purposes only.";
 const INFORMER: &str = "informer/";
 
 /// What the pages show.
@@ -70,10 +70,10 @@ impl Pages {
                 with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.indicators.page())
             }
             ["configz"] => with_type(StatusCode::OK, "application/json", self.configuration.to_string()),
-            ["flagz"] => self.described("flagz", &self.flag_lines()),
-            ["statusz"] => self.described("statusz", &self.status_lines()),
+            ["flagz"] => zpage(knarr_zpages::flagz(self.component, accept(request), &self.flags)),
+            ["statusz"] => zpage(knarr_zpages::statusz(self.component, accept(request), self.uptime(), &PATHS)),
             ["version"] => {
-                let version = json!({"gitVersion": knarr_version::KUBERNETES, "platform": "linux/amd64"});
+                let version = json!({"gitVersion": knarr_version::reported(), "platform": "linux/amd64"});
                 with_type(StatusCode::OK, "application/json", version.to_string())
             }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
@@ -131,30 +131,13 @@ impl Pages {
         let mut page = String::new();
         knarr_supervisor::write_metrics(&self.components, &mut page);
         knarr_metrics::write_registered(&mut page);
-        knarr_metrics::write_process(knarr_version::KUBERNETES, &mut page);
+        knarr_metrics::write_process(knarr_version::reported(), &mut page);
         knarr_metrics::write_totals(&mut page);
         page
     }
 
-    fn flag_lines(&self) -> String {
-        self.flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
-    }
-
-    fn status_lines(&self) -> String {
-        let seconds = self.started.elapsed().as_secs();
-        format!(
-            "Started: {}\nUp: {} hr {:02} min {:02} sec\nGo version: \nBinary version: {}\nPaths: {}\n",
-            self.started_at.strftime("%a %b %e %H:%M:%S UTC %Y"),
-            seconds / 3600,
-            seconds / 60 % 60,
-            seconds % 60,
-            knarr_version::KUBERNETES.trim_start_matches('v'),
-            PATHS.join(" "),
-        )
-    }
-
-    fn described(&self, page: &str, lines: &str) -> Response<Full<Bytes>> {
-        text(StatusCode::OK, format!("\n{} {page}\n{WARNING}\n\n{lines}", self.component))
+    fn uptime(&self) -> Uptime {
+        Uptime { started: self.started_at, elapsed: self.started.elapsed() }
     }
 }
 
@@ -169,9 +152,8 @@ struct ApiPage(Arc<Pages>, &'static str);
 
 #[async_trait]
 impl Page for ApiPage {
-    async fn serve(&self, method: &Method, _: &Query, _: &Bytes) -> Response<Body> {
-        let mut request = Request::new(());
-        *request.method_mut() = method.clone();
+    async fn serve(&self, head: &Parts, _: &Query, _: &Bytes) -> Response<Body> {
+        let mut request = Request::from_parts(head.clone(), ());
         *request.uri_mut() = format!("/{}", self.1).parse().unwrap_or_default();
         let (head, body) = self.0.serve(&request).into_parts();
         let body = match body.collect().await {
@@ -180,6 +162,19 @@ impl Page for ApiPage {
         };
         Response::from_parts(head, Body::full(body))
     }
+}
+
+fn accept<B>(request: &Request<B>) -> &str {
+    request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn zpage(page: knarr_zpages::Page) -> Response<Full<Bytes>> {
+    let code = StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = with_type(code, page.media_type, page.body);
+    if let Some(warning) = page.warning.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        response.headers_mut().insert(header::WARNING, warning);
+    }
+    response
 }
 
 fn text(code: StatusCode, body: impl Into<String>) -> Response<Full<Bytes>> {

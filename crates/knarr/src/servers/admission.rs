@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use anyhow::{Context as _, anyhow};
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use knarr_apiserver::endpoint::page::{Page, Pages};
 use knarr_apiserver::response::Body;
@@ -86,8 +87,8 @@ enum Refusal {
 
 #[async_trait]
 impl Page for Admission {
-    async fn serve(&self, method: &Method, _: &Query, body: &Bytes) -> Response<Body> {
-        if method != Method::POST {
+    async fn serve(&self, head: &Parts, _: &Query, body: &Bytes) -> Response<Body> {
+        if head.method != Method::POST {
             return refusal(StatusCode::METHOD_NOT_ALLOWED, "a server joins with POST");
         }
         let admitted = match (self.host.get(), serde_json::from_slice::<JoinRequest>(body)) {

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{AttachRequest, ExecRequest};
+use knarr_zpages::Uptime;
 
 use super::logs::instance;
 use super::query::{Query, decode};
@@ -98,10 +99,10 @@ fn accept_header<B>(request: &Request<B>) -> &str {
     request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn uptime(server: &Server) -> zpages::Uptime {
-    let seconds = i64::try_from(server.context.started_at.elapsed().as_secs()).unwrap_or(i64::MAX);
-    let now = Timestamp::now();
-    zpages::Uptime { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), seconds }
+fn uptime(server: &Server) -> Uptime {
+    let (now, elapsed) = (Timestamp::now(), server.context.started_at.elapsed());
+    let seconds = i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX);
+    Uptime { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), elapsed }
 }
 
 fn pods(server: &Server) -> Response<Body> {

@@ -1,20 +1,14 @@
 //! `/statusz` and `/flagz`: the kubelet's uptime, version and settings.
-//!
-//! The default is text. Programs request JSON with the Accept header.
 
 use std::collections::BTreeMap;
 
 use http::{HeaderValue, Response, StatusCode, header};
-use k8s_openapi::jiff::Timestamp;
-use serde_json::{Value, json};
+use knarr_zpages::{Page, Uptime};
 
-use super::{Body, full, text};
+use super::{Body, full};
 use crate::settings::Settings;
 
 const COMPONENT: &str = "kubelet";
-const GROUP: &str = "config.k8s.io";
-const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
-    guarantees and is for debugging purposes only.";
 const PATHS: [&str; 15] = [
     "/attach",
     "/checkpoint",
@@ -33,115 +27,32 @@ const PATHS: [&str; 15] = [
     "/statusz",
 ];
 
-/// The response format.
-#[derive(Debug, PartialEq, Eq)]
-enum Form {
-    Text,
-    Json(&'static str),
-}
-
-/// Chooses the format from the Accept header; none if no accepted format is available. Parameters of JSON must name the
-/// kind.
-fn negotiate(accept: &str, kind: &str) -> Option<Form> {
-    if accept.trim().is_empty() {
-        return Some(Form::Text);
-    }
-    accept.split(',').find_map(|clause| {
-        let mut parts = clause.split(';').map(str::trim);
-        let media = parts.next()?;
-        let parameters: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
-        let is_kind = parameters.get("as") == Some(&kind) && parameters.get("g") == Some(&GROUP);
-        match media {
-            "text/plain" | "text/*" | "*/*" if !parameters.contains_key("as") => Some(Form::Text),
-            "application/json" | "application/*" | "*/*" if is_kind => match parameters.get("v").copied() {
-                Some("v1beta1") => Some(Form::Json("v1beta1")),
-                Some("v1alpha1") => Some(Form::Json("v1alpha1")),
-                _ => None,
-            },
-            _ => None,
-        }
-    })
-}
-
-/// Start time and uptime of the process.
-#[derive(Clone, Copy)]
-pub struct Uptime {
-    pub started: Timestamp,
-    pub seconds: i64,
-}
-
 pub fn statusz(accept: &str, uptime: Uptime) -> Response<Body> {
-    let Uptime { started, seconds } = uptime;
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let lines = format!(
-        "\nStarted: {}\nUp: {hours} hr {minutes:02} min {:02} sec\nGo version: \nBinary version: 1.36.4\n\
-         Emulation version: 1.36\nPaths: {}\n",
-        started.strftime("%a %b %e %H:%M:%S UTC %Y"),
-        seconds % 60,
-        PATHS.join(" "),
-    );
-    let fields = json!({
-        "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        "uptimeSeconds": seconds,
-        "goVersion": "",
-        "binaryVersion": "1.36.4",
-        "emulationVersion": "1.36",
-        "paths": PATHS,
-    });
-    respond(accept, "Statusz", &lines, fields)
+    response(knarr_zpages::statusz(COMPONENT, accept, uptime, &PATHS))
 }
 
 pub fn flagz(accept: &str, settings: &Settings) -> Response<Body> {
-    let flags = flags(settings);
-    let lines: String = flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    respond(accept, "Flagz", &lines, json!({ "flags": flags }))
+    response(knarr_zpages::flagz(COMPONENT, accept, &flags(settings)))
 }
 
-fn respond(accept: &str, kind: &str, lines: &str, fields: Value) -> Response<Body> {
-    match negotiate(accept, kind) {
-        Some(Form::Text) => text(StatusCode::OK, format!("\n{COMPONENT} {}\n{WARNING}\n{lines}", kind.to_lowercase())),
-        Some(Form::Json(version)) => structured(kind, version, fields),
-        None => {
-            let message = "only the following media types are accepted: application/json, text/plain";
-            let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": message, "reason": "NotAcceptable", "code": 406 });
-            with_json(StatusCode::NOT_ACCEPTABLE, &status)
-        }
+fn response(page: Page) -> Response<Body> {
+    let mut response = Response::new(full(page.body));
+    *response.status_mut() = StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(page.media_type));
+    if let Some(warning) = page.warning.and_then(|text| HeaderValue::from_str(&text).ok()) {
+        headers.insert(header::WARNING, warning);
     }
-}
-
-fn structured(kind: &str, version: &str, fields: Value) -> Response<Body> {
-    let mut object =
-        json!({ "kind": kind, "apiVersion": format!("{GROUP}/{version}"), "metadata": { "name": COMPONENT } });
-    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
-        object.extend(fields);
-    }
-    let mut response = with_json(StatusCode::OK, &object);
-    let endpoint = kind.to_lowercase();
-    let warning =
-        format!("299 - \"This version of the {endpoint} endpoint is deprecated. Please use a newer version.\"");
-    if version == "v1alpha1"
-        && let Ok(warning) = HeaderValue::from_str(&warning)
-    {
-        response.headers_mut().insert(header::WARNING, warning);
-    }
-    response
-}
-
-fn with_json(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// The effective settings by flag name. None is secret: keys are named by their files.
-fn flags(settings: &Settings) -> BTreeMap<&'static str, String> {
+fn flags(settings: &Settings) -> BTreeMap<String, String> {
     let path = |path: &Option<std::path::PathBuf>| path.as_ref().map_or_else(String::new, |p| p.display().to_string());
     let labels: Vec<String> = settings.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let dns: Vec<String> = settings.cluster_dns.iter().map(ToString::to_string).collect();
     let serving = settings.serving_certificate.as_ref();
-    BTreeMap::from([
+    let flags = [
         ("address", settings.serving.ip().to_string()),
         ("port", settings.serving.port().to_string()),
         ("hostname-override", settings.node_name.clone()),
@@ -161,12 +72,13 @@ fn flags(settings: &Settings) -> BTreeMap<&'static str, String> {
         ("tls-cert-file", serving.map_or_else(String::new, |files| files.certificate.display().to_string())),
         ("tls-private-key-file", serving.map_or_else(String::new, |files| files.key.display().to_string())),
         ("cgroup-root", settings.cgroup_root.clone()),
-        ("cgroup-driver", "cgroupfs".to_string()),
+        ("cgroup-driver", settings.cgroup_driver.name().to_owned()),
         ("image-gc-high-threshold", settings.image_gc_high_percent.to_string()),
         ("image-gc-low-threshold", settings.image_gc_low_percent.to_string()),
         ("seccomp-default", settings.seccomp_default.to_string()),
         ("allowed-unsafe-sysctls", format!("[{}]", settings.allowed_unsafe_sysctls.join(","))),
-    ])
+    ];
+    flags.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
@@ -174,45 +86,22 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    async fn status_and_body(response: Response<Body>) -> (u16, String) {
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.expect("a body").to_bytes();
-        (status, String::from_utf8_lossy(&body).into_owned())
-    }
-
-    #[test]
-    fn programs_must_name_the_kind() {
-        let cases = [
-            ("", Some(Form::Text)),
-            ("*/*", Some(Form::Text)),
-            ("text/plain", Some(Form::Text)),
-            ("application/json", None),
-            ("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", Some(Form::Json("v1beta1"))),
-            ("application/json; as=Statusz; v=v1alpha1; g=config.k8s.io", Some(Form::Json("v1alpha1"))),
-            ("application/json;as=Statusz;v=v2;g=config.k8s.io", None),
-            ("application/json;as=Flagz;v=v1beta1;g=config.k8s.io, text/plain", Some(Form::Text)),
-        ];
-        for (accept, expected) in cases {
-            assert_eq!(negotiate(accept, "Statusz"), expected, "{accept}");
-        }
-    }
-
     #[tokio::test]
-    async fn status_and_flags_are_shown() {
-        let uptime = Uptime { started: "2026-01-02T03:04:05Z".parse().expect("a moment"), seconds: 3661 };
-        let (status, body) = status_and_body(statusz("", uptime)).await;
-        assert_eq!(status, 200);
-        assert!(body.starts_with("\nkubelet statusz\nWarning: This endpoint is not meant"), "{body}");
-        assert!(body.contains("\nUp: 1 hr 01 min 01 sec\n") && body.contains("\nPaths: /attach "), "{body}");
-        let (status, body) =
-            status_and_body(statusz("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", uptime)).await;
-        let value: Value = serde_json::from_str(&body).expect("JSON");
-        assert_eq!((status, &value["apiVersion"]), (200, &json!("config.k8s.io/v1beta1")));
-        assert_eq!((&value["startTime"], &value["uptimeSeconds"]), (&json!("2026-01-02T03:04:05Z"), &json!(3661)));
-        let settings = Settings::new("one", "/data", "unix:///run/x.sock".to_string());
-        let (_, body) = status_and_body(flagz("", &settings)).await;
-        assert!(body.contains("\nhostname-override=one\n") && body.contains("\nmax-pods=110\n"), "{body}");
-        let (status, body) = status_and_body(flagz("application/json", &settings)).await;
-        assert!(status == 406 && body.contains("NotAcceptable"), "{body}");
+    async fn flags_have_the_settings() {
+        let mut settings = Settings::new("one", "/data", "unix:///run/x.sock".to_string());
+        settings.cgroup_driver = crate::cgroup::driver::Driver::Systemd;
+        let response = flagz("", &settings);
+        assert_eq!((response.status().as_u16(), response.headers().get(header::WARNING)), (200, None));
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let body = String::from_utf8_lossy(&body);
+        for line in ["hostname-override=one", "max-pods=110", "cgroup-driver=systemd"] {
+            assert!(body.contains(&format!("\n{line}\n")), "{line}: {body}");
+        }
+        let old = statusz("application/json;as=Statusz;v=v1alpha1;g=config.k8s.io", uptime());
+        assert!(old.headers().contains_key(header::WARNING), "a deprecated version");
+    }
+
+    fn uptime() -> Uptime {
+        Uptime { started: k8s_openapi::jiff::Timestamp::UNIX_EPOCH, elapsed: std::time::Duration::ZERO }
     }
 }

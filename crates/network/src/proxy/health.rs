@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 
 use super::frontends::Frontend;
-use super::http::{self, HttpResponse};
+use super::http::{self, HttpRequest, HttpResponse};
+use super::status::Status;
 
-#[derive(Default)]
 pub struct HealthPorts {
     by_service: HashMap<String, Listening>,
+    /// A node whose rules are out of date is no better than one without endpoints.
+    status: Arc<Status>,
 }
 
 struct Listening {
@@ -29,6 +31,10 @@ impl Drop for Listening {
 }
 
 impl HealthPorts {
+    pub fn new(status: Arc<Status>) -> Self {
+        Self { by_service: HashMap::new(), status }
+    }
+
     /// Opens, updates or closes the port of a Service.
     pub fn set(&mut self, service: &str, frontends: &[Frontend]) {
         let desired =
@@ -42,16 +48,19 @@ impl HealthPorts {
             return;
         }
         let local = Arc::new(AtomicUsize::new(local));
-        let serving = serve(service.to_owned(), port, Arc::clone(&local));
+        let serving = serve(service.to_owned(), port, Arc::clone(&local), Arc::clone(&self.status));
         let task = knarr_supervisor::spawn_linked("health-check-node-port", serving);
         self.by_service.insert(service.to_owned(), Listening { port, local, task });
     }
 }
 
-async fn serve(service: String, port: u16, local: Arc<AtomicUsize>) {
+async fn serve(service: String, port: u16, local: Arc<AtomicUsize>, status: Arc<Status>) {
     match listen_everywhere(port).await {
         Ok(listener) => {
-            http::serve(listener, move |_| health_response(&service, local.load(Ordering::Relaxed))).await;
+            let handler = move |_: &HttpRequest<'_>| {
+                health_response(&service, local.load(Ordering::Relaxed), status.is_syncing())
+            };
+            http::serve(listener, handler).await;
         }
         Err(error) => tracing::error!(service, port, %error, "cannot open the health check port"),
     }
@@ -67,13 +76,13 @@ async fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-fn health_response(service: &str, local: usize) -> HttpResponse {
+fn health_response(service: &str, local: usize, is_syncing: bool) -> HttpResponse {
     let (namespace, name) = service.split_once('/').unwrap_or_default();
     let body = serde_json::json!({
-        "service": {"namespace": namespace, "name": name}, "localEndpoints": local, "serviceProxyHealthy": true,
+        "service": {"namespace": namespace, "name": name}, "localEndpoints": local, "serviceProxyHealthy": is_syncing,
     });
     HttpResponse {
-        status: if local > 0 { "200 OK" } else { "503 Service Unavailable" },
+        status: if local > 0 && is_syncing { "200 OK" } else { "503 Service Unavailable" },
         content_type: "application/json",
         headers: format!("X-Load-Balancing-Endpoint-Weight: {local}\r\n"),
         body: body.to_string(),
@@ -86,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_node_without_endpoints_is_unhealthy() {
-        assert!(health_response("n/s", 2).status.starts_with("200"));
-        assert!(health_response("n/s", 0).status.starts_with("503"));
+        assert!(health_response("n/s", 2, true).status.starts_with("200"));
+        assert!(health_response("n/s", 0, true).status.starts_with("503"));
+        assert!(health_response("n/s", 2, false).status.starts_with("503"), "its rules are out of date");
     }
 }

@@ -1,13 +1,17 @@
 //! A minimal HTTP server for health checks and metrics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// Longer request heads are rejected.
 const MAX_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// More connections wait: the port is open to the network.
+const MAX_CONNECTIONS: usize = 256;
 
 pub struct HttpResponse {
     pub status: &'static str,
@@ -40,13 +44,41 @@ impl HttpResponse {
     }
 }
 
-/// Serves each request by its path, until dropped.
-pub async fn serve(listener: TcpListener, handler: impl Fn(&str) -> HttpResponse + Clone + Send + Sync + 'static) {
+/// What a handler needs of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HttpRequest<'a> {
+    /// Without the query.
+    pub path: &'a str,
+    /// The Accept header, or nothing.
+    pub accept: &'a str,
+}
+
+impl<'a> HttpRequest<'a> {
+    fn parse(head: &'a [u8]) -> Self {
+        let mut lines =
+            head.split(|byte| *byte == b'\n').map(|line| std::str::from_utf8(line).unwrap_or_default().trim());
+        let target = lines.next().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+        let path = target.split('?').next().unwrap_or_default();
+        let mut headers = lines.filter_map(|line| line.split_once(':'));
+        let accept = headers.find(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        Self { path, accept: accept.map_or("", |(_, value)| value.trim()) }
+    }
+}
+
+/// Serves requests until dropped.
+pub async fn serve(
+    listener: TcpListener,
+    handler: impl Fn(&HttpRequest<'_>) -> HttpResponse + Clone + Send + Sync + 'static,
+) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
+        // Never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let handler = handler.clone();
                 knarr_supervisor::spawn(async move {
+                    let _slot = slot;
                     if let Ok(Err(error)) = tokio::time::timeout(TIMEOUT, reply(stream, handler)).await {
                         tracing::trace!(%error, "a health check was not served");
                     }
@@ -61,38 +93,30 @@ pub async fn serve(listener: TcpListener, handler: impl Fn(&str) -> HttpResponse
     }
 }
 
-async fn reply(mut stream: TcpStream, handler: impl Fn(&str) -> HttpResponse) -> std::io::Result<()> {
+async fn reply(mut stream: TcpStream, handler: impl Fn(&HttpRequest<'_>) -> HttpResponse) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }
     }
-    stream.write_all(handler(path(&head)).text().as_bytes()).await?;
+    stream.write_all(handler(&HttpRequest::parse(&head)).text().as_bytes()).await?;
     stream.shutdown().await
-}
-
-/// The path in the request line, without its query.
-fn path(head: &[u8]) -> &str {
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-    let target = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    std::str::from_utf8(target).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::path;
+    use super::HttpRequest;
 
     #[test]
-    fn a_path_is_found_in_the_first_line() {
-        for (head, expected) in [
-            ("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "/healthz"),
-            ("GET /metrics?x=1 HTTP/1.1\r\n\r\n", "/metrics"),
-            ("GET\r\n\r\n", ""),
-            ("", ""),
+    fn path_and_format_are_read_from_the_head() {
+        for (head, path, accept) in [
+            ("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "/healthz", ""),
+            ("GET /metrics?x=1 HTTP/1.1\r\nACCEPT:  text/plain \r\n\r\n", "/metrics", "text/plain"),
+            ("GET\r\n\r\n", "", ""),
+            ("", "", ""),
         ] {
-            assert_eq!(path(head.as_bytes()), expected);
+            assert_eq!(HttpRequest::parse(head.as_bytes()), HttpRequest { path, accept }, "{head:?}");
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod claims;
 mod conntrack;
+mod debug;
 mod frontends;
 mod health;
 mod http;
@@ -66,8 +67,8 @@ pub struct Settings {
 /// Keeps the kernel's rules in sync until dropped. `synced` is called once the first transaction is applied.
 pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce() + Send) {
     let status = Status::new();
-    let serving = status::serve(settings.status.clone(), Arc::clone(&status));
-    tokio::join!(serving, sync_loop(informers, settings, status, synced));
+    let serving = status::serve(&settings, Arc::clone(&status));
+    tokio::join!(serving, sync_loop(informers, settings.clone(), status, synced));
 }
 
 async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>, synced: impl FnOnce() + Send) {
@@ -110,7 +111,7 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
     let mut proxy = Proxy {
         settings,
         known: HashMap::new(),
-        health: HealthPorts::default(),
+        health: HealthPorts::new(Arc::clone(&status)),
         slots: Default::default(),
         hairpins: Default::default(),
         networks: BTreeSet::new(),

@@ -1,6 +1,7 @@
-//! Health and metrics of the proxy: `/healthz` and `/livez` for load balancers and probes, `/metrics` for collectors, with the
-//! names and ports of kube-proxy.
+//! Health and metrics of the proxy: `/healthz` and `/livez` for load balancers and probes, `/metrics` for collectors, and what
+//! `debug` has for people, with the names and ports of kube-proxy.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use knarr_metrics::Indicators;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
-use super::http::{self, HttpResponse};
+use super::Settings;
+use super::debug::DebugPages;
+use super::http::{self, HttpRequest, HttpResponse};
 
 /// The proxy is unhealthy if a change is pending for longer than this.
 const MAX_PENDING: Duration = Duration::from_secs(60);
@@ -27,14 +30,16 @@ fn programming_bounds() -> Vec<f64> {
     [0.25, 0.5].into_iter().chain(seconds).chain(fives).chain(halves).collect()
 }
 
-/// The response of `/proxyMode`.
-const PROXY_MODE: &str = "nftables";
+/// Delay before listening is retried.
+const LISTEN_RETRY: Duration = Duration::from_secs(5);
 
-/// Addresses of the health and metrics servers.
+/// Addresses of the health and metrics servers, and what they show.
 #[derive(Clone, Debug)]
 pub struct StatusSettings {
     pub health: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
+    /// The flags of this process, without secrets.
+    pub flags: BTreeMap<String, String>,
 }
 
 impl Default for StatusSettings {
@@ -42,6 +47,7 @@ impl Default for StatusSettings {
         Self {
             health: Some(SocketAddr::from(([0, 0, 0, 0], 10_256))),
             metrics: Some(SocketAddr::from(([127, 0, 0, 1], 10_249))),
+            flags: BTreeMap::new(),
         }
     }
 }
@@ -128,17 +134,9 @@ impl Status {
         }
     }
 
-    /// Paths that are served to this host in addition.
+    /// Paths that are served to this host.
     fn local_response(&self, path: &str) -> HttpResponse {
         match path {
-            "/healthz" => self.health(true),
-            "/livez" => self.health(false),
-            "/proxyMode" => HttpResponse {
-                status: "200 OK",
-                content_type: "text/plain; charset=utf-8",
-                headers: String::new(),
-                body: PROXY_MODE.to_owned(),
-            },
             "/metrics" => HttpResponse {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
@@ -151,22 +149,26 @@ impl Status {
                 headers: String::new(),
                 body: self.indicators.page(),
             },
-            _ => HttpResponse::not_found(),
+            _ => self.public_response(path),
         }
+    }
+
+    /// Whether changes reach the kernel.
+    pub fn is_syncing(&self) -> bool {
+        self.state.lock().is_syncing()
     }
 
     fn metrics(&self) -> String {
         let mut page = self.state.lock().render();
         knarr_metrics::write_registered(&mut page);
-        knarr_metrics::write_process(knarr_version::KUBERNETES, &mut page);
+        knarr_metrics::write_process(knarr_version::reported(), &mut page);
         knarr_metrics::write_totals(&mut page);
         page
     }
 
     fn health(&self, counts_node: bool) -> HttpResponse {
         let state = self.state.lock();
-        let is_stuck = state.waiting_since.is_some_and(|since| since.elapsed() > MAX_PENDING);
-        let is_well = !is_stuck && (state.is_node_eligible || !counts_node);
+        let is_well = state.is_syncing() && (state.is_node_eligible || !counts_node);
         self.indicators.record("proxy", if counts_node { "healthz" } else { "livez" }, is_well);
         let now = SystemTime::now();
         // While nothing is pending, the kernel is up to date as of now.
@@ -186,6 +188,10 @@ impl Status {
 }
 
 impl State {
+    fn is_syncing(&self) -> bool {
+        self.waiting_since.is_none_or(|since| since.elapsed() <= MAX_PENDING)
+    }
+
     fn queued(&mut self) {
         self.waiting_since.get_or_insert_with(Instant::now);
         self.last_queued = Some(SystemTime::now());
@@ -247,18 +253,29 @@ impl Histogram {
 }
 
 /// Serves until dropped.
-pub async fn serve(settings: StatusSettings, status: Arc<Status>) {
-    let listen = |address: Option<SocketAddr>, response: fn(&Status, &str) -> HttpResponse| {
-        let status = Arc::clone(&status);
-        async move {
-            let Some(address) = address else { return };
-            match TcpListener::bind(address).await {
-                Ok(listener) => http::serve(listener, move |path| response(&status, path)).await,
-                Err(error) => tracing::error!(%address, %error, "cannot serve the proxy's status"),
-            }
+pub async fn serve(settings: &Settings, status: Arc<Status>) {
+    let (public, local) = (Arc::clone(&status), status);
+    let pages = Arc::new(DebugPages::new(settings));
+    tokio::join!(
+        listen(settings.status.health, move |request| public.public_response(request.path)),
+        listen(settings.status.metrics, move |request| {
+            pages.response(request).unwrap_or_else(|| local.local_response(request.path))
+        }),
+    );
+}
+
+async fn listen(
+    address: Option<SocketAddr>,
+    handler: impl Fn(&HttpRequest<'_>) -> HttpResponse + Clone + Send + Sync + 'static,
+) {
+    let Some(address) = address else { return };
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => http::serve(listener, handler.clone()).await,
+            Err(error) => tracing::error!(%address, %error, "cannot serve the proxy's status"),
         }
-    };
-    tokio::join!(listen(settings.health, Status::public_response), listen(settings.metrics, Status::local_response));
+        tokio::time::sleep(LISTEN_RETRY).await;
+    }
 }
 
 #[cfg(test)]
@@ -278,10 +295,7 @@ mod tests {
         status.synced(Duration::from_millis(3), &[SystemTime::now()]);
         assert!(status.local_response("/livez").status.starts_with("200"));
         assert!(status.local_response("/").status.starts_with("404"));
-        assert_eq!(status.local_response("/proxyMode").body, "nftables");
-        for path in ["/metrics", "/proxyMode"] {
-            assert!(status.public_response(path).status.starts_with("404"), "{path} is not for all the network");
-        }
+        assert!(status.public_response("/metrics").status.starts_with("404"), "not for all the network");
     }
 
     #[test]

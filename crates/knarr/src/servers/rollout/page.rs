@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
 use knarr_apiserver::endpoint::page::Page;
@@ -69,11 +70,11 @@ pub fn open(rollouts: Rollouts) {
 
 #[async_trait]
 impl Page for RolloutPage {
-    async fn serve(&self, method: &Method, _: &Query, body: &Bytes) -> Response<Body> {
+    async fn serve(&self, head: &Parts, _: &Query, body: &Bytes) -> Response<Body> {
         let Some(rollouts) = self.rollouts.get() else {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "this server is still starting");
         };
-        let handled = match *method {
+        let handled = match head.method {
             Method::GET => progress(rollouts).await,
             Method::POST => match serde_json::from_slice(body) {
                 Ok(request) => start(rollouts, &request).await,
