@@ -3,17 +3,19 @@
 //! Routing comes first, because metrics, audit, deadlines, fairness and authorization all depend on the target. Every
 //! response passes through `ApiServer::handle`, which adds the headers that all responses share.
 
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use knarr_api::status::Status;
+use knarr_listen::BoxError;
 
 use crate::audit::Record;
 use crate::authorize::{Decision, refusal};
@@ -45,6 +47,22 @@ const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prio
 #[derive(Clone, Copy)]
 struct TokenWarning(&'static str);
 
+/// The body of a request from any origin, unless it is empty.
+type AnyBody = Option<UnsyncBoxBody<Bytes, BodyError>>;
+
+/// Why a body cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct BodyError(BoxError);
+
+fn any_body<B>(body: B) -> AnyBody
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    (!body.is_end_stream()).then(|| body.map_err(|error| BodyError(error.into())).boxed_unsync())
+}
+
 /// A request before its sender is known.
 struct Arrival<'a> {
     query: &'a Query,
@@ -57,11 +75,16 @@ struct Arrival<'a> {
 
 impl ApiServer {
     /// Handles one request.
-    pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, sender: &Sender) -> Response<Body>
+    pub fn handle<'a, B>(self: &'a Arc<Self>, request: Request<B>, sender: &'a Sender) -> BoxFuture<'a, Response<Body>>
     where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
     {
+        Box::pin(self.handle_any(request.map(any_body), sender))
+    }
+
+    /// Not generic, so that the way of a request is compiled once.
+    async fn handle_any(self: &Arc<Self>, request: Request<AnyBody>, sender: &Sender) -> Response<Body> {
         if !ui::forward::is_forwarded(request.uri().path()) {
             return self.handle_directly(request, sender).await;
         }
@@ -72,11 +95,7 @@ impl ApiServer {
         ui::forward::secured(response)
     }
 
-    async fn handle_directly<B>(self: &Arc<Self>, request: Request<B>, sender: &Sender) -> Response<Body>
-    where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn handle_directly(self: &Arc<Self>, request: Request<AnyBody>, sender: &Sender) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
         if let Some(refusal) = self.drain.refuse(&parts, sender) {
@@ -133,18 +152,14 @@ impl ApiServer {
     }
 
     /// Authenticates and authorizes a request, and calls its handler.
-    async fn dispatch<B>(
+    async fn dispatch(
         self: &Arc<Self>,
         parts: &mut Parts,
-        body: B,
+        body: AnyBody,
         arrival: &Arrival<'_>,
         record: &mut Record<'_>,
         permit: &mut Option<Permit>,
-    ) -> Result<HandlerResponse, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    ) -> Result<HandlerResponse, Status> {
         let Arrival { query, routed, sender, received, timeout, running } = *arrival;
         let now = Timestamp::now();
         let mut stage_times = StageTimes::start();
@@ -277,14 +292,8 @@ impl ApiServer {
 }
 
 /// Reads a body whole, up to the limit.
-async fn read<B>(body: B, limit: usize) -> Result<Bytes, Status>
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
+async fn read(body: AnyBody, limit: usize) -> Result<Bytes, Status> {
+    let Some(body) = body else { return Ok(Bytes::new()) };
     let body = std::pin::pin!(Limited::new(body, limit));
     let Ok(read) = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await else {
         return Err(Status::new(408, "Timeout", "the body of the request did not arrive in time"));
@@ -301,14 +310,10 @@ where
 
 /// Reads and drops the body of a refused request if it is short and arrives at once: a connection with half a request
 /// in it could not be reused. Anybody can send such requests, so that nothing of them is kept.
-async fn drain<B>(body: B)
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn drain(body: AnyBody) {
     const MAX_DRAINED: usize = 256 * 1024;
     const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-    if !body.is_end_stream() {
+    if let Some(body) = body {
         let mut body = std::pin::pin!(Limited::new(body, MAX_DRAINED));
         let dropping = async { while let Some(Ok(_)) = body.frame().await {} };
         // If more remains, the connection is closed.
@@ -378,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_of_a_refused_body_is_kept() {
         let pieces = (0..100).map(|_| Ok::<_, std::io::Error>(Frame::data(Bytes::from_owner(Piece::new()))));
-        drain(StreamBody::new(futures::stream::iter(pieces))).await;
+        drain(any_body(StreamBody::new(futures::stream::iter(pieces)))).await;
         assert_eq!((KEPT.load(Ordering::SeqCst), MOST.load(Ordering::SeqCst)), (0, 1));
     }
 }

@@ -1,7 +1,6 @@
 //! Requests of components in this process, without a network connection.
 
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ impl InProcess {
 impl<B> Service<Request<B>> for InProcess
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Response = Response<Body>;
     type Error = Infallible;

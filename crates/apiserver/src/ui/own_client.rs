@@ -50,8 +50,7 @@ impl<'a> Client<'a> {
     /// The body of a response to GET.
     pub async fn get(&self, path: &str) -> Result<Bytes, Status> {
         let request = Request::get(path).body(Empty::<Bytes>::new()).map_err(Status::internal)?;
-        // The request passes the whole pipeline again, so its future is boxed.
-        let response = Box::pin(self.server.handle(request, &self.sender)).await;
+        let response = self.server.handle(request, &self.sender).await;
         let code = response.status();
         let body = response.into_body().collect().await.map_err(Status::internal)?.to_bytes();
         if code.is_success() { Ok(body) } else { Err(Status::new(code.as_u16(), "", String::from_utf8_lossy(&body))) }
