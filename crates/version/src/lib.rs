@@ -1,7 +1,22 @@
 //! The Kubernetes release whose behaviour Knarr has. The file `KUBERNETES_VERSION` beside this one is the only place to change.
 
+use std::sync::OnceLock;
+
 /// The release in full: `v1.36.4`.
 pub const KUBERNETES: &str = include_str!("KUBERNETES_VERSION").trim_ascii();
+
+/// The release that is reported in place of [`KUBERNETES`], for builds of others: `v1.36.4-example.1`.
+static REPORTED: OnceLock<String> = OnceLock::new();
+
+/// Reports another name of the same release. The first call counts, before anything is reported.
+pub fn report_as(version: String) {
+    let _ = REPORTED.set(version);
+}
+
+/// The release that clients are shown.
+pub fn reported() -> &'static str {
+    REPORTED.get().map_or(KUBERNETES, String::as_str)
+}
 
 /// The major number: `1`.
 pub const MAJOR: &str = KUBERNETES.split_at(dot(0)).0.split_at(1).1;

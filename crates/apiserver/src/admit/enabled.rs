@@ -138,6 +138,11 @@ impl Default for EnabledPlugins {
 }
 
 impl EnabledPlugins {
+    /// The names of all plugins, in the order in which they run.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ORDERED.iter().map(|(name, _)| *name)
+    }
+
     /// Unknown plugins are an error, since the administrator relies on what they would refuse.
     pub fn new(enable: &[String], disable: &[String], file: Option<&Path>) -> Result<Self, PluginsError> {
         let known = |flag: &'static str, name: &String| {

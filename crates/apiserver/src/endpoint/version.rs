@@ -1,7 +1,7 @@
 //! The version endpoint.
 
 use http::Response;
-use knarr_version::{KUBERNETES, MAJOR, MINOR};
+use knarr_version::{MAJOR, MINOR, reported};
 use serde_json::json;
 
 use crate::response::{self, Body};
@@ -12,7 +12,7 @@ pub fn serve() -> Response<Body> {
     let document = json!({
         "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR,
         "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
-        "gitVersion": KUBERNETES, "gitCommit": option_env!("KNARR_COMMIT").unwrap_or(""), "gitTreeState": "clean",
+        "gitVersion": reported(), "gitCommit": option_env!("KNARR_COMMIT").unwrap_or(""), "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "go1.26", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, platform()),
     });

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,9 @@ pub struct Arguments {
     /// Do not wait for the disk: for tests whose data may be lost.
     #[arg(long, hide = true)]
     pub store_unsafe_no_fsync: bool,
+    /// Directory for copies of the serving certificate with its authority, and of its key.
+    #[arg(long, hide = true, conflicts_with = "tls_cert_file")]
+    pub serving_certificate_dir: Option<PathBuf>,
     #[command(flatten)]
     pub snapshots: SnapshotArguments,
     /// CA certificates (PEM) for etcd's serving certificate.
@@ -196,6 +199,9 @@ pub async fn start(
     let tls = access::tls_settings(&arguments.access, arguments.resource_metrics);
     let directory = arguments.data_dir.join("pki");
     let pki = Arc::new(Pki::open_with(&directory, identity(arguments, advertised), tls, Timestamp::now())?);
+    if let Some(copies) = &arguments.serving_certificate_dir {
+        copy_serving_certificate(&directory, &pki.authority.certificate, copies)?;
+    }
     let (client_authority, front_proxy_authority) = access::authorities(&arguments.access, &pki)?;
     let (mut access_settings, watched) = access::settings(&arguments.access)?;
     access_settings.encryption = encryption.as_ref().map(|(encryption, _)| encryption.clone());
@@ -325,6 +331,21 @@ async fn watch_store(server: Arc<ApiServer>) -> Result<(), String> {
         reason = server.store.failed() => Err(reason),
         _ = stopping.wait_for(|stopping| *stopping) => Ok(()),
     }
+}
+
+/// Copies the serving certificate, followed by its authority, to where tools that start kube-apiserver expect it.
+fn copy_serving_certificate(from: &Path, authority: &str, to: &Path) -> anyhow::Result<()> {
+    let read = |name: &str| {
+        let path = from.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let chain = format!("{}\n{authority}", read("apiserver.crt")?.trim_end());
+    write_private(&to.join("apiserver.key"), read("apiserver.key")?.as_bytes())?;
+    let certificate = to.join("apiserver.crt");
+    write_private(&certificate, chain.as_bytes())?;
+    // Everybody may know it, unlike its key.
+    std::fs::set_permissions(&certificate, std::fs::Permissions::from_mode(0o644))
+        .with_context(|| format!("cannot open {} to other users", certificate.display()))
 }
 
 fn token_file(arguments: &Arguments) -> anyhow::Result<TokenFile> {

@@ -196,7 +196,9 @@ pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
     crate::feature_gates::register();
     let matches = command().try_get_matches_from(words).map_err(|error| {
         let message = error.to_string();
-        anyhow::anyhow!("{}", message.lines().next().unwrap_or_default().trim_start_matches("error: "))
+        // What is missing is listed in lines of its own; usage follows an empty one.
+        let lines: Vec<&str> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        anyhow::anyhow!("{}", lines.join(" ").trim_start_matches("error: "))
     })?;
     process_flags::set_flags(&matches);
     Command::from_arg_matches(&matches)?.run(None)

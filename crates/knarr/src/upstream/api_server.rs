@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use knarr_api::catalogue::RuntimeConfig;
+use knarr_apiserver::admit::EnabledPlugins;
 use knarr_component_flags::{Gates, Given};
 
-use super::store_host;
 use super::translate::Translation;
+use super::{api_server_checks, store_host};
 
 /// Where Kubernetes keeps the network of Services if none is given.
 const SERVICES: &str = "10.0.0.0/24";
@@ -16,11 +17,17 @@ const SERVICES: &str = "10.0.0.0/24";
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
+    let errors = api_server_checks::errors(given);
+    match errors.as_slice() {
+        [] => {}
+        [one] => bail!("{one}"),
+        several => bail!("[{}]", several.join(", ")),
+    }
     let defaults = ["audit-log-maxage", "audit-log-maxbackup", "enable-bootstrap-token-auth"];
     let mut translation = Translation::passing(given).with_defaults(given, &defaults);
     let certificates = PathBuf::from(given.value("cert-dir"));
     translation.set("data-dir", &certificates.join("knarr").display().to_string());
-    translation.set("listen", &listen(given)?);
+    translation.set("listen", &listen(given));
     match given.value("service-cluster-ip-range").as_str() {
         "" => {
             translation.warnings.push(format!("--service-cluster-ip-range is not given: using {SERVICES}"));
@@ -31,73 +38,69 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     if let Some(types) = given.given("kubelet-preferred-address-types") {
         translation.set_all("kubelet-preferred-address-types", types);
     }
+    // kubeadm and others leave the authority out, and nodes sign their serving certificates themselves.
+    let authority = given.value("kubelet-certificate-authority");
+    translation.set("kubelet-certificate-authority", &authority);
+    if authority.is_empty() {
+        translation.warnings.push(
+            "--kubelet-certificate-authority is not given: serving certificates of kubelets are not verified"
+                .to_owned(),
+        );
+        translation.set("kubelet-insecure-tls", "true");
+    }
     serving_certificate(given, &certificates, &mut translation);
     authorization(given, &mut translation);
     runtime_config(given, gates, &mut translation)?;
     translation.set_all("feature-gates", &given.values("feature-gates"));
-    let errors = invalid(given);
-    match errors.as_slice() {
-        [] => {}
-        [one] => bail!("{one}"),
-        several => bail!("[{}]", several.join(", ")),
-    }
-    store(&given.values("etcd-servers"), &mut translation)?;
+    admission_plugins(given, &mut translation);
     Ok(translation)
 }
 
-/// What Kubernetes requires of the flags together.
-fn invalid(given: &Given) -> Vec<String> {
-    let has = |name: &str| !given.value(name).is_empty();
-    let media_type = given.value("storage-media-type");
-    let is_known = |media_type: &str| {
-        matches!(media_type, "application/json" | "application/yaml" | "application/vnd.kubernetes.protobuf")
-    };
-    let checks = [
-        (has("etcd-servers"), "--etcd-servers must be specified".to_owned()),
-        (
-            matches!(given.value("storage-backend").as_str(), "" | "etcd3"),
-            "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'".to_owned(),
-        ),
-        (
-            is_known(&media_type),
-            format!(
-                "--storage-media-type {media_type:?} invalid, allowed values: application/json, \
-                 application/vnd.kubernetes.protobuf, application/yaml"
-            ),
-        ),
-        (has("service-account-issuer"), "service-account-issuer is a required flag".to_owned()),
-        (
-            has("service-account-key-file"),
-            "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set".to_owned(),
-        ),
-        (
-            has("service-account-signing-key-file") && has("service-account-issuer"),
-            "--service-account-signing-key-file and --service-account-issuer are required flags".to_owned(),
-        ),
-    ];
-    checks.into_iter().filter(|(holds, _)| !holds).map(|(_, message)| message).collect()
+/// Refuses files that cannot be read before anything is waited for.
+pub fn check_files(given: &Given) -> anyhow::Result<()> {
+    match api_server_checks::unreadable(given, |path| std::fs::File::open(path).map(drop)) {
+        Some(error) => bail!("{error}"),
+        None => Ok(()),
+    }
 }
 
 /// The address to listen on.
-fn listen(given: &Given) -> anyhow::Result<String> {
-    let port: i64 = given.value("secure-port").parse()?;
-    if !(1..=65535).contains(&port) {
-        bail!("--secure-port {port} must be between 1 and 65535, inclusive. It cannot be turned off with 0");
-    }
-    let address = given.value("bind-address");
-    Ok(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") })
+fn listen(given: &Given) -> String {
+    let (address, port) = (given.value("bind-address"), given.value("secure-port"));
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
-/// A certificate in --cert-dir is served if none is given.
+/// The older `--admission-control` names all plugins that run.
+fn admission_plugins(given: &Given, translation: &mut Translation) {
+    let named = given.values("admission-control");
+    if named.is_empty() {
+        return;
+    }
+    let others = EnabledPlugins::names().filter(|name| !named.iter().any(|named| named == name));
+    translation.set_all("disable-admission-plugins", &others.map(str::to_owned).collect::<Vec<_>>());
+    translation.set_all("enable-admission-plugins", &named);
+}
+
+/// A certificate in --cert-dir is served if none is given. Without one, the server's own is put there, which a start after
+/// that finds and renews.
 fn serving_certificate(given: &Given, directory: &Path, translation: &mut Translation) {
     if given.is_given("tls-cert-file") || given.is_given("tls-private-key-file") {
         return;
     }
     let (certificate, key) = (directory.join("apiserver.crt"), directory.join("apiserver.key"));
-    if certificate.exists() && key.exists() {
+    if !certificate.exists() || !key.exists() || is_own(directory) {
+        translation.set("serving-certificate-dir", &directory.display().to_string());
+    } else {
         translation.set("tls-cert-file", &certificate.display().to_string());
         translation.set("tls-private-key-file", &key.display().to_string());
     }
+}
+
+/// Whether the certificate in --cert-dir is a copy of the server's own: it ends with the server's own authority.
+fn is_own(directory: &Path) -> bool {
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let authority = read("knarr/pki/ca.crt");
+    !authority.trim().is_empty() && read("apiserver.crt").trim_end().ends_with(authority.trim())
 }
 
 /// Without a mode everything is allowed, but then not to anonymous requests.
@@ -130,14 +133,17 @@ fn runtime_config(given: &Given, gates: &Gates, translation: &mut Translation) -
     Ok(())
 }
 
-/// Where objects are kept: in etcd, or in the directory that Knarr's own `etcd` names.
-fn store(servers: &[String], translation: &mut Translation) -> anyhow::Result<()> {
-    match store_host::find(servers, STORE_TIMEOUT)? {
+/// Where objects are kept: in etcd, or in the directory that Knarr's own `etcd` names. Waits for either.
+pub fn set_store(given: &Given, translation: &mut Translation) -> anyhow::Result<()> {
+    let servers = given.values("etcd-servers");
+    match store_host::find(&servers, STORE_TIMEOUT)? {
         Some(host) => {
+            // The directory has no other users whom a prefix would keep apart.
+            translation.unset("etcd-prefix");
             translation.set("store-dir", &host.directory.display().to_string());
             translation.set("store-unsafe-no-fsync", &(!host.is_durable).to_string());
         }
-        None => translation.set_all("datastore", servers),
+        None => translation.set_all("datastore", &servers),
     }
     Ok(())
 }

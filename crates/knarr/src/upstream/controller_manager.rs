@@ -80,7 +80,7 @@ fn controllers(given: &Given, translation: &mut Translation) -> anyhow::Result<(
         if name == "*" || CONTROLLERS.iter().any(|controller| controller.name == name) {
             selected.push(format!("{sign}{name}"));
         } else if !ABSENT.contains(&name) {
-            bail!("{word:?} is not in the list of known controllers");
+            bail!("{:?} is not in the list of known controllers", word.trim_start_matches('-'));
         } else if sign.is_empty() {
             translation
                 .warnings

@@ -5,12 +5,19 @@ use std::path::PathBuf;
 use anyhow::bail;
 use knarr_component_flags::{Gates, Given};
 
+use super::kubelet_checks;
 use super::translate::Translation;
 
 /// Pulls that are not serialized have no limit.
 const UNLIMITED_PULLS: &str = "1000";
 
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
+    let errors = kubelet_checks::errors(given);
+    match errors.as_slice() {
+        [] => {}
+        [one] => bail!("failed to validate kubelet configuration, error: {one}"),
+        several => bail!("failed to validate kubelet configuration, error: [{}]", several.join(", ")),
+    }
     let mut translation = Translation::passing(given);
     if !gates.is_on("GracefulNodeShutdownBasedOnPodPriority") {
         translation.unset("shutdown-grace-period-by-pod-priority");
@@ -43,7 +50,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     // The runtime has its own CNI plugins.
     translation.set("network", "none");
     translation.set("container-runtime-endpoint", &given.value("container-runtime-endpoint"));
-    translation.set("node-listen", &listen(given)?);
+    translation.set("node-listen", &listen(given));
     translation.set("cgroup-root", &given.value("cgroup-root"));
     translation.set("reserved-memory", &given.values("reserved-memory").join(";"));
     // Of two addresses, the first is the node's main one.
@@ -57,11 +64,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
     Ok(translation)
 }
 
-fn listen(given: &Given) -> anyhow::Result<String> {
-    let port: i64 = given.value("port").parse()?;
-    if !(1..=65535).contains(&port) {
-        bail!("invalid configuration: port (--port) {port} must be between 1 and 65535, inclusive");
-    }
-    let address = given.value("address");
-    Ok(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") })
+fn listen(given: &Given) -> String {
+    let (address, port) = (given.value("address"), given.value("port"));
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }

@@ -5,11 +5,18 @@
 //! `translate` is what all components share; one file per component holds what is special to it.
 
 mod api_server;
+mod api_server_checks;
+#[cfg(test)]
+mod api_server_checks_tests;
 mod configuration_files;
 mod controller_manager;
 mod etcd;
+#[cfg(test)]
+mod kubeadm_tests;
 mod kubelet;
+mod kubelet_checks;
 mod proxy;
+mod reported_version;
 mod scheduler;
 #[cfg(test)]
 mod server_fields_tests;
@@ -22,7 +29,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use knarr_component_flags::{
     CommandLine, Component, Gate, Gates, Given, Status, gate_effect, gated_fields, help, parse, status,
 };
@@ -68,15 +75,40 @@ fn run_component(component: Component, words: &[String]) -> anyhow::Result<()> {
         }
         CommandLine::Run(given) => given,
     };
+    if let Some(version) = given.given("version").and_then(<[String]>::first) {
+        reported_version::check(version)
+            .map_err(|why| anyhow!("invalid argument {version:?} for \"--version\" flag: {why}"))?;
+        knarr_version::report_as(version.clone());
+    }
     let mut warnings = deprecated(&given);
     let (given, of_files) = configuration_files::apply(given)?;
     warnings.extend(of_files);
     crate::commands::common::set_verbosity(given.value("v").parse().unwrap_or_default());
-    let translation = translation(given)?;
+    let mut translation = translation(&given)?;
     for warning in warnings.iter().chain(&translation.warnings) {
         eprintln!("{}: {warning}", component.name());
     }
+    let is_in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if !is_in_pod && needs_kubeconfig(&given, &translation) {
+        bail!(
+            "invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable"
+        );
+    }
+    if component == Component::ApiServer {
+        api_server::check_files(&given)?;
+        api_server::set_store(&given, &mut translation)?;
+    }
     crate::commands::run_component(translation.words())
+}
+
+/// Whether no flag or file says where the API server is. The kubeconfig of whoever starts a component is not for components.
+fn needs_kubeconfig(given: &Given, translation: &Translation) -> bool {
+    match given.component() {
+        Component::ApiServer | Component::Kubelet => false,
+        // Its file may name one.
+        Component::Scheduler if given.is_given("config") => false,
+        Component::Scheduler | Component::ControllerManager | Component::Proxy => !translation.has("kubeconfig"),
+    }
 }
 
 /// What `--version` prints: the release, or everything that is known of the build.
@@ -90,26 +122,25 @@ fn version(form: &str) -> String {
             env!("KNARR_COMMIT"),
             std::env::consts::ARCH
         ),
-        given if given.starts_with('v') => format!("Kubernetes {given}"),
         _ => format!("Kubernetes {release}"),
     }
 }
 
 /// The command line of Knarr for the flags of a component, and what has no effect.
-fn translation(given: Given) -> anyhow::Result<Translation> {
-    let gates = Gates::of(&given).map_err(|error| match given.component() {
+fn translation(given: &Given) -> anyhow::Result<Translation> {
+    let gates = Gates::of(given).map_err(|error| match given.component() {
         Component::Kubelet => anyhow!("failed to set feature gates from initial flags-based config: {error}"),
         _ => anyhow!(error),
     })?;
     crate::feature_gates::set(&gates);
     let mut translation = match given.component() {
-        Component::ApiServer => api_server::translate(&given, &gates)?,
-        Component::ControllerManager => controller_manager::translate(&given)?,
-        Component::Scheduler => scheduler::translate(&given)?,
-        Component::Kubelet => kubelet::translate(&given, &gates)?,
-        Component::Proxy => proxy::translate(&given)?,
+        Component::ApiServer => api_server::translate(given, &gates)?,
+        Component::ControllerManager => controller_manager::translate(given)?,
+        Component::Scheduler => scheduler::translate(given)?,
+        Component::Kubelet => kubelet::translate(given, &gates)?,
+        Component::Proxy => proxy::translate(given)?,
     };
-    let mut warnings = without_effect(&given)?;
+    let mut warnings = without_effect(given)?;
     warnings.extend(gate_warnings(&gates));
     warnings.append(&mut translation.warnings);
     translation.warnings = warnings;
@@ -130,6 +161,10 @@ fn without_effect(given: &Given) -> anyhow::Result<Vec<String>> {
     for name in given.names() {
         let Some(flag) = knarr_component_flags::flag(component, name) else { continue };
         let (value, default) = (given.values(name), flag.default_values());
+        // Files that tools write have all fields; an empty text asks for nothing.
+        if value.iter().all(String::is_empty) && !value.is_empty() {
+            continue;
+        }
         match status(component, name) {
             Some(Status::Ignored("")) if value != default => warnings.push(format!("--{name} has no effect")),
             Some(Status::Ignored(why)) if value != default => {

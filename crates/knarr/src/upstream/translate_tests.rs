@@ -22,7 +22,13 @@ fn translated(component: Component, line: &str) -> anyhow::Result<Translation> {
     let words: Vec<String> =
         required(component).split_whitespace().chain(line.split_whitespace()).map(str::to_owned).collect();
     match parse(component, &words)? {
-        CommandLine::Run(given) => translation(given),
+        CommandLine::Run(given) => {
+            let mut translation = translation(&given)?;
+            if component == Component::ApiServer {
+                super::api_server::set_store(&given, &mut translation)?;
+            }
+            Ok(translation)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -39,12 +45,18 @@ fn flags_become_settings() {
             &["--authorization-mode=AlwaysAllow", "--anonymous-auth=false", "--service-cluster-ip-range=10.0.0.0/24"],
         ),
         (ApiServer, "--authorization-mode=Node,RBAC", &["--authorization-mode=Node", "--authorization-mode=RBAC"]),
-        (ApiServer, "--cert-dir=/c", &["--data-dir=/c/knarr"]),
+        (ApiServer, "--cert-dir=/c", &["--data-dir=/c/knarr", "--kubelet-insecure-tls"]),
+        (ApiServer, "--kubelet-certificate-authority=a", &["--kubelet-certificate-authority=a"]),
         (ApiServer, "--etcd-servers=https://a:1", &["--datastore=https://e:1", "--datastore=https://a:1"]),
         (
             ApiServer,
             "--encryption-provider-config=f --encryption-provider-config-automatic-reload",
             &["--encryption-provider-config-automatic-reload"],
+        ),
+        (
+            ApiServer,
+            "--admission-control=LimitRanger",
+            &["--enable-admission-plugins=LimitRanger", "--disable-admission-plugins=NamespaceLifecycle"],
         ),
         (ApiServer, "--token-auth-file=t", &["--token-auth-file=t"]),
         (ApiServer, "--audit-log-maxage=0", &["--audit-log-maxage=0", "--audit-log-maxbackup=100"]),
@@ -94,6 +106,44 @@ fn flags_become_settings() {
 }
 
 #[test]
+fn the_servers_own_certificate_is_put_into_cert_dir_unless_another_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let own = directory.path().join("knarr/pki");
+    std::fs::create_dir_all(&own).unwrap();
+    let (path, certificate) = (directory.path().display().to_string(), directory.path().join("apiserver.crt"));
+    let line = format!("--cert-dir={path}");
+    let copied = format!("--serving-certificate-dir={path}");
+    let served = format!("--tls-cert-file={path}/apiserver.crt");
+    let has =
+        |setting: &String| translated(Component::ApiServer, &line).unwrap().settings().iter().any(|own| own == setting);
+    assert!(has(&copied) && !has(&served), "nothing is there");
+    std::fs::write(directory.path().join("apiserver.key"), "key").unwrap();
+    std::fs::write(&certificate, "leaf\nauthority\n").unwrap();
+    assert!(!has(&copied) && has(&served), "another one is there");
+    std::fs::write(own.join("ca.crt"), "authority\n").unwrap();
+    assert!(has(&copied) && !has(&served), "its own is there");
+}
+
+#[test]
+fn components_do_not_use_the_kubeconfig_of_whoever_starts_them() {
+    for (component, line, expected) in [
+        (Component::ControllerManager, "", true),
+        (Component::ControllerManager, "--kubeconfig=k", false),
+        (Component::Scheduler, "", true),
+        (Component::Scheduler, "--config=c", false),
+        (Component::Proxy, "--kubeconfig=", true),
+        (Component::ApiServer, "", false),
+        (Component::Kubelet, "", false),
+    ] {
+        let words: Vec<String> =
+            required(component).split_whitespace().chain(line.split_whitespace()).map(str::to_owned).collect();
+        let CommandLine::Run(given) = parse(component, &words).unwrap() else { panic!("{line}") };
+        let translation = translation(&given).unwrap();
+        assert_eq!(super::needs_kubeconfig(&given, &translation), expected, "{component:?} {line}");
+    }
+}
+
+#[test]
 fn what_cannot_be_honoured_is_refused_or_reported() {
     for (component, line, message) in [
         (
@@ -131,13 +181,13 @@ fn what_cannot_be_honoured_is_refused_or_reported() {
     }
     let Ok(CommandLine::Run(none)) = parse(Component::ApiServer, &[]) else { panic!("it is valid") };
     assert_eq!(
-        translation(none).unwrap_err().to_string(),
+        translation(&none).unwrap_err().to_string(),
         "[--etcd-servers must be specified, service-account-issuer is a required flag, either `--service-account-key-file` or \
          `--service-account-signing-endpoint` must be set, --service-account-signing-key-file and --service-account-issuer are \
          required flags]"
     );
     for (component, line, warning) in [
-        (Component::ApiServer, "--goaway-chance=0.1", None),
+        (Component::ApiServer, "--goaway-chance=0.01", None),
         (Component::ApiServer, "--allow-privileged", None),
         (
             Component::ApiServer,
@@ -212,8 +262,8 @@ fn every_working_flag_has_an_effect() {
             if !matches!(status(component, flag.name), Some(Status::Passed(_) | Status::Translated(_))) {
                 continue;
             }
-            let with =
-                translated(component, &format!("--{}={}", flag.name, sample(flag.type_name, flag.default, flag.name)));
+            let value = sample(flag.type_name, flag.default, flag.name);
+            let with = translated(component, &format!("--{}={value} {}", flag.name, company(flag.name)));
             match with {
                 Ok(with) if with.settings() != without.settings() => {}
                 Ok(_) => wrong.push(format!("{} --{} changes nothing", component.name(), flag.name)),
@@ -224,8 +274,44 @@ fn every_working_flag_has_an_effect() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Flags whose values are checked, with valid ones.
+const CHECKED: [(&str, &str); 14] = [
+    ("admission-control", "AlwaysPullImages"),
+    ("authorization-mode", "RBAC"),
+    ("disable-admission-plugins", "LimitRanger"),
+    ("enable-admission-plugins", "AlwaysPullImages"),
+    ("enforce-node-allocatable", "none"),
+    ("goaway-chance", "0.01"),
+    ("hairpin-mode", "hairpin-veth"),
+    ("oidc-issuer-url", "https://issuer"),
+    ("service-account-jwks-uri", "https://keys"),
+    ("service-account-max-token-expiration", "77h"),
+    ("service-cluster-ip-range", "10.7.0.0/16"),
+    ("storage-media-type", "application/json"),
+    ("topology-manager-policy", "restricted"),
+    ("topology-manager-scope", "pod"),
+];
+
+/// The flags without which another one is refused.
+fn company(name: &str) -> &'static str {
+    match name {
+        "authorization-policy-file" => "--authorization-mode=ABAC",
+        "authorization-webhook-config-file" => "--authorization-mode=Webhook",
+        "cgroups-per-qos" => "--enforce-node-allocatable=none",
+        "encryption-provider-config-automatic-reload" => "--encryption-provider-config=f",
+        "oidc-client-id" => "--oidc-issuer-url=https://issuer",
+        _ if name.starts_with("oidc-") => "--oidc-issuer-url=https://issuer --oidc-client-id=c",
+        "tls-cert-file" => "--tls-private-key-file=f",
+        "tls-private-key-file" => "--tls-cert-file=f",
+        _ => "",
+    }
+}
+
 /// A value of the type other than the default.
 fn sample(type_name: &str, default: &str, name: &str) -> &'static str {
+    if let Some((_, value)) = CHECKED.iter().find(|(checked, _)| *checked == name) {
+        return value;
+    }
     match (type_name, default) {
         ("bool", "true") => "false",
         ("bool", _) => "true",

@@ -231,6 +231,20 @@ fn links_report_help_versions_and_errors_like_kubernetes() {
     let wrong = assets.run("kube-apiserver", &["--feature-gates=APIServerTracing=false"]);
     let message = "Error: cannot set feature gate APIServerTracing to false, feature is locked to true\n";
     assert_eq!((text(&wrong.stderr).as_str(), wrong.status.code()), (message, Some(1)));
+    // Nothing listens there: flags are checked before the store is waited for.
+    let required = [
+        "--etcd-servers=http://127.0.0.1:1",
+        "--service-account-issuer=https://issuer",
+        "--service-account-key-file=k",
+        "--service-account-signing-key-file=k",
+    ];
+    let wrong = assets.run("kube-apiserver", &[&required[..], &["--authorization-mode=Foo"]].concat());
+    let message = "Error: authorization-mode \"Foo\" is not a valid mode\n";
+    assert_eq!((text(&wrong.stderr).as_str(), wrong.status.code()), (message, Some(1)));
+    let wrong = assets.run("kube-scheduler", &[]);
+    let message = "Error: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER \
+                   environment variable\n";
+    assert_eq!((text(&wrong.stderr).as_str(), wrong.status.code()), (message, Some(1)));
     let wrong = assets.run("etcd", &["--no-such-flag"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).starts_with("flag provided but not defined: -no-such-flag\n"));

@@ -141,7 +141,7 @@ pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> Nod
             ),
             kernel_version: host.kernel.clone(),
             kube_proxy_version: String::new(),
-            kubelet_version: knarr_version::KUBERNETES.to_string(),
+            kubelet_version: knarr_version::reported().to_string(),
             machine_id: host.machine_id.clone(),
             operating_system: "linux".to_string(),
             os_image: host.operating_system.clone(),
