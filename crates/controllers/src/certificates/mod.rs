@@ -260,7 +260,8 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
 async fn reserved(context: &Context) -> Result<Reserved> {
     let slices = context.informers.of::<EndpointSlice>();
     slices.synced().await;
-    let leases: Api<Lease> = Api::namespaced(context.client.clone(), "kube-system");
+    // The controller's own account may not list Leases in Kubernetes' roles; whoever runs the informers may.
+    let leases: Api<Lease> = Api::namespaced(context.informers.client().clone(), "kube-system");
     let of_api_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
     let leases = leases.list(&of_api_servers).await?.items;
     Ok(Reserved::new(&context.settings, &slices.list(), &leases))

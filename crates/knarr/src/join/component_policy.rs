@@ -66,8 +66,6 @@ pub fn component_policy() -> Vec<Value> {
                     "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve"],
                     "resourceNames": ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client"],
                 },
-                // The addresses of the API servers, which no other certificate may have.
-                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
             ]),
         ),
         binding(APPROVER, APPROVER, approver),

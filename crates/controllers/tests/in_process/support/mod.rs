@@ -59,27 +59,12 @@ impl Cluster {
         let context = context(&server.handle.server, settings, &metrics);
         server.components.restart("controllers", move || knarr_controllers::run(context.clone()));
         let cluster = Cluster { server, time, metrics, kubelet: RefCell::new(Kubelet::ready()), synced: Cell::new(0) };
-        cluster.grant_leases().await;
         if controllers.contains(&"serviceaccount-controller") {
             return cluster;
         }
         // Pods need it.
         cluster.create(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})).await;
         cluster
-    }
-
-    /// What the binary grants beyond Kubernetes' own roles: the signer reads the addresses of the API servers.
-    async fn grant_leases(&self) {
-        let name = "certificate-leases";
-        let rules = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}]);
-        self.create(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": name}, "rules": rules}))
-            .await;
-        let account = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
-        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
-        self.create(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": name}, "subjects": [account], "roleRef": role}))
-            .await;
     }
 
     /// Replaces the simulated kubelet.
