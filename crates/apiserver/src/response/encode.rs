@@ -3,7 +3,7 @@
 use http::Response;
 use knarr_api::protobuf;
 use knarr_api::status::Status;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::table::{self, IncludeObject};
 use super::yaml;
@@ -95,25 +95,107 @@ pub fn served_bytes(value: &Value, format: &Format) -> Vec<u8> {
     }
 }
 
+/// The order of the fields of a resource in discovery, which scripts match as text.
+const RESOURCE: [&str; 10] = [
+    "name",
+    "singularName",
+    "namespaced",
+    "group",
+    "version",
+    "kind",
+    "verbs",
+    "shortNames",
+    "categories",
+    "storageVersionHash",
+];
+
 /// Encodes kind and apiVersion first, as readers expect.
 fn ordered(value: &Value) -> Vec<u8> {
     let Some(fields) = value.as_object().filter(|fields| fields.contains_key("kind")) else {
         return serde_json::to_vec(value).unwrap_or_default();
     };
+    let is_discovery = fields["kind"] == "APIResourceList";
     let mut bytes = Vec::with_capacity(512);
-    let first = ["kind", "apiVersion", "metadata"].into_iter().filter_map(|key| fields.get_key_value(key));
-    let rest = fields.iter().filter(|(key, _)| !matches!(key.as_str(), "kind" | "apiVersion" | "metadata"));
+    write_object(&mut bytes, fields, &["kind", "apiVersion", "metadata"], |bytes, key, value| {
+        match value.as_array().filter(|_| is_discovery && key == "resources") {
+            Some(resources) => write_resources(bytes, resources),
+            None => write(bytes, value),
+        }
+    });
+    bytes
+}
+
+fn write_resources(bytes: &mut Vec<u8>, resources: &[Value]) {
+    bytes.push(b'[');
+    for (at, resource) in resources.iter().enumerate() {
+        if at > 0 {
+            bytes.push(b',');
+        }
+        match resource.as_object() {
+            Some(fields) => write_object(bytes, fields, &RESOURCE, |bytes, _, value| write(bytes, value)),
+            None => write(bytes, resource),
+        }
+    }
+    bytes.push(b']');
+}
+
+/// Writes an object with these fields first.
+fn write_object(
+    bytes: &mut Vec<u8>,
+    fields: &Map<String, Value>,
+    order: &[&str],
+    write_value: impl Fn(&mut Vec<u8>, &str, &Value),
+) {
+    bytes.push(b'{');
+    let first = order.iter().filter_map(|key| fields.get_key_value(*key));
+    let rest = fields.iter().filter(|(key, _)| !order.contains(&key.as_str()));
     for (at, (key, value)) in first.chain(rest).enumerate() {
-        bytes.push(if at == 0 { b'{' } else { b',' });
-        let _ = serde_json::to_writer(&mut bytes, key);
+        if at > 0 {
+            bytes.push(b',');
+        }
+        write(bytes, key);
         bytes.push(b':');
-        let _ = serde_json::to_writer(&mut bytes, value);
+        write_value(bytes, key, value);
     }
     bytes.push(b'}');
-    bytes
+}
+
+/// Writing JSON into memory does not fail.
+fn write(bytes: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    let _ = serde_json::to_writer(bytes, value);
 }
 
 /// A response with any object that names its kind.
 pub fn value(value: &Value, code: u16, format: &Format) -> Response<Body> {
     with_type(code, format.media_type(), Body::full(served_bytes(value, format)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_have_the_order_of_kubernetes() {
+        let resource = json!({"categories": ["all"], "kind": "Pod", "name": "pods", "namespaced": true,
+            "shortNames": ["po"], "singularName": "pod", "storageVersionHash": "h", "verbs": ["get"]});
+        for (value, expected) in [
+            (
+                json!({"metadata": {}, "kind": "Pod", "apiVersion": "v1", "a": 1}),
+                r#"{"kind":"Pod","apiVersion":"v1","metadata":{},"a":1}"#,
+            ),
+            (json!({"b": 1, "a": 2}), r#"{"a":2,"b":1}"#),
+            (
+                json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [resource]}),
+                r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get"],"shortNames":["po"],"categories":["all"],"storageVersionHash":"h"}]}"#,
+            ),
+            (
+                json!({"kind": "Other", "resources": [{"name": 1, "kind": 2}]}),
+                r#"{"kind":"Other","resources":[{"kind":2,"name":1}]}"#,
+            ),
+        ] {
+            assert_eq!(String::from_utf8(ordered(&value)).unwrap(), expected);
+        }
+    }
 }

@@ -176,8 +176,9 @@ async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
     };
     let headers = &server.security.request_headers;
-    let mut names = vec![crate::authenticate::FRONT_PROXY_CLIENT.to_owned()];
-    names.extend(server.security.proxy_names.iter().cloned());
+    let own = crate::authenticate::FRONT_PROXY_CLIENT;
+    let configured = server.security.proxy_names.iter().map(String::as_str).filter(|name| *name != own);
+    let names: Vec<&str> = std::iter::once(own).chain(configured).collect();
     let data = json!({
         "client-ca-file": server.security.client_authority,
         "requestheader-allowed-names": json!(names).to_string(),
