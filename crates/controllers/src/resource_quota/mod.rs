@@ -5,7 +5,7 @@
 
 mod usage;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use knarr_client::pod_resources::Amounts;
 use knarr_client::quantity::Quantity;
 use knarr_client::{Change, Informer, WorkQueue, pod};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::Context;
 use crate::common::Key;
-use crate::common::discovery::{Kind, discover};
+use crate::common::discovery::{Kind, KnownKinds};
 use crate::common::key::namespace;
 use crate::common::pod_resources::Resources;
 use crate::common::reconcile::{Reconcile, run_controller};
@@ -27,6 +28,8 @@ use crate::error::{Error, Result, ignore_not_found};
 
 /// Deletions come in bursts.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
+/// A kind that was not listed in this time probably cannot be.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn run(context: Context) {
     let quotas = context.informers.of::<ResourceQuota>();
@@ -41,7 +44,7 @@ pub async fn run(context: Context) {
         claims,
         queue: WorkQueue::new(),
         watched: Mutex::default(),
-        kinds: Mutex::default(),
+        kinds: KnownKinds::default(),
     });
     controller.watch();
     controller.quotas.synced().await;
@@ -59,9 +62,9 @@ struct Controller {
     services: Arc<Informer<Service>>,
     claims: Arc<Informer<PersistentVolumeClaim>>,
     queue: Arc<WorkQueue<Key>>,
-    /// Resources that some quota counts, whose deletions are watched.
-    watched: Mutex<HashSet<String>>,
-    kinds: Mutex<Vec<Kind>>,
+    /// Resources that some quota counts, and since when their deletions are watched.
+    watched: Mutex<HashMap<String, Instant>>,
+    kinds: KnownKinds,
 }
 
 impl Reconcile<Key> for Controller {
@@ -69,18 +72,36 @@ impl Reconcile<Key> for Controller {
         let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(()) };
         let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
         let mut used = self.typed_usage(&quota);
+        let (mut failure, mut unknown) = (None, Vec::new());
         for resource in hard.keys() {
-            if let Some(count) = self.counted(&key.namespace, resource).await? {
-                used.insert(resource.clone(), Quantity::new(count as i64, Default::default()));
+            match self.counted(&key.namespace, resource).await {
+                Ok(Some(count)) => {
+                    used.insert(resource.clone(), Quantity::new(count as i64, Default::default()));
+                }
+                Ok(None) => {}
+                Err(error) if self.is_starting(resource) => return Err(error),
+                // What cannot be counted holds up no other resource.
+                Err(error) => {
+                    unknown.push(resource.clone());
+                    failure = Some(error);
+                }
             }
         }
-        let status = ResourceQuotaStatus { used: Some(masked(&hard, &used)), hard: Some(hard) };
+        let mut used = masked(&hard, &used);
+        for resource in unknown {
+            // Nothing is admitted by a resource whose use was never counted.
+            match quota.status.as_ref().and_then(|status| status.used.as_ref()?.get(&resource)) {
+                Some(last) => used.insert(resource, last.clone()),
+                None => used.remove(&resource),
+            };
+        }
+        let status = ResourceQuotaStatus { used: Some(used), hard: Some(hard) };
         if !is_same(quota.status.as_ref(), &status) {
             let changed = ResourceQuota { status: Some(status), ..(*quota).clone() };
             ignore_not_found(replace_status(&self.context.client, &changed).await)?;
         }
         self.queue.add_after(key, self.context.settings.resource_quota_sync_period);
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 }
 
@@ -153,6 +174,12 @@ impl Controller {
         used
     }
 
+    /// Whether the objects that a resource name counts have just been requested: they are probably known in a moment.
+    fn is_starting(&self, resource: &str) -> bool {
+        let Some(name) = usage::counted_kind(resource) else { return false };
+        self.watched.lock().get(&name).is_some_and(|since| since.elapsed() < LIST_TIMEOUT)
+    }
+
     /// The number of objects that a `count/` resource name counts, unless they are counted otherwise.
     async fn counted(self: &Arc<Self>, namespace: &str, resource: &str) -> Result<Option<usize>> {
         let Some(name) = usage::counted_kind(resource) else { return Ok(None) };
@@ -160,9 +187,16 @@ impl Controller {
             // Counted where the quota itself was observed: another informer may not know it yet.
             return Ok(Some(self.quotas.in_namespace(namespace).len()));
         }
-        let Some(kind) = self.kind(&name).await? else { return Ok(None) };
+        let is_meant = |kind: &Kind| kind.namespaced && kind.full_name() == name;
+        let Some(kind) = self.kinds.find(&self.context.client, is_meant).await? else { return Ok(None) };
         let informer = self.context.informers.metadata(&kind.resource);
-        if self.watched.lock().insert(name) {
+        let is_new = {
+            let mut watched = self.watched.lock();
+            let known = watched.len();
+            watched.entry(name).or_insert_with(Instant::now);
+            watched.len() > known
+        };
+        if is_new {
             let weak = Arc::downgrade(self);
             informer.on_change(move |change| {
                 // An object older than the quota may be observed only after the quota was counted.
@@ -175,17 +209,6 @@ impl Controller {
             return Err(Error::Later(format!("{resource} is not yet known")));
         }
         Ok(Some(informer.in_namespace(namespace).len()))
-    }
-
-    async fn kind(&self, name: &str) -> Result<Option<Kind>> {
-        let find = |kinds: &[Kind]| kinds.iter().find(|kind| kind.namespaced && kind.full_name() == name).cloned();
-        if let Some(kind) = find(&self.kinds.lock()) {
-            return Ok(Some(kind));
-        }
-        let kinds = discover(&self.context.client).await?.kinds;
-        let found = find(&kinds);
-        *self.kinds.lock() = kinds;
-        Ok(found)
     }
 }
 

@@ -79,3 +79,27 @@ async fn a_changed_limit_is_reported_at_once() {
     let changed = cluster.until("ResourceQuota", "quota", |quota| quota["status"]["hard"]["pods"] == "7").await;
     assert_eq!(changed["status"]["used"], json!({"pods": "0", "secrets": "0"}));
 }
+
+/// A kind that cannot be listed is reported as unknown, and the rest of the quota works.
+#[tokio::test(start_paused = true)]
+async fn one_unknown_count_holds_up_no_other() {
+    let cluster = Cluster::start(CONTROLLERS).await;
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let webhook = json!({"clientConfig": {"url": "https://127.0.0.1:1/"}, "conversionReviewVersions": ["v1"]});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+        "conversion": {"strategy": "Webhook", "webhook": webhook},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema},
+            {"name": "v2", "served": true, "storage": false, "schema": schema}]}});
+    cluster.create(definition).await;
+    let widgets = "/apis/example.com/v1/namespaces/default/widgets";
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}});
+    while cluster.request("POST", widgets, "application/json", &widget).await.0 == 404 {
+        cluster.until_quiet().await;
+    }
+    cluster.create(pod("a", json!({}))).await;
+    cluster.create(quota(json!({"pods": "5", "count/widgets.example.com": "3"}), json!({}))).await;
+    let counted = cluster.until("ResourceQuota", "quota", |quota| quota["status"]["used"]["pods"] == "1").await;
+    assert_eq!(counted["status"]["used"], json!({"pods": "1"}));
+}
