@@ -85,7 +85,7 @@ impl Places {
     }
 
     /// The ordinals from the last down to the partition, and their pods.
-    fn from_the_last(&self, partition: i64) -> impl Iterator<Item = Option<&Arc<Pod>>> {
+    fn last_first(&self, partition: i64) -> impl Iterator<Item = Option<&Arc<Pod>>> {
         let ordinals = self.ordinals.start.saturating_add(partition)..self.ordinals.end;
         ordinals.rev().map(move |ordinal| self.pods.get(&ordinal))
     }
@@ -225,7 +225,7 @@ fn replace(pod: &Arc<Pod>, plan: &mut Plan) {
 /// Without `maxUnavailable`, one pod after the other: the last that is outdated, once all behind it are available. Those
 /// before it do not matter, so that a new template replaces pods that are broken.
 fn roll_one(observed: &Observed, places: &Places, partition: i64, now: Timestamp, plan: &mut Plan) {
-    for pod in places.from_the_last(partition) {
+    for pod in places.last_first(partition) {
         match pod {
             // Failed pods are deleted whatever their revision.
             Some(pod) if is_outdated(observed, pod) && !pod::is_terminal(pod) => return replace(pod, plan),
@@ -248,7 +248,7 @@ fn roll_several(
     let most = scaled(most, desired, false).unwrap_or(1).max(1) as usize;
     let present = places.pods.values().filter(|pod| is_unavailable(observed, Some(pod), now)).count();
     let mut room = most.saturating_sub(present.saturating_add(places.missing()));
-    for pod in places.from_the_last(partition).flatten() {
+    for pod in places.last_first(partition).flatten() {
         if room == 0 {
             break;
         }
