@@ -37,6 +37,8 @@ mod metrics;
 pub mod object_reader;
 pub mod outbound;
 mod panics;
+#[cfg(test)]
+mod permission_tests;
 pub mod persist;
 pub mod pipeline;
 pub mod pki;
@@ -44,9 +46,9 @@ pub mod provided;
 #[cfg(test)]
 mod published_cve_tests;
 pub mod request;
+mod request_metrics;
 #[cfg(test)]
 mod request_tests;
-mod request_metrics;
 pub mod resource_handler;
 pub mod resource_request;
 pub mod response;

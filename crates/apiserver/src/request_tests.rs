@@ -83,13 +83,28 @@ impl Cluster {
 
     /// Sends JSON as a user.
     pub(crate) async fn json_as(&self, user: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+        self.request_as(user, method, path, "application/json", body).await
+    }
+
+    /// Applies an object as a user.
+    pub(crate) async fn apply_as(&self, user: &str, path: &str, body: Value) -> (u16, Value) {
+        self.request_as(user, "PATCH", path, "application/apply-patch+yaml", body).await
+    }
+
+    /// Sends JSON as the kubelet of a node.
+    pub(crate) async fn json_as_node(&self, node: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+        self.request_as(&format!("system:node:{node}"), method, path, "application/json", body).await
+    }
+
+    async fn request_as(&self, user: &str, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
         let request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
             .uri(path)
-            .header("content-type", "application/json")
+            .header("content-type", media_type)
             .body(Full::new(Bytes::from(body.to_string())))
             .unwrap();
-        let sender = Sender::Trusted(Arc::new(User::named(user, &[])));
+        let groups: &[&str] = if user.starts_with("system:node:") { &["system:nodes"] } else { &[] };
+        let sender = Sender::Trusted(Arc::new(User::named(user, groups)));
         self.handled(request, &sender, method, path).await
     }
 

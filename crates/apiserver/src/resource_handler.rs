@@ -86,15 +86,13 @@ fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Ve
     if request.routed.beyond > 0 && !proxies {
         return Err(Status::no_such_resource());
     }
-    let verb = match (&request.parts.method, target.verb.as_str()) {
-        (&Method::GET | &Method::HEAD, verb) => Verb::parse(verb),
-        (&Method::POST, _) => Some(Verb::Create),
-        (&Method::PUT, _) => Some(Verb::Update),
-        (&Method::PATCH, _) => Some(Verb::Patch),
-        (&Method::DELETE, verb) => Verb::parse(verb),
+    // The operation is the verb that was authorized, whatever the method: under the old path of a watch, every method was
+    // authorized as one.
+    let verb = match request.parts.method {
         // The server behind the proxy handles the method.
-        (&Method::OPTIONS, _) if proxies => Some(Verb::Get),
-        _ => None,
+        Method::OPTIONS if proxies => Some(Verb::Get),
+        Method::GET | Method::HEAD => Verb::parse(&target.verb),
+        _ => Verb::parse(&target.verb).filter(|verb| *verb != Verb::Watch),
     };
     let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(|| match resource.custom {
         Some(_) if !target.subresource.is_empty() => unsupported(resource, &target.verb),

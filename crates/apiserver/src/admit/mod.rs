@@ -26,7 +26,9 @@ mod pod_resize;
 mod pod_security;
 mod pod_tolerations;
 pub mod policy;
+mod policy_parameters;
 mod priority;
+mod resource_claims;
 mod resource_quota;
 mod resources;
 mod runtime_class;
@@ -60,8 +62,11 @@ pub use server_token::SERVER_JOIN_PATH;
 /// A write on its way to the store.
 pub struct Write<'a> {
     pub operation: Operation,
+    /// The group of the resource. The object of a subresource may be of another one: an eviction is, and a pod is not.
     pub group: &'a str,
     pub version: &'a str,
+    pub object_group: &'a str,
+    pub object_version: &'a str,
     pub kind: &'a str,
     pub resource: &'a str,
     pub subresource: &'a str,
@@ -186,6 +191,8 @@ impl Chain {
             Box::new(declared_features::NodeDeclaredFeatureValidator),
             Box::new(pod_resize::PodResizeValidator),
             Box::new(server_token::ServerToken(Arc::clone(&authorizer))),
+            Box::new(resource_claims::ResourceClaimAuthorization(Arc::clone(&authorizer))),
+            Box::new(policy_parameters::PolicyParameterAuthorization(Arc::clone(&authorizer))),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
             Box::new(policy::MutatingPolicies::default()),
             Box::new(webhook::MutatingWebhooks::new(enabled.mutating_users.clone())),
@@ -194,8 +201,8 @@ impl Chain {
             Box::new(resource_quota::ResourceQuota::new(quotas, limited)),
             Box::new(namespaces::AlwaysDeny),
         ]);
-        // Roles and tokens of servers are guarded whatever is enabled.
-        let always = [escalation::NAME, server_token::NAME];
+        // What grants rights is guarded whatever is enabled.
+        let always = [escalation::NAME, server_token::NAME, resource_claims::NAME, policy_parameters::NAME];
         all.retain(|plugin| enabled.has(plugin.name()) || always.contains(&plugin.name()));
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
         Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default(), server }
@@ -331,6 +338,8 @@ pub(crate) mod tests {
             operation,
             group,
             version: "v1",
+            object_group: group,
+            object_version: "v1",
             kind: named.text(&["kind"]),
             resource,
             subresource,

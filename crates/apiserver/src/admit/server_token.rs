@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, Decision};
 use crate::object_reader::ObjectReader;
-use crate::request::{GROUP_MASTERS, Target, User};
+use crate::request::{GROUP_AUTHENTICATED, GROUP_MASTERS, Target, User};
 
 /// The path at which servers join.
 pub const SERVER_JOIN_PATH: &str = "/server-join";
@@ -52,8 +52,8 @@ impl Plugin for ServerToken {
         if write.object.text(&["type"]) != SECRET_TYPE || write.old.is_some_and(is_unchanged) {
             return Ok(());
         }
-        let groups = groups(write.object);
-        let bearer = User { name: "system:bootstrap:token".to_owned(), groups, ..User::default() };
+        let name = format!("system:bootstrap:{}", decoded(write.object, "token-id"));
+        let bearer = User { name, groups: groups(write.object), ..User::default() };
         if self.may_join(&bearer).await && !self.may_join(write.user).await {
             return Err(write.forbidden("only who may join servers to the cluster may write a token for servers"));
         }
@@ -63,8 +63,14 @@ impl Plugin for ServerToken {
 
 /// The groups of who authenticates with a token.
 fn groups(secret: &Value) -> Vec<String> {
-    let decoded = STANDARD.decode(secret.text(&["data", "auth-extra-groups"])).unwrap_or_default();
-    String::from_utf8_lossy(&decoded).split(',').map(|group| group.trim().to_owned()).collect()
+    let given = decoded(secret, "auth-extra-groups");
+    let given = given.split(',').map(|group| group.trim().to_owned());
+    given.chain(["system:bootstrappers", GROUP_AUTHENTICATED].map(str::to_owned)).collect()
+}
+
+fn decoded(secret: &Value, field: &str) -> String {
+    let bytes = STANDARD.decode(secret.text(&["data", field])).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -63,8 +63,10 @@ impl ResourceRequest<'_> {
         };
         let mut write = Write {
             operation,
-            group: kind.group,
-            version: kind.version,
+            group: &self.resource.kind.group,
+            version: &self.resource.kind.version,
+            object_group: kind.group,
+            object_version: kind.version,
             kind: kind.kind,
             resource: &self.resource.kind.plural,
             subresource: &self.target.subresource,

@@ -13,7 +13,7 @@ use super::strategy::{self, Phase};
 use super::{Outcome, convert, create, managed_fields, patch, store_error, stored};
 use crate::decode;
 use crate::journey_events::{self, WriteEvent};
-use crate::request::Operation;
+use crate::request::{Operation, Target};
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{WriteKind, WriteOptions};
 
@@ -101,6 +101,9 @@ async fn create_missing(
     options: &WriteOptions,
     mut object: Value,
 ) -> Result<Updated, Failure> {
+    // The request was authorized to change an object, and not to create one.
+    let create = Target { verb: "create".to_owned(), ..call.target.clone() };
+    call.server.authorize(call.user, &create).await?;
     if !object.text(&["metadata", "uid"]).is_empty() {
         let why = another_object(call, object.text(&["metadata", "uid"]), "");
         return Err(Status::conflict(call.resource.named(), &call.target.name, &why).into());

@@ -22,7 +22,9 @@ pub struct Routed {
 /// optional, and `watch` before the resource is the old form of a watch.
 pub fn route(method: &Method, path: &str, query: &Query) -> Routed {
     let mut target = Target { verb: method.as_str().to_ascii_lowercase(), path: path.to_owned(), ..Target::default() };
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    // Decoded first, as servers do to which requests are passed on: they see an encoded slash as one, too.
+    let decoded = decode(path, false);
+    let parts: Vec<&str> = decoded.split('/').filter(|part| !part.is_empty()).collect();
     let rest = match parts.as_slice() {
         ["api", version, rest @ ..] if !rest.is_empty() => {
             target.version = (*version).to_owned();
@@ -42,13 +44,13 @@ pub fn route(method: &Method, path: &str, query: &Query) -> Routed {
     target.verb = if old_watch { "watch" } else { verb_of(method) }.to_owned();
     let mut rest = rest;
     if let ["namespaces", namespace, after @ ..] = rest {
-        target.namespace = decode(namespace, false).into_owned();
+        target.namespace = (*namespace).to_owned();
         if !after.is_empty() && !matches!(after[0], "status" | "finalize") {
             rest = after;
         }
     }
     target.resource = rest[0].to_owned();
-    target.name = rest.get(1).map(|name| decode(name, false).into_owned()).unwrap_or_default();
+    target.name = rest.get(1).copied().unwrap_or_default().to_owned();
     if !old_watch {
         target.subresource = rest.get(2).copied().unwrap_or_default().to_owned();
     }
@@ -148,6 +150,9 @@ mod tests {
                 "",
                 "",
             ),
+            ("PUT", "/apis/g/v1/namespaces/a/foos/x%2Fstatus", "update", "g", "a", "foos", "x", "status"),
+            ("GET", "/apis/g/v1/namespaces/a%2Ffoos%2Fx", "get", "g", "a", "foos", "x", ""),
+            ("GET", "/apis/g/v1%2Ffoos", "list", "g", "", "foos", "", ""),
             ("GET", "/healthz", "get", "", "", "", "", ""),
             ("GET", "/apis/apps/v1", "get", "", "", "", "", ""),
         ] {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
+use knarr_api::selector::FieldRequirement;
 use knarr_api::status::Status;
 use rand::Rng;
 
@@ -36,16 +37,13 @@ pub async fn serve(
 ) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     let options = ListOptions::parse(request.query, true)?;
-    let mut fields = options.field_selector.clone();
+    let mut selection = Selection::parse(resource, &options.label_selector, &options.field_selector)?;
     if request.routed.named {
-        // The old form of a watch of one object names it in the path.
-        fields = [fields.as_str(), &format!("metadata.name={}", target.name)]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(",");
+        // The old form of a watch of one object names it in the path, and was authorized for that name. As a requirement of
+        // its own: as a part of the text, the client's own requirements could hide it.
+        let (field, value) = ("metadata.name".to_owned(), target.name.clone());
+        selection.fields.terms.push(FieldRequirement { field, value, negated: false });
     }
-    let selection = Selection::parse(resource, &options.label_selector, &fields)?;
     let format = match format.encoding {
         Encoding::Yaml => return Err(not_a_stream()),
         _ => Format { pretty: false, ..*format },

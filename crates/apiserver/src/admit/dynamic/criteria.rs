@@ -162,8 +162,11 @@ impl Criteria {
 /// The write as the client sent it.
 pub fn own(write: &Write<'_>, call: &ResourceRequest<'_>) -> Matched {
     let kind = &call.resource.kind;
-    let object_kind =
-        GroupVersionKind { group: write.group.into(), version: write.version.into(), kind: write.kind.into() };
+    let object_kind = GroupVersionKind {
+        group: write.object_group.into(),
+        version: write.object_version.into(),
+        kind: write.kind.into(),
+    };
     Matched {
         group: kind.group.clone(),
         version: kind.version.clone(),

@@ -72,5 +72,5 @@ impl Versioned {
 /// Whether the objects are of the resource's own kind, which has versions to convert between.
 fn is_own_kind(write: &Write<'_>, call: &ResourceRequest<'_>) -> bool {
     let kind = &call.resource.kind;
-    kind.kind == write.kind && kind.group == write.group && write.subresource != "scale"
+    kind.kind == write.kind && kind.group == write.object_group && write.subresource != "scale"
 }
