@@ -42,7 +42,7 @@ impl Escalation {
 
     fn check_rules(&self, write: &Write<'_>, granted: &[Rule]) -> Result<(), Status> {
         let own = self.rbac.rules_for(write.user, write.namespace);
-        let missing: BTreeSet<String> = uncovered(&own.rules, granted).iter().map(Rule::to_string).collect();
+        let missing: BTreeSet<String> = uncovered(own.distinct(), granted).iter().map(Rule::to_string).collect();
         if missing.is_empty() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Attribute-based access control: a file of policies, one JSON object a line.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -150,10 +151,10 @@ impl Authorizer for Abac {
             let verbs: &[&str] = if policy.is_read_only { &["get", "list", "watch"] } else { &["*"] };
             verbs.iter().map(|verb| (*verb).to_owned()).collect()
         };
-        let mut found = super::UserRules::default();
+        let mut rules = Vec::new();
         for policy in own.filter(|policy| policy.namespace == "*" || policy.namespace == namespace) {
             if !policy.resource.is_empty() && !policy.namespace.is_empty() {
-                found.rules.push(super::Rule {
+                rules.push(super::Rule {
                     verbs: verbs(policy),
                     groups: vec![policy.api_group.clone()],
                     resources: vec![policy.resource.clone()],
@@ -162,10 +163,10 @@ impl Authorizer for Abac {
             }
             if !policy.path.is_empty() {
                 let paths = vec![policy.path.clone()];
-                found.rules.push(super::Rule { verbs: verbs(policy), paths, ..Default::default() });
+                rules.push(super::Rule { verbs: verbs(policy), paths, ..Default::default() });
             }
         }
-        found
+        super::UserRules { roles: vec![Arc::new(rules)], missing_roles: Vec::new() }
     }
 }
 

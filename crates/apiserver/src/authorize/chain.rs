@@ -58,7 +58,7 @@ impl Authorizer for AlwaysAllow {
         let all = || vec!["*".to_owned()];
         let resources = super::Rule { verbs: all(), groups: all(), resources: all(), ..Default::default() };
         let paths = super::Rule { verbs: all(), paths: all(), ..Default::default() };
-        UserRules { rules: vec![resources, paths], missing_roles: Vec::new() }
+        UserRules { roles: vec![Arc::new(vec![resources, paths])], missing_roles: Vec::new() }
     }
 }
 
@@ -196,7 +196,7 @@ impl Authorizer for ReloadableChain {
         let mut all = UserRules::default();
         for member in &self.current.load_full().0 {
             let own = member.authorizer.rules(user, namespace);
-            all.rules.extend(own.rules);
+            all.roles.extend(own.roles);
             all.missing_roles.extend(own.missing_roles);
         }
         all

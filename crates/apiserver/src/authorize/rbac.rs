@@ -3,7 +3,7 @@
 //! After a change, what it can concern is compiled again, once: the cluster's roles and bindings, if one of them changed, and
 //! the bindings of each namespace when a request for it comes. So a change costs little however many namespaces there are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -29,8 +29,22 @@ pub struct Rbac {
 /// All rules of a user in a namespace, and the bound roles that do not exist.
 #[derive(Debug, Default)]
 pub struct UserRules {
-    pub rules: Vec<Rule>,
+    /// The rules of each bound role. They are shared: one role may be bound many times, and roles may be large.
+    pub roles: Vec<Arc<Vec<Rule>>>,
     pub missing_roles: Vec<String>,
+}
+
+impl UserRules {
+    /// The rules of all bindings, in their order.
+    pub fn all(&self) -> impl Iterator<Item = &Rule> {
+        self.roles.iter().flat_map(|rules| rules.iter())
+    }
+
+    /// The rules of each role once, however often it is bound.
+    pub fn distinct(&self) -> impl Iterator<Item = &Rule> {
+        let mut known = HashSet::new();
+        self.roles.iter().filter(move |rules| known.insert(Arc::as_ptr(rules))).flat_map(|rules| rules.iter())
+    }
 }
 
 impl Rbac {
@@ -43,7 +57,7 @@ impl Rbac {
         let mut found = UserRules::default();
         self.visit(user, namespace, |binding| {
             match &binding.rules {
-                Ok(rules) => found.rules.extend(rules.iter().cloned()),
+                Ok(rules) => found.roles.push(Arc::clone(rules)),
                 Err(missing) => found.missing_roles.push(missing.clone()),
             }
             true
@@ -173,15 +187,16 @@ impl Compiled {
             return Arc::default();
         }
         let mut by_subject = BySubject::default();
+        // Each role once, however often it is bound.
+        let mut roles: HashMap<String, Option<Arc<Vec<Rule>>>> = HashMap::new();
         for binding in bindings {
             by_subject.add(&binding, namespace, |role| match role.text(&["kind"]) {
                 "ClusterRole" => find(&self.cluster.roles, role),
                 _ => {
                     let name = role.text(&["name"]);
-                    let found = objects.get(GROUP, "roles", namespace, name);
-                    found
-                        .map(|role| Arc::new(rules_of(&role)))
-                        .ok_or_else(|| format!("role.{GROUP} {name:?} not found"))
+                    let compile = || objects.get(GROUP, "roles", namespace, name).map(|role| Arc::new(rules_of(&role)));
+                    let found = roles.entry(name.to_owned()).or_insert_with(compile).clone();
+                    found.ok_or_else(|| format!("role.{GROUP} {name:?} not found"))
                 }
             });
         }
@@ -222,7 +237,12 @@ impl BySubject {
         of_user.chain(of_groups).all(|binding| each(binding))
     }
 
-    fn add(&mut self, binding: &Value, namespace: &str, resolve: impl Fn(&Value) -> Result<Arc<Vec<Rule>>, String>) {
+    fn add(
+        &mut self,
+        binding: &Value,
+        namespace: &str,
+        resolve: impl FnOnce(&Value) -> Result<Arc<Vec<Rule>>, String>,
+    ) {
         let role = binding.at(&["roleRef"]);
         let rules = resolve(role);
         for subject in binding.items(&["subjects"]) {
@@ -308,6 +328,33 @@ mod tests {
         assert_eq!(decide("system:serviceaccount:m:s", &[], "other"), Decision::NoOpinion(String::new()));
         let missing = r#"RBAC: role.rbac.authorization.k8s.io "gone" not found"#;
         assert_eq!(decide("ann", &[], "n"), Decision::NoOpinion(missing.into()));
+    }
+
+    /// Who may create roles and bindings of a namespace could otherwise fill the memory with copies of one large role.
+    #[test]
+    fn a_role_that_is_bound_many_times_is_kept_once() {
+        let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+        let role = json!({"metadata": {"name": "r", "namespace": "n"}, "rules": [rule]});
+        let binding = |at: usize| {
+            let metadata = json!({"name": format!("b{at}"), "namespace": "n"});
+            let subjects = json!([{"kind": "User", "name": "ann"}]);
+            (
+                GROUP,
+                "rolebindings",
+                json!({"metadata": metadata, "roleRef": {"kind": "Role", "name": "r"}, "subjects": subjects}),
+            )
+        };
+        let objects = (0..100).map(binding).chain([(GROUP, "roles", role)]).collect();
+        let rbac = Rbac::new(Arc::new(Fixed::new(objects)));
+        let found = rbac.rules_for(&User::named("ann", &[]), "n");
+        assert_eq!((found.all().count(), found.distinct().count()), (100, 1));
+        let mut bindings = Vec::new();
+        rbac.visit(&User::named("ann", &[]), "n", |binding| {
+            bindings.push(binding.rules.clone().unwrap());
+            true
+        });
+        assert_eq!(bindings.len(), 100);
+        assert!(bindings.iter().all(|rules| Arc::ptr_eq(rules, &bindings[0])));
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
 }
 
 /// Whether a rule's path matches: an exact path, or a prefix that ends in `*`.
-pub fn path_matches(own: &str, path: &str) -> bool {
+fn path_matches(own: &str, path: &str) -> bool {
     match own.strip_suffix('*') {
         Some(prefix) => path.starts_with(prefix),
         None => own == path,

@@ -163,6 +163,10 @@ async fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Valu
     status
 }
 
+/// How many verbs, groups, resources, names and paths a review of rules lists. Whoever may bind roles chooses how long the
+/// list of all would be.
+const MAX_LISTED_VALUES: usize = 200_000;
+
 /// All permissions of the user in a namespace.
 fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let namespace = review.text(&["spec", "namespace"]);
@@ -171,7 +175,15 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     }
     let found = call.server.security.authorizer.rules(call.user, namespace);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());
-    for rule in &found.rules {
+    let mut errors = found.missing_roles.clone();
+    let mut listed = 0;
+    for rule in found.all() {
+        listed +=
+            [&rule.verbs, &rule.groups, &rule.resources, &rule.names, &rule.paths].map(Vec::len).iter().sum::<usize>();
+        if listed > MAX_LISTED_VALUES {
+            errors.push("there are too many rules to list all of them".to_owned());
+            break;
+        }
         if !rule.resources.is_empty() {
             let mut entry = Map::new();
             let lists = [
@@ -189,10 +201,9 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
             paths.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.paths}));
         }
     }
-    let mut status =
-        json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": !found.missing_roles.is_empty()});
-    if !found.missing_roles.is_empty() {
-        status["evaluationError"] = found.missing_roles.join(", ").into();
+    let mut status = json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": !errors.is_empty()});
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join(", ").into();
     }
     Ok(status)
 }
