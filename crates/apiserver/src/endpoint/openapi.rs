@@ -49,6 +49,16 @@ struct CompressedDocument {
     etag: Arc<str>,
 }
 
+impl CompressedDocument {
+    fn plain(&self) -> Vec<u8> {
+        let mut plain = Vec::new();
+        if let Err(error) = GzDecoder::new(&self.bytes[..]).read_to_end(&mut plain) {
+            tracing::error!(%error, "cannot decompress an OpenAPI document");
+        }
+        plain
+    }
+}
+
 /// Handles `/openapi/v2` and `/openapi/v3…`.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let headers = &request.parts.headers;
@@ -61,7 +71,8 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
     };
     let remotes = server.discovery.aggregation.remotes();
     if path == "v3" && !remotes.all.is_empty() {
-        return Ok(respond(headers, &merged_index(&kinds, &remotes), INDEX_TYPE));
+        let index = merged_index(&server.discovery.documents.openapi, &kinds, &remotes);
+        return Ok(respond(headers, &index, INDEX_TYPE));
     }
     let Some(compressed) = server.discovery.documents.openapi.get(&kinds, &remotes, &path, protobuf == Some(true))
     else {
@@ -77,9 +88,9 @@ pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]
     Ok(respond(headers, &compressed, media_type))
 }
 
-/// The index with the documents of aggregated servers.
-fn merged_index(kinds: &Kinds, remotes: &Remotes) -> CompressedDocument {
-    let own = make(kinds, remotes, "v3", false).unwrap_or_default();
+/// The index with the documents of aggregated servers. This server's own index has a hash of each document, so it is cached.
+fn merged_index(cache: &Cache, kinds: &Kinds, remotes: &Remotes) -> CompressedDocument {
+    let own = cache.get(kinds, remotes, "v3", false).map(|own| own.plain()).unwrap_or_default();
     let mut index = serde_json::from_slice(&own).unwrap_or_default();
     merge_openapi_index(&mut index, remotes);
     pack(index.to_string().as_bytes())
@@ -116,11 +127,7 @@ fn respond(headers: &HeaderMap, compressed: &CompressedDocument, media_type: &'s
         *response.body_mut() = Body::full(compressed.bytes.clone());
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     } else {
-        let mut plain = Vec::new();
-        if let Err(error) = GzDecoder::new(&compressed.bytes[..]).read_to_end(&mut plain) {
-            tracing::error!(%error, "cannot decompress an OpenAPI document");
-        }
-        *response.body_mut() = Body::full(plain);
+        *response.body_mut() = Body::full(compressed.plain());
     }
     let head = response.headers_mut();
     head.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));

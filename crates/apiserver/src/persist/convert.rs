@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use knarr_api::field::{Errors, Path};
 use knarr_api::status::Status;
 use knarr_api::value::Read;
+use knarr_rules::common::labels::{validate_annotations, validate_labels};
 use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
 
@@ -126,12 +128,48 @@ fn restore(original: &Value, converted: &Value, to: &str) -> Result<Value, Strin
     let mut metadata = original.fields(&["metadata"]).cloned().unwrap_or_default();
     for field in ["labels", "annotations"] {
         match given.get(field) {
-            Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
-            None => drop(metadata.remove(field)),
+            None | Some(Value::Null) => drop(metadata.remove(field)),
+            Some(given) => {
+                if metadata.get(field) != Some(given) {
+                    check_texts(field, given)?;
+                }
+                metadata.insert(field.to_owned(), given.clone());
+            }
         }
     }
     made["metadata"] = Value::Object(metadata);
     Ok(made)
+}
+
+/// Refuses labels or annotations that no client could have set: what reads them relies on that.
+fn check_texts(field: &str, given: &Value) -> Result<(), String> {
+    let go_type = |value: &Value| match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    let Some(texts) = given.as_object() else {
+        return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(given)));
+    };
+    if let Some((key, value)) = texts.iter().find(|(_, value)| !value.is_string()) {
+        return Err(format!("metadata.{field}[{key}] must be a string, but is {} in converted object", go_type(value)));
+    }
+    let mut errors = Errors::new();
+    let path = Path::root("metadata");
+    match field {
+        "labels" => validate_labels(&mut errors, given, &path.child("labels")),
+        _ => validate_annotations(&mut errors, given, &path.child("annotation")),
+    }
+    let errors: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+    match errors.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(format!("[{}]", many.join(", "))),
+    }
 }
 
 /// Converts objects of a resource to one version. Null stays null.
@@ -250,6 +288,21 @@ mod tests {
         let mut renamed = converted.clone();
         renamed["metadata"]["name"] = "m".into();
         assert_eq!(restore(&original, &renamed, "a/v2").unwrap_err(), "must have the same name: n != m");
+        for (field, value, why) in [
+            ("labels", json!(["a"]), "invalid metadata.labels of type []interface {} in converted object"),
+            (
+                "labels",
+                json!({"a": {}}),
+                "metadata.labels[a] must be a string, but is map[string]interface {} in converted object",
+            ),
+            ("labels", json!({"a": "not a label"}), "metadata.labels: Invalid value: \"not a label\""),
+            ("annotations", json!({"a b": ""}), "metadata.annotation: Invalid value: \"a b\""),
+        ] {
+            let mut wrong = converted.clone();
+            wrong["metadata"][field] = value;
+            let error = restore(&original, &wrong, "a/v2").unwrap_err();
+            assert!(error.starts_with(why), "{error}");
+        }
     }
 
     #[test]
