@@ -1,7 +1,7 @@
 //! Limits the number of client connections, in total and per client, so that they cannot exhaust the node.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ impl Connections {
 
     /// Acquires a permit, unless the client or the total is at its limit.
     pub fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
-        let client = client.to_canonical();
+        let client = network_of(client);
         let mut state = self.state.lock();
         let of_client = state.by_client.get(&client).copied().unwrap_or(0);
         if state.total >= self.limits.connections || of_client >= self.limits.connections_of_client {
@@ -43,6 +43,14 @@ impl Connections {
         state.total += 1;
         state.by_client.insert(client, of_client + 1);
         Some(ConnectionPermit { connections: Arc::clone(self), client })
+    }
+}
+
+/// What counts as one client. A host of IPv6 has all addresses of its network of 64 bits to choose from.
+fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        address => address,
     }
 }
 
@@ -73,6 +81,12 @@ mod tests {
         let fifth = acquire(3);
         assert!(fifth.is_some() && acquire(4).is_none(), "too many of all");
         drop((held, fifth));
+        let acquire = |text: &str| connections.acquire(text.parse().unwrap());
+        let held = [acquire("2001:db8::1"), acquire("2001:db8::2"), acquire("2001:db8:0:1::1")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(acquire("2001:db8::3").is_none(), "another address of the same host");
+        assert!(acquire("2001:db8:0:1::2").is_some());
+        drop(held);
         let state = connections.state.lock();
         assert!(state.total == 0 && state.by_client.is_empty());
     }
