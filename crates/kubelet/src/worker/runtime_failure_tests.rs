@@ -360,3 +360,24 @@ async fn init_containers_run_in_order_though_each_call_fails_once() {
     rig.delete("init containers").await;
     rig.assert_nothing_is_left("init containers");
 }
+
+/// A server that never responds to a post-start hook does not keep its pod from terminating.
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_while_its_hook_gets_no_response() {
+    let what = "a hook without a response";
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("set");
+    let port = listener.local_addr().expect("an address").port();
+    let hook = json!({"postStart": {"httpGet": {"host": "127.0.0.1", "port": port}}});
+    let containers = json!([{"name": "c", "image": "image:1", "lifecycle": hook}]);
+    let mut rig = Rig::start(json!({"containers": containers}), |_| {}).await;
+    let held = Mutex::new(None);
+    let is_called = |_: &Rig| {
+        let mut held = held.lock();
+        *held = held.take().or_else(|| listener.accept().ok());
+        held.is_some()
+    };
+    rig.until(&format!("{what}: it is called"), is_called).await;
+    rig.delete(what).await;
+    rig.assert_nothing_is_left(what);
+}
