@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::request::Parts;
 use jiff::Timestamp;
 
-use crate::request_metrics::InFlightRequest;
 use crate::fairness::Permit;
 use crate::request::{StageTimes, User};
+use crate::request_metrics::InFlightRequest;
 use crate::route::query::Query;
 use crate::route::target::Routed;
 

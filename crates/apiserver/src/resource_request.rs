@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::audit::{Annotation, AuditAnnotations};
 use crate::authorized_request::AuthorizedRequest;
-use crate::request_metrics::InFlightRequest;
 use crate::kinds::Resource;
 use crate::request::Operation;
 use crate::request::{StageTimes, Target, User};
+use crate::request_metrics::InFlightRequest;
 use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
 use crate::state::ApiServer;

@@ -17,7 +17,6 @@ use crate::drain::Drain;
 use crate::encrypt::Encryption;
 use crate::endpoint::Documents;
 use crate::endpoint::page::Pages;
-use crate::request_metrics::Metrics;
 use crate::endpoint::slis::Indicators;
 use crate::fairness::Fairness;
 use crate::kinds::Kinds;
@@ -25,6 +24,7 @@ use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
 use crate::outbound::kubelet_tls::Kubelets;
 use crate::provided::Provided;
+use crate::request_metrics::Metrics;
 use crate::service::ServiceAllocator;
 
 /// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use knarr_metrics::{Family, Histogram};
 
-use crate::request_metrics::{self, LongRunning};
 use crate::kinds::Resource;
 use crate::request::Target;
+use crate::request_metrics::{self, LongRunning};
 
 static INITIAL: Histogram = Histogram::new(
     "apiserver_watch_list_duration_seconds",

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use knarr_apiserver::outbound::Identity as ProxyIdentity;
+use knarr_apiserver::outbound::kubelet_tls::Trust;
 use knarr_apiserver::pki::Pki;
 use knarr_apiserver::state::ApiServer;
-use knarr_apiserver::outbound::kubelet_tls::Trust;
 
 use super::apiserver::Arguments;
 
