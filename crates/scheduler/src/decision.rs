@@ -7,17 +7,16 @@ use std::time::Instant;
 use knarr_client::api_error::is_not_found;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
-use tracing::field::Empty;
 
 use crate::bind::{self, Nomination, Reason};
-use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
-use crate::cycle::{Chosen, NoFit};
+use crate::cycle::NoFit;
 use crate::device_binding::{DeviceBinding, Write, free_claims};
 use crate::extender::Extender;
 use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
+use crate::journey_events::{filtering, note_misfits, scores};
 use crate::metrics;
 use crate::plugins::dynamic_resources::{BINDING_TIMEOUT, DevicePlan};
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
@@ -361,36 +360,6 @@ async fn finished(task: Option<JoinHandle<()>>) {
     if let Some(task) = task {
         let _ = task.await;
     }
-}
-
-/// The step of a pod's journey in which its node is selected.
-fn filtering(pod: &PodState, nodes: usize) -> tracing::Span {
-    let object = format!("pods/{}", pod.key);
-    tracing::info_span!(
-        target: "journey",
-        "filtered",
-        object,
-        nodes,
-        feasible = Empty,
-        chosen = Empty,
-        others = Empty,
-        detail = Empty
-    )
-}
-
-/// Adds to that step why nodes did not fit.
-fn note_misfits(step: &tracing::Span, no_fit: &NoFit) {
-    if !step.is_disabled() {
-        let diagnosis = &no_fit.diagnosis;
-        step.record("others", diagnosis.rejected.clone().unwrap_or_else(|| diagnosis.in_short()));
-    }
-}
-
-/// The best of the nodes that fit, with their scores.
-fn scores(chosen: &Chosen, cluster: &Cluster) -> String {
-    let best = chosen.scores.iter().map(|(index, points)| format!("{} {points}", cluster.node(*index).name()));
-    let best: Vec<String> = best.collect();
-    if best.is_empty() { String::new() } else { format!("points: {}", best.join(", ")) }
 }
 
 /// The outcome of preemption for a pod.

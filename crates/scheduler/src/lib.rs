@@ -19,6 +19,7 @@ pub mod diagnosis;
 pub mod extender;
 pub mod framework;
 mod handlers;
+mod journey_events;
 mod metrics;
 mod node_match;
 pub mod nominations;

@@ -1,9 +1,7 @@
 //! `knarr apiserver`: the standalone API server with its store.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use knarr_apiserver::authenticate::TokenFile;
 use knarr_apiserver::encrypt;
 use knarr_apiserver::fairness::FairnessSettings;
 use knarr_apiserver::outbound::egress::Egress;
-use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
+use knarr_apiserver::pki::{Identity, Pki};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::startup::{self, ServerHandle, Settings};
 use knarr_apiserver::state::ApiServer;
@@ -30,7 +28,7 @@ use super::api_behaviour::{self, BehaviourArguments};
 use super::audit::{self, AuditArguments};
 use super::client_certificates::{self, ClientCertificates};
 use super::snapshot_schedule::{self, SnapshotArguments};
-use super::{common, datastore};
+use super::{common, datastore, server_files};
 use crate::address::own_address;
 use crate::signals;
 
@@ -200,7 +198,7 @@ pub async fn start(
     let directory = arguments.data_dir.join("pki");
     let pki = Arc::new(Pki::open_with(&directory, identity(arguments, advertised), tls, Timestamp::now())?);
     if let Some(copies) = &arguments.serving_certificate_dir {
-        copy_serving_certificate(&directory, &pki.authority.certificate, copies)?;
+        server_files::copy_serving_certificate(&directory, &pki.authority.certificate, copies)?;
     }
     let (client_authority, front_proxy_authority) = access::authorities(&arguments.access, &pki)?;
     let (mut access_settings, watched) = access::settings(&arguments.access)?;
@@ -270,7 +268,7 @@ pub async fn start(
         let (server, ranges) = (server.clone(), arguments.service_cluster_ip_range.clone());
         supervisor.restart("kubernetes-service", move || startup::maintain(server.clone(), ranges.clone(), reached));
     }
-    write_kubeconfig(arguments, &pki, address)?;
+    server_files::write_kubeconfig(&arguments.data_dir, &local_url(address), &pki)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?started_at.elapsed(), "the API server is ready");
     Ok(Running { started, listens: address, advertised: reached, pki, supervisor })
@@ -333,21 +331,6 @@ async fn watch_store(server: Arc<ApiServer>) -> Result<(), String> {
     }
 }
 
-/// Copies the serving certificate, followed by its authority, to where tools that start kube-apiserver expect it.
-fn copy_serving_certificate(from: &Path, authority: &str, to: &Path) -> anyhow::Result<()> {
-    let read = |name: &str| {
-        let path = from.join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let chain = format!("{}\n{authority}", read("apiserver.crt")?.trim_end());
-    write_private(&to.join("apiserver.key"), read("apiserver.key")?.as_bytes())?;
-    let certificate = to.join("apiserver.crt");
-    write_private(&certificate, chain.as_bytes())?;
-    // Everybody may know it, unlike its key.
-    std::fs::set_permissions(&certificate, std::fs::Permissions::from_mode(0o644))
-        .with_context(|| format!("cannot open {} to other users", certificate.display()))
-}
-
 fn token_file(arguments: &Arguments) -> anyhow::Result<TokenFile> {
     let Some(path) = &arguments.token_file else { return Ok(TokenFile::parse("")?) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -377,28 +360,4 @@ fn advertised(listening: IpAddr) -> IpAddr {
 pub fn local_url(listens: SocketAddr) -> String {
     let host = if listens.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { listens.ip() };
     format!("https://{}", SocketAddr::new(host, listens.port()))
-}
-
-fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> anyhow::Result<()> {
-    let text =
-        kubeconfig(&local_url(address), &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
-    let path = common::kubeconfig(&arguments.data_dir);
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    }
-    write_private(&path, text.as_bytes())
-}
-
-/// Writes a file that only its owner can read, atomically.
-fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let new = path.with_extension("new");
-    let written = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| knarr_files::rename_durably(&new, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
 }

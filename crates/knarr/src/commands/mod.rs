@@ -41,6 +41,7 @@ mod reference;
 mod rollout;
 mod scheduler;
 mod server;
+mod server_files;
 mod snapshot;
 mod snapshot_schedule;
 mod snapshot_storage;
