@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use knarr_client::connect;
 use knarr_client::kube::Client;
+use knarr_client::{Fence, connect};
 use knarr_controllers::{AccountClients, CONTROLLERS, Context, Settings, SigningAuthority};
 use knarr_supervisor::{Registry, Supervisor};
 use serde_json::json;
@@ -21,6 +21,7 @@ use super::leadership::{self, Competitor, LeaderArguments};
 use crate::component_server::{self, Pages, ServingArguments};
 use crate::join::pem;
 use crate::journal;
+use crate::servers::fenced;
 
 /// Kubernetes' port of the controller manager.
 const PORT: u16 = 10257;
@@ -74,9 +75,11 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = connect(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
-    let mut context = Context::new(client.clone(), settings(&arguments, published_authority(&arguments).await?)?);
+    let fence = leadership::fence(&arguments.leader);
+    let settings = settings(&arguments, published_authority(&arguments).await?)?;
+    let mut context = Context::new(fenced(client.clone(), &fence), settings);
     if arguments.use_service_account_credentials {
-        context = context.with_accounts(accounts(&arguments, &client).await?);
+        context = context.with_accounts(accounts(&arguments, &client, &fence).await?);
     }
     let work = || knarr_controllers::run(context);
     let supervisor = Supervisor::new(&Registry::default());
@@ -88,17 +91,17 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pages = Pages::new(name, supervisor.registry(), configuration);
     component_server::start(&arguments.serving, PORT, pages, &client, &supervisor).await?;
     let competitor = Competitor { lease: name, component: name };
-    common::supervised(&supervisor, name, leadership::lead(client, competitor, &arguments.leader, work)).await
+    common::supervised(&supervisor, name, leadership::lead(client, fence, competitor, &arguments.leader, work)).await
 }
 
 /// A client for each controller, as its service account.
-async fn accounts(arguments: &Arguments, root: &Client) -> anyhow::Result<AccountClients> {
+async fn accounts(arguments: &Arguments, root: &Client, fence: &Fence) -> anyhow::Result<AccountClients> {
     let kubeconfig = arguments.kubeconfig.as_deref();
     let accounts = knarr_client::AccountClients::connect(kubeconfig, "kube-controller-manager", root.clone()).await?;
     let names: BTreeSet<&str> = CONTROLLERS.iter().filter_map(|controller| controller.account).collect();
     let clients: Result<BTreeMap<&str, Client>, _> =
-        names.into_iter().map(|name| accounts.client(name).map(|client| (name, client))).collect();
-    let (clients, root) = (clients?, root.clone());
+        names.into_iter().map(|name| accounts.client(name).map(|client| (name, fenced(client, fence)))).collect();
+    let (clients, root) = (clients?, fenced(root.clone(), fence));
     Ok(Arc::new(move |account| clients.get(account).unwrap_or(&root).clone()))
 }
 

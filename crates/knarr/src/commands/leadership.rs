@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_client::{LeaderElection, go_duration};
+use knarr_client::{Fence, LeaderElection, go_duration};
 
 use crate::signals::stopped;
 
@@ -54,9 +54,15 @@ pub struct Competitor<'a> {
     pub component: &'a str,
 }
 
-/// Runs `work` until the process is stopped; with leader election, only while holding the lease.
+/// What the work's requests must pass: closed from when the lease may have passed on, as to a process that was suspended.
+pub fn fence(arguments: &LeaderArguments) -> Fence {
+    if arguments.leader_elect == Some(true) { Fence::default() } else { Fence::always_open() }
+}
+
+/// Runs `work` until the process is stopped; with leader election, only while holding the lease, when the fence is open.
 pub async fn lead<W, F>(
     client: Client,
+    fence: Fence,
     competitor: Competitor<'_>,
     arguments: &LeaderArguments,
     work: W,
@@ -72,7 +78,7 @@ where
         }
         return Ok(());
     }
-    let election = election(competitor, arguments);
+    let election = LeaderElection { fence, ..election(competitor, arguments) };
     if let Some(reason) = election.invalid_reason() {
         anyhow::bail!("{reason}");
     }
@@ -110,6 +116,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_sent_before_the_lease_is_held() {
+        let elected = LeaderArguments { leader_elect: Some(true), ..LeaderArguments::default() };
+        assert!(!fence(&elected).is_open());
+        assert!(fence(&LeaderArguments::default()).is_always_open());
+    }
 
     #[test]
     fn durations_are_parsed() {

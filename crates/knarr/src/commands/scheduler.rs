@@ -14,6 +14,7 @@ use super::common;
 use super::leadership::{self, Competitor, LeaderArguments, duration};
 use crate::component_server::{self, Pages, ServingArguments};
 use crate::journal;
+use crate::servers::fenced;
 
 /// Kubernetes' port of the scheduler.
 const PORT: u16 = 10259;
@@ -52,8 +53,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let names = configuration.profiles.iter().map(|profile| json!({"schedulerName": profile.scheduler_name}));
     let profiles: Vec<serde_json::Value> = names.collect();
     let settings = Settings { configuration, now: jiff::Timestamp::now };
+    let fence = leadership::fence(&leader);
     let work = {
-        let client = client.clone();
+        let client = fenced(client.clone(), &fence);
         || knarr_scheduler::run(client.clone(), Informers::new(client).without_heartbeats(), settings)
     };
     let supervisor = Supervisor::new(&Registry::default());
@@ -63,7 +65,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pages = Pages::new("kube-scheduler", supervisor.registry(), configuration);
     component_server::start(&arguments.serving, PORT, pages, &client, &supervisor).await?;
     let competitor = Competitor { lease: "kube-scheduler", component: &component };
-    common::supervised(&supervisor, "kube-scheduler", leadership::lead(client, competitor, &leader, work)).await
+    common::supervised(&supervisor, "kube-scheduler", leadership::lead(client, fence, competitor, &leader, work)).await
 }
 
 /// Leader election settings of the configuration file.
