@@ -196,7 +196,9 @@ fn die_with_this_thread(command: &mut Command) {
 /// Logs what etcd writes; returns its last message, and whether it said that it was removed.
 fn forward_log(lines: impl BufRead) -> (String, bool) {
     let (mut last, mut is_removed) = (String::new(), false);
-    for line in lines.lines().map_while(Result::ok) {
+    // Read to the end whatever comes: etcd would wait for room in a pipe that nobody reads.
+    for line in lines.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
         let (level, message) = parse_line(&line);
         is_removed |= REMOVED.iter().any(|text| line.contains(text));
         match level.as_str() {
@@ -264,6 +266,12 @@ mod tests {
             "echo '{\"level\":\"warn\",\"msg\":\"the member has been permanently removed from the cluster\"}' >&2";
         let mut process = EtcdProcess::start(shell(script)).unwrap();
         process.state.wait_for(|state| *state == State::Removed).await.unwrap();
+    }
+
+    #[test]
+    fn the_log_is_read_to_its_end() {
+        let log: &[u8] = b"\xff\xfe\n{\"level\":\"error\",\"msg\":\"last\"}\n";
+        assert_eq!(forward_log(log), ("last".to_owned(), false));
     }
 
     #[test]
