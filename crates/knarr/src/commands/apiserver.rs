@@ -28,7 +28,7 @@ use super::api_behaviour::{self, BehaviourArguments};
 use super::audit::{self, AuditArguments};
 use super::client_certificates::{self, ClientCertificates};
 use super::snapshot_schedule::{self, SnapshotArguments};
-use super::{common, datastore, server_files};
+use super::{datastore, server_files};
 use crate::address::own_address;
 use crate::signals;
 
