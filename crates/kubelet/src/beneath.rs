@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn both_ways_of_resolving_stay_inside() {
-        let (_folder, volume) = volume();
+        let (_directory, volume) = volume();
         let directory = Directory::open(&volume).expect("opened");
         // The path, what it shows where links must stay inside, and what where the directory is the root.
         let cases = [

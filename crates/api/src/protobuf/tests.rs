@@ -70,7 +70,7 @@ fn broken_bytes_are_errors_and_never_more() {
     let pod = GroupVersionKind::new("v1", "Pod");
     assert_eq!(decode(b"{}", None), Err(ProtobufError::NoMagic));
     assert_eq!(decode(b"k8s\0\x0a\xff", None), Err(ProtobufError::Truncated));
-    assert!(matches!(decode(&wrap("v1", "Unheard", &[]), None), Err(ProtobufError::UnknownKind { .. })));
+    assert!(matches!(decode(&wrap("v1", "Unknown", &[]), None), Err(ProtobufError::UnknownKind { .. })));
     assert!(matches!(decode_message(&pod, &[0x08, 1]), Err(ProtobufError::WireType { wire_type: 0, .. })));
     assert!(matches!(decode_message(&pod, b"\x0a\x03\x0a\x01\xff"), Err(ProtobufError::Value { .. })));
     // Every truncation and every flipped byte of every case ends well.

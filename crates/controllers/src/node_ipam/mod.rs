@@ -119,7 +119,7 @@ async fn assign(
     let cidrs: Vec<String> = allocated.iter().map(ToString::to_string).collect();
     let patch = Patch::Strategic(json!({"spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}}));
     let result = ignore_not_found(api.patch(key, &PatchParams::default(), &patch).await);
-    // Without a response nobody knows whether the node has the networks: they stay occupied, so that no other gets them.
+    // Without a response it is unknown whether the node has the networks: they stay occupied, so that no other gets them.
     let is_refused = match &result {
         Ok(written) => written.is_none(),
         Err(error) => matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code)),
