@@ -12,6 +12,7 @@ mod empty_dir;
 mod host_path;
 mod image;
 mod in_tree;
+mod memory_budget;
 mod mounter;
 pub mod subpath;
 mod trust_bundle;
@@ -29,6 +30,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use nix::mount::MsFlags;
 
+use self::memory_budget::MemoryBudget;
 use self::mounter::VolumeMounter;
 use crate::context::Context;
 use crate::csi::CsiError;
@@ -173,9 +175,10 @@ pub async fn mount_all(
 ) -> Result<MountedVolumes, Vec<(String, VolumeError)>> {
     let used = used_names(pod);
     let volumes = pod::spec(pod).volumes.iter().flatten().filter(|volume| used.contains(volume.name.as_str()));
+    let memory = &MemoryBudget::default();
     let mounts = volumes.map(|volume| async move {
         let is_csi = AtomicBool::new(volume.csi.is_some());
-        let mounter = VolumeMounter { context, pod, downward, objects, volume, first, is_csi };
+        let mounter = VolumeMounter { context, pod, downward, objects, volume, first, is_csi, memory };
         (volume.name.clone(), mounter.run().await)
     });
     let mut mounted = MountedVolumes::default();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use super::memory_budget::MemoryBudget;
 use super::memory_directory;
 use super::{Mounted, VolumeError, atomic, claim, content, disk, empty_dir, host_path, image, in_tree};
 use crate::context::Context;
@@ -25,6 +26,8 @@ pub(super) struct VolumeMounter<'a> {
     pub(super) first: bool,
     /// It is a CSI volume, which for a claim is known only when it was read.
     pub(super) is_csi: AtomicBool,
+    /// What all volumes of the pod together may keep in memory.
+    pub(super) memory: &'a MemoryBudget,
 }
 
 impl VolumeMounter<'_> {
@@ -93,6 +96,9 @@ impl VolumeMounter<'_> {
         if let Some(content) = content::collect(self).await? {
             let path = self.content_directory(content.kind);
             let in_memory = path.starts_with(memory_directory(&self.context.settings));
+            if in_memory {
+                self.memory.spend(content.files.values().map(|file| file.content.len()))?;
+            }
             atomic::write(&path, &content.files, self.group(), in_memory)?;
             return Ok((Mounted { path, read_only: true, relabel: true, image: None }, content.renew_at));
         }
