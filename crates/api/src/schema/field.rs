@@ -23,7 +23,7 @@ pub struct Field {
     pub number: u32,
     /// Protobuf puts the list (or each list in the map) in a message of its own with one repeated field.
     pub wrapped: bool,
-    /// Came with the inlined struct of this index in [`Object::inlined`].
+    /// Came with the inlined struct of this index in [`super::Object::inlined`].
     pub inlined: Option<u16>,
     /// The position in the type's declaration, by which fields are printed in messages.
     pub place: u32,

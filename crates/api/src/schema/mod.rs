@@ -1,6 +1,6 @@
 //! Schemas of kinds: fields, types, merge rules of lists and maps, and which fields are always printed.
 //!
-//! A [`Schema`] is an arena of [`Node`]s. The built-in kinds share one ([`builtin`]); each version of a custom resource
+//! A [`Schema`] is an arena of [`Node`]s. The built-in kinds share one ([`builtin()`]); each version of a custom resource
 //! has its own. Decoding, normalization, patches, ownership, protobuf and OpenAPI all use the same nodes.
 
 mod builder;
