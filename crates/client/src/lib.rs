@@ -1,6 +1,6 @@
 //! The Kubernetes API client library of Knarr's components.
 //!
-//! In: a [`kube::Client`], either over TLS ([`connect`]) or over an in-process service from the binary. Out:
+//! In: a [`kube::Client`], either over TLS ([`connect()`]) or over an in-process service from the binary. Out:
 //! - [`AccountClients`]: clients as service accounts, over shared connections;
 //! - [`Informers`]: one list-and-watch per kind and selector for the whole process, with a local store, indexes and
 //!   inline change handlers;
