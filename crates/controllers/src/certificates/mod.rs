@@ -1,7 +1,7 @@
 //! Certificate signing requests: approves those of nodes, signs approved ones, deletes old ones.
 //!
 //! [`request`] parses a request and checks a signer's rules, [`serving`] decides whether a node may serve under the names
-//! it requests, [`network`] whether it requests a certificate for its own network components, [`reserved`] lists the
+//! it requests, [`network`] whether it requests a certificate for its own network components, [`mod@reserved`] lists the
 //! names that no node may have, [`sign`] creates certificates.
 
 mod der;

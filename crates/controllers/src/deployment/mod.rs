@@ -1,6 +1,6 @@
 //! Rolls out pods of a template through ReplicaSets, one per revision of the template.
 //!
-//! [`plan`] decides in one step what happens to all ReplicaSets and what the status says; [`rolling`], [`scale`],
+//! [`mod@plan`] decides in one step what happens to all ReplicaSets and what the status says; [`rolling`], [`scale`],
 //! [`revision`] and [`status`] hold the decisions. This module watches the objects and carries plans out.
 
 mod plan;

@@ -3,7 +3,7 @@
 //! The metadata of every object is watched (kinds come and go with custom resources) and kept in a [`graph`].
 //! A reference whose owner is not in the graph is checked against the server before anything is deleted for it, and every
 //! deletion has uid and version preconditions, so that a stale cache never deletes a changed object.
-//! [`plan`] holds the rules.
+//! [`mod@plan`] holds the rules.
 
 mod absent;
 mod graph;

@@ -1,6 +1,6 @@
 //! Maintains the desired number of pods: for ReplicaSets, and for ReplicationControllers by the same rules.
 //!
-//! The number of pods and the status come from [`plan`]; this module watches pods and owners and carries plans out.
+//! The number of pods and the status come from [`mod@plan`]; this module watches pods and owners and carries plans out.
 
 mod plan;
 mod replicated;
