@@ -1,7 +1,7 @@
 # Main targets, on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz corpora
+.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc doc-libraries generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz corpora
 
 packages:
 	@scripts/packages
@@ -32,9 +32,14 @@ check:
 test: packages check
 	$(CARGO) test --workspace --no-fail-fast
 
-# rustdoc without warnings.
+# rustdoc without warnings. Comments of the binary are help texts, and links lead to private items, which are documented here.
+RUSTDOC = RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --document-private-items
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	$(RUSTDOC) --workspace --exclude knarr
+
+# The same for the libraries that everything else builds on: seconds after `make check`.
+doc-libraries:
+	$(RUSTDOC) -p knarr-api -p knarr-store -p knarr-client -p knarr-cri -p knarr-relay
 
 # Generate the tables of the Kubernetes API from the directory KUBERNETES: docs/new-kubernetes-version.md.
 generate:
