@@ -31,6 +31,13 @@ async fn a_node_writes_only_its_own() {
             None,
             "is not allowed to set the following labels: node-role.kubernetes.io/control-plane",
         ),
+        (
+            Operation::Update,
+            "nodes",
+            node("one", json!({"node-restriction.kubernetes.io/team": "a"})),
+            Some(node("one", json!({}))),
+            "is not allowed to modify labels: node-restriction.kubernetes.io/team",
+        ),
         (Operation::Update, "pods/status", pod("one"), Some(pod("one")), ""),
         (Operation::Update, "pods/status", pod("two"), Some(pod("two")), "can only update pod status for pods with"),
         (Operation::Delete, "pods", Value::Null, Some(pod("two")), "can only delete pods with spec.nodeName"),
