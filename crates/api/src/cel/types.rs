@@ -42,9 +42,11 @@ pub struct ObjectType {
 }
 
 impl ObjectType {
-    /// The type of the field of that name.
+    /// The type of the field of that name. A word that is reserved elsewhere may stand after a dot as it is: `namespace` finds
+    /// what is also written `__namespace__`.
     pub fn field(&self, name: &str) -> Option<&Type> {
-        self.fields.iter().find(|(other, _)| other == name).map(|(_, kind)| kind)
+        let of = |name: &str| self.fields.iter().find(|(other, _)| other == name).map(|(_, kind)| kind);
+        of(name).or_else(|| of(super::escape(name).filter(|_| super::RESERVED_WORDS.contains(&name))?.as_ref()))
     }
 }
 

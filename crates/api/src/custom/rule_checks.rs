@@ -198,6 +198,11 @@ mod tests {
                 "a": {"type": "array", "maxItems": 1000, "items": {"type": "integer"}},
                 "l": {"type": "array", "maxItems": 725, "items": {"type": "integer"}}}});
         assert_eq!(problems(spec), [""; 0]);
+        // Words that are reserved elsewhere may stand after a dot, escaped or not.
+        let spec = json!({"type": "object", "x-kubernetes-validations": [
+                {"rule": "!has(self.namespace) || size(self.namespace) == 0"}, {"rule": "self.__namespace__ == self.if"}],
+            "properties": {"namespace": {"type": "string"}, "if": {"type": "string"}}});
+        assert_eq!(problems(spec), [""; 0]);
     }
 
     #[test]

@@ -223,3 +223,34 @@ async fn every_accepted_object_can_be_read_again() {
     }
     following.abort();
 }
+
+/// An option of a wrong type is not taken for none: the client wanted less than a deletion.
+#[tokio::test]
+async fn malformed_options_delete_nothing() {
+    let cluster = Cluster::new().await;
+    let object = map("m", json!({})).to_string();
+    send(&cluster, "POST", MAPS, &[("content-type", JSON)], object.into_bytes()).await;
+    let path = format!("{MAPS}/m");
+    for (media_type, options, message) in [
+        (
+            JSON,
+            r#"{"dryRun":"All"}"#,
+            "json: cannot unmarshal string into Go struct field DeleteOptions.dryRun of type []string",
+        ),
+        (
+            JSON,
+            r#"{"preconditions":{"uid":5}}"#,
+            "json: cannot unmarshal number into Go struct field Preconditions.preconditions.uid of type types.UID",
+        ),
+        (
+            YAML,
+            "orphanDependents: maybe",
+            "json: cannot unmarshal string into Go struct field DeleteOptions.orphanDependents of type bool",
+        ),
+    ] {
+        let (code, status) =
+            send(&cluster, "DELETE", &path, &[("content-type", media_type)], options.as_bytes().to_vec()).await;
+        assert_eq!((code, status["message"].as_str()), (400, Some(message)), "{options}");
+    }
+    assert_eq!(send(&cluster, "GET", &path, &[], vec![]).await.0, 200);
+}

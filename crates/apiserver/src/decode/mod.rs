@@ -336,16 +336,18 @@ pub fn delete_options(headers: &HeaderMap, body: &Bytes) -> Result<Value, Status
     }
     let kind = GroupVersionKind { group: "meta.k8s.io".into(), version: "v1".into(), kind: "DeleteOptions".into() };
     let refuse = |error: &dyn std::fmt::Display| Status::bad_request(error.to_string());
+    let options = builtin().kind("", &kind.version, &kind.kind).ok_or_else(|| Status::internal("no DeleteOptions"))?;
     match accept::body_encoding(headers, false)? {
         Encoding::Protobuf => {
             // Clients send the options under the version of the resource; they are the same in all of them.
             protobuf::decode(body, Some(&kind)).map_err(|error| refuse(&error))
         }
-        Encoding::Yaml => decode::untyped_yaml(body).map(|decoded| decoded.value).map_err(|error| refuse(&error)),
+        // By their types: a precondition or dry run that cannot be read must not be taken for none.
+        Encoding::Yaml => decode::yaml(body, options).map(|decoded| decoded.value).map_err(|error| refuse(&error)),
         Encoding::Json => {
             decode::type_meta(body)
                 .map_err(|error| refuse(&format!("couldn't get version/kind; json parse error: {error}")))?;
-            decode::untyped_json(body).map(|decoded| decoded.value).map_err(|error| refuse(&error))
+            decode::json(body, options).map(|decoded| decoded.value).map_err(|error| refuse(&error))
         }
     }
 }

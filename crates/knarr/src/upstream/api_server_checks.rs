@@ -237,8 +237,9 @@ fn audit_mode(given: &Given, plugin: &str) -> Option<String> {
 fn admission(given: &Given) -> Vec<String> {
     let [named, enabled, disabled] =
         ["admission-control", "enable-admission-plugins", "disable-admission-plugins"].map(|name| given.values(name));
+    let changes = enabled.len() + disabled.len();
     let mut found = collect([(
-        !named.is_empty() && !(enabled.is_empty() && disabled.is_empty()),
+        !named.is_empty() && changes > 0,
         "admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"
             .to_owned(),
     )]);
