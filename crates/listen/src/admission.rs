@@ -28,6 +28,7 @@ struct Clients {
 }
 
 impl Admission {
+    /// Admits this many connections, three quarters of them of one client.
     pub fn new(connections: usize) -> Admission {
         let clients = Clients { counts: Mutex::default(), limit: connections - connections / 4 };
         Admission { all: Arc::new(Semaphore::new(connections)), clients: Arc::new(clients) }

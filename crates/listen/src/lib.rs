@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use activity::Activity;
-use admission::{Admission, Permit};
+pub use admission::{Admission, Permit};
 use response_body::ResponseBody;
 
 /// An error of any type.

@@ -88,7 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("listen", &["supervisor"]),
     ("local-storage", &["csi"]),
     ("metrics", &[]),
-    ("network", &["client", "metrics", "supervisor", "version", "zpages"]),
+    ("network", &["client", "listen", "metrics", "supervisor", "version", "zpages"]),
     ("object-storage", &[]),
     ("registry", &[]),
     ("relay", &[]),

@@ -1,16 +1,15 @@
 //! A minimal HTTP server for health checks and metrics.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use knarr_listen::Admission;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 /// Longer request heads are rejected.
 const MAX_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// More connections wait: the port is open to the network.
+/// More connections, and more than three quarters of one client, are closed: the port is open to the network.
 const MAX_CONNECTIONS: usize = 256;
 
 pub struct HttpResponse {
@@ -70,15 +69,14 @@ pub async fn serve(
     listener: TcpListener,
     handler: impl Fn(&HttpRequest<'_>) -> HttpResponse + Clone + Send + Sync + 'static,
 ) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let admission = Admission::new(MAX_CONNECTIONS);
     loop {
-        // Never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
+                let Some(permit) = admission.admit(peer.ip()) else { continue };
                 let handler = handler.clone();
                 knarr_supervisor::spawn(async move {
-                    let _slot = slot;
+                    let _permit = permit;
                     if let Ok(Err(error)) = tokio::time::timeout(TIMEOUT, reply(stream, handler)).await {
                         tracing::trace!(%error, "a health check was not served");
                     }
@@ -106,7 +104,32 @@ async fn reply(mut stream: TcpStream, handler: impl Fn(&HttpRequest<'_>) -> Http
 
 #[cfg(test)]
 mod tests {
-    use super::HttpRequest;
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use tokio::net::TcpSocket;
+
+    async fn connect(from: Ipv4Addr, server: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from((from, 0))).expect("bound");
+        socket.connect(server).await.expect("connected")
+    }
+
+    #[tokio::test]
+    async fn silent_connections_of_one_client_do_not_block_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let server = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(serve(listener, |_| HttpResponse::not_found()));
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(connect(Ipv4Addr::new(127, 0, 0, 2), server).await);
+        }
+        let mut other = connect(Ipv4Addr::new(127, 0, 0, 3), server).await;
+        other.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+        let mut response = String::new();
+        other.read_to_string(&mut response).await.expect("a response");
+        assert!(response.starts_with("HTTP/1.1 404 "), "{response}");
+        serving.abort();
+    }
 
     #[test]
     fn path_and_format_are_read_from_the_head() {
