@@ -1,16 +1,11 @@
-//! A containerd that lives but does not respond. Needs root, containerd and runc; skipped on hosts without them.
+//! A containerd that lives but does not respond. Needs root, containerd and runc.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use knarr_cri::containerd::Containerd;
+use knarr_cri::containerd::{Containerd, HealthChecks};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-fn is_possible() -> bool {
-    let found = |name: &str| ["/usr/bin", "/usr/sbin"].iter().any(|directory| Path::new(directory).join(name).exists());
-    nix::unistd::geteuid().is_root() && found("containerd") && found("runc")
-}
 
 /// The process that runs with this configuration.
 fn process_of(config: &Path) -> Option<Pid> {
@@ -37,8 +32,7 @@ impl Drop for Cleanup<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_containerd_is_restarted() {
-    if !is_possible() {
-        eprintln!("SKIPPED: this needs root, containerd and runc");
+    if !knarr_test_host::has(&["root", "containerd", "runc"]) {
         return;
     }
     let parent = tempfile::tempdir().expect("a directory");
@@ -48,7 +42,12 @@ async fn a_hung_containerd_is_restarted() {
     let containerd = Containerd::new(&directory, &parent.path().join("bin"), &parent.path().join("net.d"));
     let runtime = containerd.ensure().await.expect("containerd starts");
     let hung = process_of(&config).expect("its process");
-    let supervising = tokio::spawn(containerd.supervise(runtime.clone()));
+    let checks = HealthChecks {
+        interval: Duration::from_millis(100),
+        response_timeout: Duration::from_secs(1),
+        unresponsive_timeout: Duration::from_secs(3),
+    };
+    let supervising = tokio::spawn(containerd.supervise(runtime.clone(), checks));
     kill(hung, Signal::SIGSTOP).expect("it is stopped");
     let deadline = Instant::now() + Duration::from_secs(240);
     loop {

@@ -119,12 +119,7 @@ impl Drop for Server {
 const ESSENTIAL: [&str; 2] = ["store", "api-server"];
 
 fn is_possible() -> bool {
-    let has_kubectl =
-        Command::new("kubectl").args(["version", "--client"]).output().is_ok_and(|out| out.status.success());
-    if !has_kubectl {
-        eprintln!("SKIPPED: kubectl is missing");
-    }
-    has_kubectl
+    knarr_test_host::has(&["kubectl"])
 }
 
 #[test]

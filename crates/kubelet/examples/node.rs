@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use knarr_cri::containerd::{Containerd, import_directory};
+use knarr_cri::containerd::{Containerd, HealthChecks, import_directory};
 use knarr_kubelet::{Settings, Signal};
 
 #[tokio::main]
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let containerd = Containerd::new(&data.join("containerd"), Path::new("/usr/lib/cni"), &data.join("cni"));
     let runtime = containerd.ensure().await?;
     import_directory(&runtime, &data.join("images")).await?;
-    tokio::spawn(containerd.clone().supervise(runtime));
+    tokio::spawn(containerd.clone().supervise(runtime, HealthChecks::default()));
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     let mut settings = Settings::new(name.as_str(), data.join("kubelet"), endpoint);
     settings.client_ca = rest.first().map(PathBuf::from);

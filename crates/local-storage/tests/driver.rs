@@ -18,15 +18,8 @@ struct Host {
     task: JoinHandle<Result<(), knarr_local_storage::Error>>,
 }
 
-/// Whether the test can run here. In CI it has to.
-fn able() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    let able = root && Path::new("/dev/loop-control").exists() && Path::new("/usr/sbin/mkfs.ext4").exists();
-    assert!(able || std::env::var_os("CI").is_none(), "root, loop devices and mkfs.ext4 are needed");
-    if !able {
-        eprintln!("not run: root, loop devices and mkfs.ext4 are needed");
-    }
-    able
+fn is_possible() -> bool {
+    knarr_test_host::has(&["root", "/dev/loop-control", "mkfs.ext4"])
 }
 
 impl Host {
@@ -179,7 +172,7 @@ fn request(name: &str, mebibytes: i64, capability: VolumeCapability) -> CreateVo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_lives_through_its_whole_life() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let mut host = Host::start().await;
@@ -233,7 +226,7 @@ async fn a_volume_lives_through_its_whole_life() {
 /// A PersistentVolume's handle is whatever its author wrote: it names a known volume, or nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn handles_that_are_paths_touch_nothing() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let host = Host::start().await;
@@ -276,7 +269,7 @@ fn request_of(name: &str) -> CreateVolumeRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mounted_volume_grows_and_its_snapshot_keeps_what_was() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let host = Host::start().await;
@@ -342,7 +335,7 @@ async fn a_mounted_volume_grows_and_its_snapshot_keeps_what_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_volume_is_a_device_of_its_size() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let mut host = Host::start().await;
@@ -387,7 +380,7 @@ async fn a_block_volume_is_a_device_of_its_size() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_is_as_requested() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let host = Host::start().await;
@@ -441,7 +434,7 @@ async fn access_is_as_requested() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_driver_leaves_is_removed_and_nothing_else() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let mut host = Host::start().await;
@@ -478,7 +471,7 @@ async fn what_a_killed_driver_leaves_is_removed_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_the_disk_has_is_never_promised() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let host = Host::start().await;
@@ -528,7 +521,7 @@ async fn unmount_when_unused(directory: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_class_without_limit_gives_directories() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let host = Host::start().await;

@@ -22,11 +22,8 @@ const KILLS: usize = 20;
 const LONGEST_LIFE_MILLISECONDS: u64 = 400;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-fn able() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    let able = root && Path::new("/dev/loop-control").exists() && Path::new("/usr/sbin/mkfs.ext4").exists();
-    assert!(able || std::env::var_os("CI").is_none(), "root, loop devices and mkfs.ext4 are needed");
-    able
+fn is_possible() -> bool {
+    knarr_test_host::has(&["root", "/dev/loop-control", "mkfs.ext4"])
 }
 
 /// The driver as a process, from the example that the tests are built with.
@@ -218,7 +215,7 @@ fn leftovers(directory: &Path) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_is_killed_all_the_time_loses_and_leaks_nothing() {
-    if !able() {
+    if !is_possible() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
 
 use knarr_csi::messages::*;
@@ -26,8 +25,7 @@ fn succeed(program: &str, arguments: &[&str]) -> bool {
 
 /// A disk of its own; none where that is not possible.
 fn disk() -> Option<Disk> {
-    if !nix::unistd::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-        eprintln!("not run: root and loop devices are needed");
+    if !knarr_test_host::has(&["root", "/dev/loop-control", "mkfs.xfs"]) {
         return None;
     }
     let directory = tempfile::tempdir().expect("a directory");
@@ -37,7 +35,7 @@ fn disk() -> Option<Disk> {
     let made = succeed("mkfs.xfs", &["-q", "-m", "reflink=1", &image.to_string_lossy()])
         && succeed("mount", &["-o", "loop", &image.to_string_lossy(), &mounted.to_string_lossy()]);
     if !made {
-        eprintln!("not run: mkfs.xfs and a kernel with XFS are needed");
+        knarr_test_host::skip("this test needs a kernel with XFS");
     }
     made.then_some(Disk(directory))
 }

@@ -98,6 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("supervisor", &[]),
     ("traces", &["metrics", "supervisor"]),
     ("tunnel", &["relay", "supervisor"]),
+    ("test-host", &[]),
     ("tidy", &[]),
     ("ui", &[]),
     ("version", &[]),

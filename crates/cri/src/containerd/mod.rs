@@ -20,6 +20,6 @@ pub use image_mount::{mount_image, unmount_image};
 pub use import::{ImportError, import};
 pub use orphans::sees;
 pub use pause::{PAUSE_IMAGE, pause_archive};
-pub use process::{Containerd, StartError};
+pub use process::{Containerd, HealthChecks, StartError};
 pub use registries::{HostLogin, Registries, RegistriesError};
 pub use snippets::{Snippet, SnippetError, read_directory as read_snippets};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_cri::containerd::{Containerd, Registries, import_directory};
+use knarr_cri::containerd::{Containerd, HealthChecks, Registries, import_directory};
 use knarr_kubelet::{CertificateFiles, Settings};
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
@@ -248,7 +248,7 @@ async fn own_containerd(arguments: &NodeArguments, data: &Path, supervisor: Supe
             let _ = loaded.send(true);
         }
     });
-    supervisor.restart("containerd", move || containerd.clone().supervise(runtime.clone()));
+    supervisor.restart("containerd", move || containerd.clone().supervise(runtime.clone(), HealthChecks::default()));
     let current = registries.as_ref().map(|file| file.current.subscribe());
     if let Some(file) = registries {
         supervisor.restart("registries", move || file.clone().keep());

@@ -59,8 +59,7 @@ fn main() -> ExitCode {
         run();
         return ExitCode::SUCCESS;
     }
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: network namespaces need root");
+    if !knarr_test_host::has(&["root"]) {
         return ExitCode::SUCCESS;
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();

@@ -1,8 +1,10 @@
-//! Starts, adopts and supervises the node's containerd process.
+//! Starts and adopts the node's containerd process; `health` watches it.
 //!
 //! It runs in its own session, so that neither a signal to Knarr's process group nor Knarr's exit reaches it, and its
 //! containers survive both. A restarted Knarr adopts the containerd that responds on the socket; if the configuration has
 //! changed, it restarts that containerd while the containers keep running.
+
+mod health;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,6 +21,8 @@ use nix::unistd::Pid;
 use super::{ContainerdConfig, Format, PAUSE_IMAGE, Snippet, import, orphans, pause_archive, render};
 use crate::client::Runtime;
 use crate::error::CallError;
+
+pub use health::HealthChecks;
 
 /// Why containerd could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +61,6 @@ impl StartError {
 }
 
 const PROGRAM: &str = "containerd";
-/// How many health checks pass between two checks for lost shims.
-const CHECKS_PER_SHIM_CHECK: u32 = 2;
-/// How long containerd may take to respond to a check.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A containerd that has not responded for this long is restarted.
-const UNRESPONSIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a hung containerd has to terminate before it is killed.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Long enough for a slow host on which all services start at once.
@@ -291,48 +289,6 @@ impl Containerd {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
-    }
-
-    /// Supervises the runtime for ever: restarts it when its process is gone, or lives and does not respond.
-    pub async fn supervise(self, runtime: Runtime) {
-        let mut failures = 0;
-        let mut responded = tokio::time::Instant::now();
-        let mut inherited = orphans::Inherited::find(&self.config);
-        let mut checks = 0;
-        loop {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            checks += 1;
-            let response = match tokio::time::timeout(RESPONSE_TIMEOUT, runtime.version()).await {
-                Ok(response) => response.map(drop).map_err(|error| error.to_string()),
-                Err(_) => Err("it did not respond in time".to_owned()),
-            };
-            match response {
-                Ok(()) => {
-                    failures = 0;
-                    responded = tokio::time::Instant::now();
-                    if checks % CHECKS_PER_SHIM_CHECK == 0 {
-                        inherited.check(&runtime).await;
-                    }
-                }
-                Err(error) => {
-                    failures += 1;
-                    tracing::warn!(error, failures, "containerd does not respond");
-                    if running(Path::new("/proc"), &self.file()).is_some() {
-                        // It may be slow on a busy host. A second one on the same files would do harm.
-                        if responded.elapsed() < UNRESPONSIVE_TIMEOUT {
-                            continue;
-                        }
-                        tracing::error!("containerd lives but has not responded for long: restarting it");
-                        self.kill().await;
-                        responded = tokio::time::Instant::now();
-                    }
-                    if let Err(error) = self.start(&runtime).await {
-                        tracing::error!(%error, "containerd could not be restarted");
-                    }
-                    inherited = orphans::Inherited::find(&self.config);
-                }
-            }
-        }
     }
 }
 

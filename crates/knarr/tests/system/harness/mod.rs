@@ -42,23 +42,11 @@ pub fn wait_timeout() -> Duration {
     chosen.map_or(TIMEOUT, Duration::from_secs)
 }
 
-/// Leaves a test out for lack of something on this host; in CI that is a failure.
-pub fn skip(reason: &str) {
-    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{reason}");
-    eprintln!("skipped: {reason}");
-}
+pub use knarr_test_host::skip;
 
 /// Whether this host can run nodes: root, and the programs that a node needs.
 pub fn is_possible() -> bool {
-    let directories = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
-    let found = |name: &str| directories.iter().any(|directory| Path::new(directory).join(name).exists());
-    let missing: Vec<&str> = ["containerd", "runc", "nft", "ip", "nsenter"].into_iter().filter(|n| !found(n)).collect();
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root || !missing.is_empty() || !Path::new("/bin/busybox").exists() {
-        skip(&format!("a node needs root, busybox and {missing:?}"));
-        return false;
-    }
-    true
+    knarr_test_host::has(&["root", "containerd", "runc", "nft", "ip", "nsenter", "/bin/busybox"])
 }
 
 /// An IPv4-mapped address as IPv4.
