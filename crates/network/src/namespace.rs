@@ -5,9 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use nix::sched::{CloneFlags, setns};
-
-/// The file system magic of a bind-mounted namespace.
-const NAMESPACE_FILES: i64 = 0x6e73_6673;
+use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, statfs};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
@@ -38,10 +36,7 @@ pub fn remove(path: &Path) -> std::io::Result<()> {
 
 /// Whether a path is still a namespace. After unmounting, an ordinary file is left.
 pub fn is_alive(path: &Path) -> bool {
-    nix::sys::statfs::statfs(path).is_ok_and(|status| {
-        let kind = status.filesystem_type().0;
-        kind == NAMESPACE_FILES || kind == nix::sys::statfs::PROC_SUPER_MAGIC.0
-    })
+    statfs(path).is_ok_and(|status| [NSFS_MAGIC, PROC_SUPER_MAGIC].contains(&status.filesystem_type()))
 }
 
 /// Runs `work` on a new thread inside the namespace, within a tokio runtime.
