@@ -46,12 +46,15 @@ export async function yaml({ body, subject, signal }) {
   replace(body, change.element, area);
 }
 
-// Managed fields are bookkeeping: a block of metadata that nobody edits. Leaving it out of an update keeps it.
+// Managed fields are bookkeeping: a block of metadata that nobody edits. Leaving it out of an update keeps it. Other fields may
+// have the same name, such as a key of a ConfigMap.
 export function withoutManagedFields(yamlText) {
   const kept = [];
   let inside = false;
+  let top = '';
   for (const line of yamlText.split('\n')) {
-    if (/^  managedFields:/.test(line)) { inside = true; continue; }
+    if (/^[^\s-]/.test(line)) top = line;
+    if (top === 'metadata:' && /^  managedFields:/.test(line)) { inside = true; continue; }
     if (inside && /^ {2}[- ]/.test(line)) continue;
     inside = false;
     kept.push(line);
