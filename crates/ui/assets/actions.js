@@ -117,11 +117,11 @@ const refresh = () => window.dispatchEvent(new HashChangeEvent('hashchange'));
 
 async function destroy(subject) {
   const { object, path, kind, namespace, name } = subject;
-  const [gone, notes] = await Promise.all([dependents(subject), consequences(subject)]);
+  const [gone, notes] = await Promise.all([dependents(subject, undefined, { everyKind: true }), consequences(subject)]);
   const list = gone.slice(0, 30).map((one) => h('li', {}, `${one.kind.kind} ${one.name}`));
   const confirm = keyOf(kind) === 'namespaces' && h('input', { 'aria-label': `Type ${name} to confirm`, required: true, pattern: name.replaceAll('.', '\\.') });
   const sure = await ask(`Delete ${kind.kind} ${name}`, h('div', {},
-    gone.length > 0 ? h('div', {}, `With it go ${gone.length} objects:`, h('ul', {}, list, gone.length > 30 && h('li', {}, '…'))) : notes.length === 0 && h('p', {}, 'Nothing else goes with it.'),
+    gone.length > 0 ? h('div', {}, `With it go ${gone.length} objects:`, h('ul', {}, list, gone.length > 30 && h('li', {}, '…'))) : notes.length === 0 && h('p', {}, 'Nothing else that you may see goes with it.'),
     notes.map((note) => h('p', { class: 'bad' }, note)),
     confirm && h('p', {}, `Type ${name} to confirm: `, confirm)), 'Delete', { danger: true });
   if (!sure) return;

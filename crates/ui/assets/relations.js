@@ -7,18 +7,23 @@ import { find, kinds, listPath, objectLink, ofReference } from './kinds.js';
 const CHILDREN = ['replicasets.apps', 'pods', 'jobs.batch', 'controllerrevisions.apps', 'endpointslices.discovery.k8s.io', 'persistentvolumeclaims', 'resourceclaims.resource.k8s.io'];
 const METADATA = 'application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io';
 
-// Kinds whose objects may be owned by others: the usual ones, and custom resources.
-const owning = () => {
-  const isCustom = (kind) => kind.namespaced && kind.group.includes('.') && !kind.group.endsWith('.k8s.io');
+// Kinds whose objects are usually owned by others, and custom resources.
+const usual = () => {
+  const isCustom = (kind) => kind.group.includes('.') && !kind.group.endsWith('.k8s.io');
   return [...new Set([...CHILDREN.map(find).filter(Boolean), ...kinds().filter(isCustom)])];
 };
 
-// All objects that would be deleted with this one, nearest first.
-export async function dependents({ object, namespace }, signal) {
-  if (!namespace) return [];
-  const lists = await Promise.all(owning().map(async (kind) => {
+// Every kind whose objects are deleted with their owner. Nothing owns an Event.
+const deletable = () => kinds().filter((kind) => kind.verbs.includes('delete') && kind.plural !== 'events');
+
+// All objects that would be deleted with this one, nearest first. What is in a namespace can own objects of that namespace only.
+export async function dependents({ object, namespace }, signal, { everyKind = false } = {}) {
+  const candidates = (everyKind ? deletable() : usual()).filter((kind) => kind.namespaced || !namespace);
+  const lists = await Promise.all(candidates.map(async (kind) => {
     const list = await get(listPath(kind, namespace), { accept: METADATA, signal }).catch(() => ({ items: [] }));
-    return (list.items ?? []).map((item) => ({ kind, name: item.metadata.name, uid: item.metadata.uid, owners: (item.metadata.ownerReferences ?? []).map((owner) => owner.uid) }));
+    return (list.items ?? []).map((item) => ({
+      kind, name: item.metadata.name, namespace: item.metadata.namespace, uid: item.metadata.uid, owners: (item.metadata.ownerReferences ?? []).map((owner) => owner.uid),
+    })).filter((item) => item.owners.length > 0);
   }));
   const all = lists.flat();
   const found = [];
@@ -82,7 +87,7 @@ export async function show(target, subject, signal) {
   const owners = (object.metadata.ownerReferences ?? []).map((owner) => [ofReference(owner), owner.name]);
   const [owned, pods] = await Promise.all([dependents(subject, signal), selected(subject, signal)]);
   const groups = [
-    group('Owned by', owners), group(`Owns ${owned.length}`, owned.map((one) => [one.kind, one.name])),
+    group('Owned by', owners), group(`Owns ${owned.length}`, owned.map((one) => [one.kind, one.name, one.namespace])),
     group('Uses', references(object)), group('Selects', pods),
   ].filter(Boolean);
   replace(target, groups.length > 0 && card('Relations', h('div', { class: 'groups' }, groups)));
