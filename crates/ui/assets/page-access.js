@@ -12,7 +12,7 @@ export async function show({ main, namespace, signal }) {
   const results = { who: h('div', { 'aria-live': 'polite' }), can: h('div', { 'aria-live': 'polite' }), mine: h('div', {}) };
   const input = (label, value, more) => h('input', { value, 'aria-label': label, required: true, size: 14, ...more });
   const who = { verb: input('Verb', 'get'), resource: input('Resource', 'secrets', { list: 'find-kinds' }) };
-  const can = { subject: input('User, group or namespace:account', '', { placeholder: 'user or namespace:account', size: 26 }), verb: input('Verb of the user', 'get'), resource: input('Resource of the user', 'pods', { list: 'find-kinds' }) };
+  const can = { subject: input('User or namespace:account', '', { placeholder: 'user or namespace:account', size: 26 }), verb: input('Verb of the user', 'get'), resource: input('Resource of the user', 'pods', { list: 'find-kinds' }) };
   const question = (answer, ...parts) => h('form', { class: 'row', onsubmit: (event) => { event.preventDefault(); answer().catch(failed); } }, parts);
   const answerWho = async () => replace(results.who, granted(await readRules(namespace, signal), who.verb.value, who.resource.value, namespace));
   const answerCan = async () => replace(results.can, await decide(can, namespace, signal));
@@ -38,6 +38,7 @@ async function decide({ subject, verb, resource }, namespace, signal) {
     : one.kind === 'ServiceAccount' ? identity.user === `system:serviceaccount:${one.namespace}:${one.name}` : one.name === identity.user);
   return [
     h('p', { class: status.allowed ? 'good' : 'bad' }, status.allowed ? 'Yes. ' : 'No. ', plain(status.reason ?? '')),
+    h('p', { class: 'dim' }, `Asked for ${identity.user} with the groups ${identity.groups.join(', ')}. Certificates and identity providers may give a user further groups.`),
     rules && status.allowed && granted(rules, verb.value, resource.value, namespace, concerns),
     !status.allowed && h('p', {}, `No role that is bound to ${identity.user} allows it. A RoleBinding gives it in one namespace, a ClusterRoleBinding everywhere.`),
   ];
@@ -46,7 +47,8 @@ async function decide({ subject, verb, resource }, namespace, signal) {
 // `shop:web` is the service account web of the namespace shop; the groups are those that every user of its kind has.
 function identityOf(text) {
   const account = /^(?:system:serviceaccount:)?([^:]+):([^:]+)$/.exec(text);
-  if (account && !text.startsWith('system:node:')) {
+  // Other names that start with `system:` are users, such as those of components.
+  if (account && account[1] !== 'system') {
     return { user: `system:serviceaccount:${account[1]}:${account[2]}`, groups: ['system:serviceaccounts', `system:serviceaccounts:${account[1]}`, 'system:authenticated'] };
   }
   return { user: text, groups: text.startsWith('system:node:') ? ['system:nodes', 'system:authenticated'] : ['system:authenticated'] };
