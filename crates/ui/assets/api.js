@@ -58,23 +58,26 @@ export const text = async (path, options) => (await send(path, options)).text();
 export const remove = (path, body) => send(path, { method: 'DELETE', body });
 export const patch = (path, body, type = 'application/merge-patch+json') => send(path, { method: 'PATCH', body, type });
 
-// Lines of a response as they arrive.
-export async function* lines(path, options) {
+// Lines of a response as they arrive; what is longer than `limit` is cut, as a container may write a line that never ends.
+export async function* lines(path, { limit = Infinity, ...options }) {
   const response = await send(path, options);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const cut = (line) => (line.length > limit ? line.slice(0, limit) : line);
   let rest = '';
   for (;;) {
     const { value, done } = await reader.read();
     if (done) break;
     const parts = (rest + value).split('\n');
-    rest = parts.pop();
-    yield* parts;
+    rest = cut(parts.pop());
+    yield* parts.map(cut);
   }
   if (rest) yield rest;
 }
 
 const TABLE = 'application/json;as=Table;v=v1;g=meta.k8s.io,application/json';
 const PAGE = 1000;
+// Between two watches, for a server or proxy may end each one at once.
+const WATCH_INTERVAL = 500;
 
 // Keeps a table of a kind up to date: `onChange({columns, rows, complete})`, where rows is a Map by UID; with `objects`, of
 // whole objects. It lists in pages, watches, and lists again when the watch is too old, until the signal aborts.
@@ -98,6 +101,16 @@ export async function follow(path, selector, signal, onChange, { objects = false
 const form = ({ objects }) => (objects ? {} : { includeObject: 'Metadata' });
 const metadata = (row) => (row.object ?? row).metadata;
 
+// Rows without what no page shows: most of the metadata of a pod is bookkeeping, and there may be ten thousand of them.
+function slim(row) {
+  if (!row.object) {
+    delete row.metadata.managedFields;
+    return row;
+  }
+  const { uid, resourceVersion, name, namespace, creationTimestamp } = row.object.metadata;
+  return { cells: row.cells, object: { metadata: { uid, resourceVersion, name, namespace, creationTimestamp } } };
+}
+
 async function listAll(path, selector, signal, state, onChange) {
   const rows = new Map();
   let next = '';
@@ -107,7 +120,7 @@ async function listAll(path, selector, signal, state, onChange) {
     if (next) query.set('continue', next);
     const table = await get(`${path}?${query}`, { accept: state.objects ? 'application/json' : TABLE, signal });
     if (table.columnDefinitions) state.columns = table.columnDefinitions;
-    for (const row of table.rows ?? table.items ?? []) rows.set(metadata(row).uid, row);
+    for (const row of table.rows ?? table.items ?? []) rows.set(metadata(row).uid, slim(row));
     next = table.metadata.continue ?? '';
     version = table.metadata.resourceVersion;
     // The first page is shown at once; later ones replace what the last list had.
@@ -120,7 +133,7 @@ async function listAll(path, selector, signal, state, onChange) {
 }
 
 async function watchFrom(path, selector, version, signal, state, onChange) {
-  for (;;) {
+  for (;; await pause(WATCH_INTERVAL, signal)) {
     const query = new URLSearchParams({
       watch: 'true', allowWatchBookmarks: 'true', ...form(state), resourceVersion: version, ...selector,
     });
@@ -135,20 +148,28 @@ async function watchFrom(path, selector, version, signal, state, onChange) {
         const { uid, resourceVersion } = metadata(row);
         version = resourceVersion;
         if (type === 'DELETED') state.rows.delete(uid);
-        else state.rows.set(uid, row);
+        else state.rows.set(uid, slim(row));
       }
       onChange(state);
     }
   }
 }
 
-// Calls `draw` soon after it was asked to, once for all that changed meanwhile.
+// Calls `draw` soon after it was asked to, once for all that changed meanwhile. What takes long to draw is drawn less often, so
+// that a cluster that changes all the time leaves time for the user.
 export function soon(draw, signal, delay = 150) {
   let scheduled = false;
+  let took = 0;
   return () => {
     if (scheduled) return;
     scheduled = true;
-    setTimeout(() => { scheduled = false; if (!signal.aborted) draw(); }, delay);
+    setTimeout(() => {
+      scheduled = false;
+      if (signal.aborted) return;
+      const begin = performance.now();
+      draw();
+      took = performance.now() - begin;
+    }, Math.max(delay, took * 5));
   };
 }
 

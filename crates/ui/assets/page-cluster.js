@@ -62,13 +62,21 @@ async function readServer(view, signal) {
 
 const cell = (row, columns, name) => row.cells[columns.findIndex((column) => column.name === name)];
 
-const toPod = (row, columns) => ({
-  name: row.object.metadata.name,
-  namespace: row.object.metadata.namespace,
-  status: String(cell(row, columns, 'Status')),
-  ready: String(cell(row, columns, 'Ready')),
-  node: cell(row, columns, 'Node'),
-});
+// Most rows are those of the last drawing.
+const knownPods = new WeakMap();
+
+function toPod(row, columns) {
+  if (!knownPods.has(row)) {
+    knownPods.set(row, {
+      name: row.object.metadata.name,
+      namespace: row.object.metadata.namespace,
+      status: String(cell(row, columns, 'Status')),
+      ready: String(cell(row, columns, 'Ready')),
+      node: cell(row, columns, 'Node'),
+    });
+  }
+  return knownPods.get(row);
+}
 
 function drawAll(view, parts) {
   const { rows, columns } = view.pods;
@@ -82,11 +90,8 @@ function drawAll(view, parts) {
   // Many nodes have fewer dots each, and of very many only some are drawn, so that the page stays quick.
   const shown = nodes.sort((a, b) => isReady(a) - isReady(b) || (a.metadata.name < b.metadata.name ? -1 : 1)).slice(0, MAX_NODES);
   const dots = Math.max(10, Math.floor(MAX_DOTS / Math.max(1, shown.length)));
-  // A redraw must not take the focus away from who walks through the pods.
-  const focused = document.activeElement?.closest('.pods') ? document.activeElement.getAttribute('href') : undefined;
   replace(parts.nodes, waiting(byNode.get(''), dots), shown.map((node) => nodeCard(node, view, byNode.get(node.metadata.name) ?? [], dots)),
     nodes.length > shown.length && h('p', { class: 'dim' }, `and ${nodes.length - shown.length} more nodes, in the `, h('a', { href: listLink(find('nodes')) }, 'list of nodes')));
-  if (focused) [...parts.nodes.querySelectorAll('.pods a')].find((one) => one.getAttribute('href') === focused)?.focus({ preventScroll: true });
   replace(parts.namespaces, namespacesTable(pods));
 }
 

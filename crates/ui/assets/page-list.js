@@ -1,6 +1,6 @@
 // All objects of a kind, with the columns that the API server gives for it.
 
-import { follow } from './api.js';
+import { follow, soon } from './api.js';
 import { h, replace, tabs } from './dom.js';
 import { plain } from './format.js';
 import { Grid } from './grid.js';
@@ -19,10 +19,13 @@ export async function show({ main, parts, namespace, signal }) {
   const grid = new Grid(kind.kind);
   const count = h('span', { class: 'dim', role: 'status' });
   const search = h('input', { type: 'search', placeholder: 'Filter', 'aria-label': 'Filter rows', oninput: () => { grid.search(search.value); counted(); } });
-  const counted = () => replace(count, `${grid.shown.length} of ${grid.rows.length}`);
+  // Screen readers say it when it changes.
+  const counted = () => {
+    const text = `${grid.shown.length} of ${grid.rows.length}`;
+    if (count.textContent !== text) replace(count, text);
+  };
   replace(main, h('h1', {}, kind.kind), family(keyOf(kind)), h('p', { class: 'row' }, search, count), grid.element);
   const within = kind.namespaced && !namespace;
-  let scheduled = false;
   // Rows that did not change since they were drawn last: most of them.
   let known = new WeakMap();
   let knownFor = '';
@@ -30,9 +33,8 @@ export async function show({ main, parts, namespace, signal }) {
     if (!known.has(row)) known.set(row, toRow(kind, row, shown, within));
     return known.get(row);
   };
-  const draw = (state) => {
-    scheduled = false;
-    if (signal.aborted) return;
+  let state;
+  const draw = () => {
     const shown = state.columns.map((column, index) => ({ column, index })).filter(({ column }) => column.priority === 0);
     const columns = shown.map(({ column }) => ({ name: column.name, description: column.description, wide: column.name === 'Name' }));
     grid.setColumns(within ? [{ name: 'Namespace' }, ...columns] : columns);
@@ -41,10 +43,12 @@ export async function show({ main, parts, namespace, signal }) {
     grid.update(Array.from(state.rows.values(), (row) => rowOf(row, shown)));
     counted();
   };
+  const drawSoon = soon(draw, signal, 100);
   try {
-    await follow(listPath(kind, namespace), {}, signal, (state) => {
-      // Changes of one moment are drawn together.
-      if (!scheduled) { scheduled = true; setTimeout(() => draw(state), grid.rows.length ? 100 : 0); }
+    await follow(listPath(kind, namespace), {}, signal, (next) => {
+      const isFirst = !state;
+      state = next;
+      if (isFirst) draw(); else drawSoon();
     });
   } catch (error) {
     replace(main, h('h1', {}, kind.kind), h('p', { class: 'card bad' }, error.message));

@@ -11,6 +11,8 @@ const MAX_SHOWN = 1000;
 const TAIL = 200;
 const MAX_SOURCES = 40;
 const DRAW_DELAY = 120;
+// Characters of a line that are kept.
+const MAX_LINE = 4096;
 
 export async function show({ body, subject, signal }) {
   const view = { entries: [], filter: '', follow: true, times: false, container: '', sources: new Map(), skipped: 0, scheduled: false };
@@ -81,17 +83,20 @@ async function readOn(view, source, signal) {
   let wait = 500;
   while (!signal.aborted) {
     const before = source.last;
-    await readOnce(view, source, { follow: 'true', ...(before ? { sinceTime: before.slice(0, 19) + 'Z' } : {}) }, signal);
+    await readOnce(view, source, { follow: 'true', ...(before ? { sinceTime: secondOf(before) } : {}) }, signal);
     wait = source.last === before ? Math.min(wait * 2, 10000) : 500;
     await pause(wait, signal);
   }
 }
 
+// The second of a time, whatever the node's time zone is.
+const secondOf = (time) => `${new Date(Date.parse(time)).toISOString().slice(0, 19)}Z`;
+
 async function readOnce(view, source, options, signal) {
   const query = new URLSearchParams({ container: source.container, timestamps: 'true', ...(options.sinceTime ? {} : { tailLines: TAIL }), ...options });
   const seen = source.last;
   try {
-    for await (const line of lines(`${source.path}/log?${query}`, { accept: '*/*', signal })) {
+    for await (const line of lines(`${source.path}/log?${query}`, { accept: '*/*', signal, limit: MAX_LINE })) {
       const space = line.indexOf(' ');
       const time = line.slice(0, space);
       // Lines of the second in which the last one was are sent again.
