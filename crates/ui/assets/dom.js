@@ -35,10 +35,20 @@ function safeLink(link) {
   return link.startsWith('#') || link.startsWith('/ui/') ? link : '#/problems';
 }
 
+// Replaces what is in an element. Who walks through links and buttons by keyboard stays at the one that has taken the place.
 export function replace(element, ...children) {
+  const at = element.contains(document.activeElement) && document.activeElement.closest('a[href], button');
   element.replaceChildren();
   append(element, children);
+  if (at && at !== element) focusLike(element, at);
   return element;
+}
+
+const identity = (one) => one.getAttribute('href') ?? one.getAttribute('aria-label') ?? one.textContent;
+
+function focusLike(element, last) {
+  const [tag, known] = [last.localName, identity(last)];
+  [...element.querySelectorAll(tag)].find((one) => identity(one) === known)?.focus({ preventScroll: true });
 }
 
 // A part of a page with a heading.

@@ -45,7 +45,7 @@ export class Grid {
     replace(this.head, this.columns.map((column, index) => {
       const sorted = index === this.sortBy ? (this.descending ? 'descending' : 'ascending') : 'none';
       return h('span', { role: 'columnheader', 'aria-sort': sorted },
-        h('button', { type: 'button', title: column.description, onclick: () => this.sort(index) }, column.name, sorted === 'none' ? '' : this.descending ? ' ▾' : ' ▴'));
+        h('button', { type: 'button', title: column.description, 'aria-label': column.name, onclick: () => this.sort(index) }, column.name, sorted === 'none' ? '' : this.descending ? ' ▾' : ' ▴'));
     }));
   }
 
@@ -67,18 +67,27 @@ export class Grid {
   }
 
   arrange() {
+    const current = this.shown[this.focus]?.link;
+    const before = this.focus;
     const sign = this.descending ? -1 : 1;
     const value = (row) => row.sort?.[this.sortBy] ?? row.cells[this.sortBy];
     this.shown = this.rows.filter((row) => !this.filter || row.cells.some((cell) => String(cell).toLowerCase().includes(this.filter)));
     this.shown.sort((one, other) => {
       const [a, b] = [value(one), value(other)];
       const order = typeof a === 'number' && typeof b === 'number' ? a - b : collator.compare(String(a), String(b));
-      return sign * order;
+      return sign * order || (one.link < other.link ? -1 : 1);
     });
     this.element.setAttribute('aria-rowcount', this.shown.length + 1);
     this.body.style.height = `${this.shown.length * HEIGHT}px`;
-    this.focus = Math.min(this.focus, Math.max(0, this.shown.length - 1));
+    this.keepFocus(current, before);
     this.draw();
+  }
+
+  // Whoever is at a row stays at its object, and in view, when others come and go above it.
+  keepFocus(link, before) {
+    const at = link === undefined ? -1 : this.shown.findIndex((row) => row.link === link);
+    this.focus = at >= 0 ? at : Math.min(before, Math.max(0, this.shown.length - 1));
+    if (at >= 0 && this.body.contains(document.activeElement)) this.element.scrollTop += (at - before) * HEIGHT;
   }
 
   draw() {

@@ -132,7 +132,7 @@ function followNamespaces() {
     namespaces.value = names.includes(chosen) ? chosen : '';
   }).catch(() => {
     // Who may not list namespaces types one.
-    const name = h('input', { id: 'namespace', value: 'default', 'aria-label': 'Namespace', onchange: show });
+    const name = h('input', { value: 'default', 'aria-label': 'Namespace' });
     replace(namespaces, h('option', { value: 'default' }, 'default'));
     namespaces.value = 'default';
     name.addEventListener('change', () => {

@@ -2,7 +2,7 @@
 
 import { get, lines } from './api.js';
 import { h, replace, svg } from './dom.js';
-import { duration } from './format.js';
+import { duration, plain } from './format.js';
 
 const DELAY = 150;
 
@@ -41,7 +41,7 @@ function section(chapter) {
       h('span', { title: moment.object }, moment.object.split('/').slice(-1)[0], ' ', h('span', { class: 'dim' }, moment.part)),
       h('div', {}, svg('svg', { class: 'chart', viewBox: '0 0 1000 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${duration(moment.took)} at ${duration(moment.after)}` },
         svg('rect', { class: `fill-${part(moment.part)}`, x: (moment.after / total) * 1000, width: Math.max(3, (moment.took / total) * 1000), height: 10 })),
-      h('div', {}, moment.what, moment.took > 0 && h('span', { class: 'dim' }, ` ${duration(moment.took)}`), moment.detail && h('span', { class: 'dim' }, ` ${moment.detail}`), moment.repeated && h('span', { class: 'dim' }, ` ×${moment.repeated + 1}`))),
+      h('div', {}, plain(moment.what), moment.took > 0 && h('span', { class: 'dim' }, ` ${duration(moment.took)}`), moment.detail && h('span', { class: 'dim' }, ` ${plain(moment.detail)}`), moment.repeated && h('span', { class: 'dim' }, ` ×${moment.repeated + 1}`))),
     ])));
 }
 
