@@ -6,11 +6,16 @@
 #
 # FILE is a binary such as knarr-0.1.0-linux-amd64; by default the one beside this script. Its checksum is looked up in the file
 # SHA256SUMS beside it, or given. With `server` or `agent` a service is installed, with the flags of that command.
-# Packages that a node needs and that are missing are installed by the host's package manager; --uninstall removes those again.
+# Packages that a node needs and that are missing are installed by the host's package manager; --uninstall removes those again,
+# unless something that was installed since needs them.
 set -eu
+# Lists of packages are sorted and compared.
+export LC_ALL=C
 
 PROGRAM=/usr/local/bin/knarr
 RECORD=/usr/local/share/knarr/installed-packages
+# Where Debian's packages ask whether their services may start.
+POLICY=/usr/sbin/policy-rc.d
 
 say() { echo "install.sh: $*"; }
 fail() { echo "install.sh: $*" >&2; exit 1; }
@@ -33,7 +38,8 @@ get() {
     if ! is_url "$1"; then
         cp -- "$1" "$2"
     elif command -v curl >/dev/null; then
-        curl -fsSL --retry 3 -o "$2" -- "$1"
+        # What was asked for with TLS is not followed to a place without.
+        curl -fsSL --proto-redir =https --retry 3 -o "$2" -- "$1"
     elif command -v wget >/dev/null; then
         wget -q -O "$2" -- "$1"
     else
@@ -56,6 +62,8 @@ beside() {
 
 # The checksum of a file or URL, from the list beside it.
 listed_checksum() {
+    # Whoever can replace the file on its way can replace the list, too.
+    case $1 in http://*) fail "$1 is not protected by TLS: use https, or --sha256 with a checksum that you trust" ;; esac
     name=${1##*/}
     list=$scratch/SHA256SUMS
     case $1 in
@@ -101,14 +109,14 @@ missing_packages() {
 
 # Services that packages bring must not start: Knarr runs a containerd of its own.
 without_services() {
-    policy=/usr/sbin/policy-rc.d
-    if [ "$1" != apt-get ] || [ -e $policy ]; then shift; "$@"; return; fi
-    shift
-    printf '#!/bin/sh\nexit 101\n' >$policy
-    chmod +x $policy
+    if [ -e $POLICY ]; then "$@"; return; fi
+    placed=yes
+    printf '#!/bin/sh\nexit 101\n' >$POLICY
+    chmod +x $POLICY
     status=0
     "$@" || status=$?
-    rm -f $policy
+    rm -f $POLICY
+    placed=
     return $status
 }
 
@@ -118,7 +126,7 @@ add_packages() {
     case $manager in
         apt-get)
             apt-get update -qq
-            without_services apt-get env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+            without_services env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
             ;;
         dnf | yum) $manager install -y -q "$@" ;;
         apk) apk add --quiet "$@" ;;
@@ -128,17 +136,40 @@ add_packages() {
     esac
 }
 
+# The names of all installed packages.
+installed_packages() {
+    case $1 in
+        apt-get) dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' | sed -n 's/^ii  *//p' ;;
+        dnf | yum | zypper) rpm -qa --queryformat '%{NAME}\n' ;;
+        apk) apk info --quiet ;;
+        pacman) pacman -Qq ;;
+    esac | sort -u
+}
+
+# Removes exactly these packages. None of the commands removes others that need them, or that nothing needs any more.
 drop_packages() {
     manager=$1
     shift
     case $manager in
-        apt-get) DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq --autoremove "$@" >/dev/null ;;
-        dnf | yum) $manager remove -y -q "$@" ;;
+        apt-get)
+            apt-get -s purge "$@" 2>/dev/null | awk '/^(Purg|Remv) / { print $2 }' | sort -u >"$scratch/purged"
+            printf '%s\n' "$@" | sort -u >"$scratch/recorded"
+            [ -z "$(comm -23 "$scratch/purged" "$scratch/recorded")" ] || return 1
+            DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq "$@" >/dev/null
+            ;;
+        dnf | yum | zypper) rpm --erase "$@" ;;
         apk) apk del --quiet "$@" ;;
-        zypper) zypper --non-interactive --quiet remove --clean-deps "$@" ;;
-        pacman) pacman -Rs --noconfirm "$@" ;;
-        *) say "these were installed for Knarr: $*" ;;
+        pacman) pacman -Rn --noconfirm "$@" >/dev/null ;;
+        *) return 1 ;;
     esac
+}
+
+# Adds names of packages to the record.
+record() {
+    mkdir -p "$(dirname $RECORD)"
+    touch $RECORD
+    sort -u - $RECORD >"$scratch/record"
+    cp "$scratch/record" $RECORD
 }
 
 install_packages() {
@@ -146,12 +177,14 @@ install_packages() {
     missing=$(missing_packages "$manager")
     [ -n "$missing" ] || return 0
     say "installing $(echo $missing) with $manager"
-    mkdir -p "$(dirname $RECORD)"
     # Before they are installed: an interrupted run must not forget them.
-    for package in $missing; do
-        grep -qx "$package" $RECORD 2>/dev/null || echo "$package" >>$RECORD
-    done
-    add_packages "$manager" $missing
+    printf '%s\n' $missing | record
+    installed_packages "$manager" >"$scratch/before"
+    status=0
+    add_packages "$manager" $missing || status=$?
+    # With what they depend on, and also of a run that failed.
+    installed_packages "$manager" | comm -13 "$scratch/before" - | record
+    [ $status = 0 ] || fail "$manager cannot install: $(echo $missing)"
     rest=$(missing_packages "$manager")
     [ -z "$rest" ] || fail "$manager does not have: $(echo $rest)"
 }
@@ -177,11 +210,26 @@ install() {
     say "installed $new as $PROGRAM"
     if [ $# -gt 0 ]; then
         $PROGRAM install "$@"
-    elif [ -d /run/systemd/system ]; then
-        # Pods run on while Knarr restarts.
-        systemctl try-restart knarr.service knarr-agent.service 2>/dev/null || true
     else
-        say "start a cluster with: knarr server"
+        restart
+    fi
+}
+
+# Makes a running service use the new program. Pods run on meanwhile.
+restart() {
+    running=
+    if [ -d /run/systemd/system ]; then
+        for unit in knarr.service knarr-agent.service; do
+            if systemctl --quiet is-active $unit; then running="$running $unit"; fi
+        done
+    fi
+    if [ -n "$running" ]; then
+        say "restarting$running"
+        systemctl restart $running
+    elif [ -n "${old:-}" ]; then
+        say "a Knarr that runs keeps the old program until it is restarted"
+    else
+        say "start a cluster with: knarr server (or, as a service: knarr install server)"
     fi
 }
 
@@ -191,8 +239,10 @@ uninstall() {
         rm -f $PROGRAM
     fi
     if [ -s $RECORD ]; then
-        say "removing the packages that were installed for it: $(echo $(cat $RECORD))"
-        drop_packages "$(manager)" $(cat $RECORD)
+        installed_packages "$(manager)" | comm -12 - $RECORD >"$scratch/record"
+        packages=$(echo $(cat "$scratch/record"))
+        say "removing the packages that were installed for it: $packages"
+        [ -z "$packages" ] || drop_packages "$(manager)" $packages || say "they stay, because something else needs them, or your package manager is not known here"
     fi
     rm -rf "$(dirname $RECORD)"
     say "Knarr is removed"
@@ -212,6 +262,7 @@ while [ $# -gt 0 ]; do
 done
 [ "$(id -u)" = 0 ] || fail "run this as root"
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+placed=
+trap 'rm -rf "$scratch"; [ -z "$placed" ] || rm -f $POLICY' EXIT
 trap 'exit 1' INT TERM
 $action "$@"
