@@ -45,10 +45,40 @@ const NEEDED: &[(&str, &str)] = &[
     ("ingressclasses", "/apis/networking.k8s.io/v1/ingressclasses"),
 ];
 
+/// The kinds whose objects are in no namespace.
+const CLUSTER_SCOPED: [&str; 6] =
+    ["nodes", "persistentvolumes", "storageclasses", "csidrivers", "csinodes", "ingressclasses"];
+
+/// The kinds of which objects in other namespaces matter, too: pods share nodes, and drivers publish capacities in
+/// namespaces of their own.
+const SHARED: [&str; 2] = ["pods", "csistoragecapacities"];
+
 impl Evidence {
     /// The kinds to list, with the path that lists them in all namespaces.
     pub fn needed() -> &'static [(&'static str, &'static str)] {
         NEEDED
+    }
+
+    /// The paths to list a kind for a diagnosis in one namespace, or in all if it is empty. A user may be allowed to read
+    /// only the first, which is enough for most diagnoses.
+    pub fn paths(plural: &str, everywhere: &str, namespace: &str) -> Vec<String> {
+        let Some((root, _)) = everywhere.rsplit_once('/').filter(|_| !namespace.is_empty()) else {
+            return vec![everywhere.to_owned()];
+        };
+        if CLUSTER_SCOPED.contains(&plural) {
+            return vec![everywhere.to_owned()];
+        }
+        let mut paths = vec![format!("{root}/namespaces/{namespace}/{plural}")];
+        if SHARED.contains(&plural) {
+            paths.push(everywhere.to_owned());
+        }
+        paths
+    }
+
+    /// Joins what the [paths](Evidence::paths) of one kind list: the namespace, and what is in others.
+    pub fn join(own: Vec<Value>, everywhere: Vec<Value>, namespace: &str) -> Vec<Value> {
+        let is_other = |object: &Value| object.text(&["metadata", "namespace"]) != namespace;
+        own.into_iter().chain(everywhere.into_iter().filter(is_other)).collect()
     }
 
     /// The kind of the object to diagnose.
@@ -120,4 +150,30 @@ pub(crate) fn quote(event: &Value) -> String {
     let message = event.text(&["message"]);
     let message = if message.is_empty() { event.text(&["note"]) } else { message };
     format!("event {}: {message}", event.text(&["reason"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_diagnosis_in_a_namespace_reads_that_namespace() {
+        for (plural, everywhere, namespace, expected) in [
+            ("pods", "/api/v1/pods", "", vec!["/api/v1/pods"]),
+            ("pods", "/api/v1/pods", "shop", vec!["/api/v1/namespaces/shop/pods", "/api/v1/pods"]),
+            ("nodes", "/api/v1/nodes", "shop", vec!["/api/v1/nodes"]),
+            ("jobs", "/apis/batch/v1/jobs", "shop", vec!["/apis/batch/v1/namespaces/shop/jobs"]),
+        ] {
+            assert_eq!(Evidence::paths(plural, everywhere, namespace), expected);
+        }
+    }
+
+    #[test]
+    fn what_two_lists_have_counts_once() {
+        let pod = |namespace: &str, name: &str| json!({"metadata": {"namespace": namespace, "name": name}});
+        let joined = Evidence::join(vec![pod("shop", "a")], vec![pod("shop", "a"), pod("other", "b")], "shop");
+        assert_eq!(joined, [pod("shop", "a"), pod("other", "b")]);
+    }
 }

@@ -29,8 +29,11 @@ const LOG_LINES: usize = 3;
 pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result<Value, Status> {
     let _turn = TURNS.next().await?;
     let client = Client::new(server, user);
-    let Lists { items: lists, incomplete, unreadable } = client.lists().await?;
     let namespace = query.text("namespace");
+    if !namespace.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Err(Status::bad_request("not the name of a namespace"));
+    }
+    let Lists { items: lists, incomplete, unreadable } = client.lists(namespace).await?;
     let (candidates, examined) = match query.get("name") {
         Some(name) => (named(&lists, query.text("kind"), namespace, name), 1),
         None => survey::candidates(&lists, namespace),
@@ -98,25 +101,41 @@ struct Lists {
 }
 
 impl Client<'_> {
-    /// The objects that may be evidence.
-    async fn lists(&self) -> Result<Lists, Status> {
+    /// The objects that may be evidence for a diagnosis in a namespace, or in all.
+    async fn lists(&self, namespace: &str) -> Result<Lists, Status> {
         let mut lists = Lists::default();
-        for (plural, path) in Evidence::needed().iter().chain(survey::WORKLOADS) {
-            match self.get(&format!("{path}?limit={MAX_LISTED}")).await {
-                Ok(body) => {
-                    // Parsing megabytes takes a while, during which this thread serves others.
-                    let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
-                    let (items, is_complete) = parsed.map_err(Status::internal)?;
-                    lists.items.insert((*plural).to_owned(), items);
-                    if !is_complete {
-                        lists.incomplete.insert((*plural).to_owned());
-                    }
+        for (plural, everywhere) in Evidence::needed().iter().chain(survey::WORKLOADS) {
+            for path in Evidence::paths(plural, everywhere, namespace) {
+                let Some((items, is_complete)) = self.list(&path).await? else { continue };
+                let own = lists.items.remove(*plural);
+                // Of other namespaces a part is enough.
+                if own.is_none() && !is_complete {
+                    lists.incomplete.insert((*plural).to_owned());
                 }
-                Err(status) if matches!(status.code, 403 | 404) => lists.unreadable.push(plural),
-                Err(status) => return Err(status),
+                let items = match own {
+                    Some(own) => Evidence::join(own, items, namespace),
+                    None => items,
+                };
+                lists.items.insert((*plural).to_owned(), items);
+            }
+            if !lists.items.contains_key(*plural) {
+                lists.unreadable.push(plural);
             }
         }
         Ok(lists)
+    }
+
+    /// The first objects of a list and whether they are all; `None` if the user may not list them.
+    async fn list(&self, path: &str) -> Result<Option<(Vec<Value>, bool)>, Status> {
+        match self.get(&format!("{path}?limit={MAX_LISTED}")).await {
+            Ok(body) => {
+                // Parsing megabytes takes a while, during which this thread serves others.
+                let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
+                parsed.map(Some).map_err(Status::internal)
+            }
+            Err(status) if matches!(status.code, 403 | 404) => Ok(None),
+            Err(status) => Err(status),
+        }
     }
 
     /// The last log lines of the containers of the examined object that terminated. Missing logs are skipped.

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use futures::future::try_join_all;
 use http::Request;
 use jiff::Timestamp;
+use knarr_api::value::Read as _;
 use knarr_client::kube::{self, Client};
 use knarr_why::{Evidence, Finding, explain, logs_needed};
 use serde_json::Value;
@@ -45,7 +46,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = arguments.cluster.client().await?;
     let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
     let object = get(&client, &named.path()).await.with_context(|| format!("cannot read {}", named.in_journal()))?;
-    let lists = lists(&client).await?;
+    let namespace = object.text(&["metadata", "namespace"]).to_owned();
+    let lists = lists(&client, &namespace).await?;
     let mut evidence =
         Evidence { object, now: Timestamp::now(), lists, incomplete: Default::default(), logs: BTreeMap::new() };
     evidence.logs = logs(&client, &evidence).await;
@@ -65,22 +67,35 @@ async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
     client.request(request).await
 }
 
-/// All objects that may be evidence, except those that the user may not read.
-async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> {
-    let all = Evidence::needed().iter().map(|(plural, path)| async move {
-        match get(client, path).await {
-            Ok(mut list) => {
-                let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
-                Ok(Some(((*plural).to_owned(), items.unwrap_or_default())))
-            }
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                tracing::warn!(kind = plural, "no permission to read; skipped");
-                Ok(None)
-            }
-            Err(error) => Err(error).with_context(|| format!("cannot read {plural}")),
+/// All objects that may be evidence for a diagnosis in a namespace, except those that the user may not read.
+async fn lists(client: &Client, namespace: &str) -> anyhow::Result<BTreeMap<String, Vec<Value>>> {
+    let all = Evidence::needed().iter().map(|(plural, everywhere)| async move {
+        let mut found: Option<Vec<Value>> = None;
+        for path in Evidence::paths(plural, everywhere, namespace) {
+            let items = list(client, &path).await.with_context(|| format!("cannot read {plural}"))?;
+            found = match (found, items) {
+                (Some(own), Some(items)) => Some(Evidence::join(own, items, namespace)),
+                (own, items) => own.or(items),
+            };
         }
+        if found.is_none() {
+            tracing::warn!(kind = plural, "no permission to read; skipped");
+        }
+        anyhow::Ok(found.map(|items| ((*plural).to_owned(), items)))
     });
     Ok(try_join_all(all).await?.into_iter().flatten().collect())
+}
+
+/// The objects that a path lists; `None` if the user may not read them.
+async fn list(client: &Client, path: &str) -> Result<Option<Vec<Value>>, kube::Error> {
+    match get(client, path).await {
+        Ok(mut list) => {
+            let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+            Ok(Some(items.unwrap_or_default()))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The last log lines of terminated containers. Missing logs are skipped.
