@@ -34,26 +34,31 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
 
 /// Whether its own spec keeps it from creating pods.
 fn paused(object: &Value) -> Option<Finding> {
-    let name = object.text(&["metadata", "name"]);
+    let (namespace, name) = (object.text(&["metadata", "namespace"]), object.text(&["metadata", "name"]));
     let kind = object.text(&["kind"]);
     let scaled = matches!(kind, "Deployment" | "ReplicaSet" | "StatefulSet" | "ReplicationController");
     if scaled && object.integer(&["spec", "replicas"]) == Some(0) {
         return Some(Finding::new(
             "it is scaled to zero",
             vec!["spec.replicas is 0".to_owned()],
-            format!("`kubectl scale {}/{name} --replicas=1`", kind.to_lowercase()),
+            format!("if it should run: `kubectl scale -n {namespace} {}/{name} --replicas=1`", kind.to_lowercase()),
         ));
     }
     if kind == "Deployment" && object.flag(&["spec", "paused"]) == Some(true) {
         return Some(Finding::new(
             "it is paused: changes to its template are not rolled out",
             vec!["spec.paused is true".to_owned()],
-            format!("`kubectl rollout resume deployment/{name}`"),
+            format!("when all changes are in: `kubectl rollout resume -n {namespace} deployment/{name}`"),
         ));
     }
     let suspended = matches!(kind, "Job" | "CronJob") && object.flag(&["spec", "suspend"]) == Some(true);
-    suspended
-        .then(|| Finding::new("it is suspended", vec!["spec.suspend is true".to_owned()], "set spec.suspend to false"))
+    suspended.then(|| {
+        Finding::new(
+            "it is suspended",
+            vec!["spec.suspend is true".to_owned()],
+            "if it should run, set spec.suspend to false",
+        )
+    })
 }
 
 /// The object, and the ReplicaSets and Jobs through which it creates pods.
