@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::data_directory_lock;
+
 /// The data directory.
 pub const DATA: &str = "/var/lib/knarr";
 /// The directory of the configuration file and the administrator's kubeconfig.
@@ -18,6 +20,16 @@ pub const LOG_LINKS: &str = "/var/log/containers";
 /// Whether a node with this data directory uses the host's well-known directories.
 pub fn is_default(data: &Path) -> bool {
     data == Path::new(DATA)
+}
+
+/// Whether this is the data directory of a server: only servers have the authority's key.
+pub fn is_server(data: &Path) -> bool {
+    data.join("pki/ca.crt").exists() && data.join("pki/ca.key").exists()
+}
+
+/// The command whose data directory this is. One that was never used is taken for a server's.
+pub fn role(data: &Path) -> &'static str {
+    if is_server(data) || !data_directory_lock::was_here(data) { "server" } else { "agent" }
 }
 
 /// The administrator's kubeconfig of a server with this data directory.

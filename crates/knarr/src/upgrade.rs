@@ -16,7 +16,8 @@ const ATTEMPTS: usize = 3;
 
 /// Notes that this version uses a data directory, and logs what used it before if that was another one.
 pub fn record(data: &Path) {
-    let own = format!("{OWN} Kubernetes {}\n", knarr_version::KUBERNETES);
+    // With its commit: builds between releases differ, too.
+    let own = format!("{OWN} (commit {}, Kubernetes {})\n", env!("KNARR_COMMIT"), knarr_version::KUBERNETES);
     match previous(data) {
         Some(previous) if previous == own.trim() => return,
         Some(previous) => tracing::info!(target: "knarr::server", from = previous, to = own.trim(), "upgraded"),
@@ -130,6 +131,27 @@ mod tests {
         {
             assert_eq!(check_version(previous).verdict, verdict, "{previous:?}");
         }
+    }
+
+    #[test]
+    fn an_agent_is_not_checked_as_a_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path();
+        // An agent that has joined needs no token any more.
+        let file = data.join("config.yaml");
+        std::fs::write(&file, "server: https://10.0.0.1:6443\n").unwrap();
+        let verdict = || {
+            let role = crate::paths::role(data);
+            (role, check_settings(role, Some(file.clone()), &crate::commands::command()).verdict)
+        };
+        assert_eq!(verdict(), ("server", Verdict::Missing), "never used");
+        drop(crate::data_directory_lock::acquire(data).unwrap());
+        assert_eq!(verdict(), ("agent", Verdict::Good));
+        std::fs::create_dir(data.join("pki")).unwrap();
+        for name in ["ca.crt", "ca.key"] {
+            std::fs::write(data.join("pki").join(name), "").unwrap();
+        }
+        assert_eq!(verdict().0, "server");
     }
 
     #[test]

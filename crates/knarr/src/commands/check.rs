@@ -11,15 +11,16 @@ use crate::check::hardening::{self, CONTROLS, Evaluated, State};
 use crate::check::{self, CheckPlan, Finding, Listen, Verdict};
 use crate::data_directory_lock;
 use crate::output;
+use crate::paths;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Data directory.
     #[arg(long, default_value = common::DATA)]
     pub data_dir: PathBuf,
-    /// Role of this host.
-    #[arg(long, value_enum, default_value_t = Role::Server)]
-    pub role: Role,
+    /// Role of this host; by default that of the Knarr that used the data directory, or server.
+    #[arg(long, value_enum)]
+    pub role: Option<Role>,
     /// Check instead whether this version can use the store and the configuration file of another one, which may be running.
     #[arg(long, conflicts_with = "hardening")]
     pub upgrade: bool,
@@ -51,17 +52,24 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
         return common::block_on(check_hardening(arguments.clone()));
     }
     if arguments.upgrade {
-        let findings = crate::upgrade::check(&arguments.data_dir, role_name(arguments.role), file, &super::command());
+        let findings = crate::upgrade::check(&arguments.data_dir, role(arguments).name(), file, &super::command());
         return print_findings(&findings, "this version takes over");
     }
     check_requirements(arguments)
 }
 
-fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Agent => "agent",
-        Role::Server => "server",
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Agent => "agent",
+            Role::Server => "server",
+        }
     }
+}
+
+fn role(arguments: &Arguments) -> Role {
+    let found = if paths::role(&arguments.data_dir) == "agent" { Role::Agent } else { Role::Server };
+    arguments.role.unwrap_or(found)
 }
 
 async fn check_hardening(arguments: Arguments) -> anyhow::Result<()> {
@@ -69,7 +77,7 @@ async fn check_hardening(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(unknown) = unknown {
         bail!("unknown control {unknown:?}");
     }
-    let facts = hardening::collect(&arguments.data_dir, role_name(arguments.role), super::command()).await?;
+    let facts = hardening::collect(&arguments.data_dir, role(&arguments).name(), super::command()).await?;
     let evaluated = hardening::evaluate(&facts);
     match arguments.output {
         Output::Json => println!("{:#}", hardening::to_json(&evaluated)),
@@ -106,8 +114,8 @@ fn check_requirements(arguments: &Arguments) -> anyhow::Result<()> {
         data: arguments.data_dir.clone(),
         runs_pods: true,
         own_runtime: true,
-        listens: if is_running { Vec::new() } else { listens(arguments.role) },
-        networks: if is_running { Vec::new() } else { networks(arguments.role) },
+        listens: if is_running { Vec::new() } else { listens(role(arguments)) },
+        networks: if is_running { Vec::new() } else { networks(role(arguments)) },
     };
     print_findings(&check::all(&plan), "Knarr can run here")
 }

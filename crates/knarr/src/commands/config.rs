@@ -28,7 +28,7 @@ enum Config {
 
 pub fn run(arguments: Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
     let Config::Show { role, changed } = arguments.command;
-    let role = if role == Role::Agent { "agent" } else { "server" };
+    let role = role.name();
     print!("{}", configuration::show(role, file, changed, &super::command())?);
     Ok(())
 }

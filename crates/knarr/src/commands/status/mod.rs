@@ -14,6 +14,7 @@ use knarr_client::kube::Config;
 
 use super::{ClientArguments, LastSnapshot};
 use crate::output::printable;
+use crate::paths::is_server;
 use crate::servers;
 
 #[derive(Args, Clone, Debug)]
@@ -65,10 +66,6 @@ async fn print_host(data: &Path) {
     let now = Timestamp::now();
     print!("{}", section("Certificates of this server", &certificates::describe(data, now)));
     print!("{}", section("Snapshots", &snapshots(data)));
-}
-
-fn is_server(data: &Path) -> bool {
-    data.join("pki/ca.crt").exists() && data.join("pki/ca.key").exists()
 }
 
 /// Whether the kubeconfig is for the cluster of this server: its authority is the server's.
