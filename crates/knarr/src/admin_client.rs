@@ -8,6 +8,5 @@ use knarr_client::kube::Client;
 /// A client from a kubeconfig.
 pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
     let client = knarr_client::connect(Some(kubeconfig), "knarr").await;
-    client
-        .with_context(|| format!("cannot use {}: select another with --kubeconfig or KUBECONFIG", kubeconfig.display()))
+    client.with_context(|| format!("cannot use {}, the kubeconfig of the server on this host", kubeconfig.display()))
 }

@@ -29,7 +29,7 @@ impl DataDirectoryLock {
 
 /// Locks a data directory for this process.
 pub fn acquire(data: &Path) -> anyhow::Result<DataDirectoryLock> {
-    std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+    std::fs::create_dir_all(data).with_context(|| format!("cannot create {}: are you root?", data.display()))?;
     let path = lock_path(data);
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);

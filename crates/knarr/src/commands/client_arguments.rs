@@ -13,7 +13,7 @@ use super::common;
 /// Selects the cluster of a command, as kubectl does.
 #[derive(Args, Clone, Debug)]
 pub struct ClientArguments {
-    /// Kubeconfig file; by default that of the server on this host.
+    /// Kubeconfig file; by default that of the server on this host, or kubectl's where there is none.
     #[arg(long, global = true, env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; by default the current one.
@@ -29,7 +29,7 @@ impl ClientArguments {
     pub async fn config(&self) -> anyhow::Result<Config> {
         let paths = match &self.kubeconfig {
             Some(given) => split(given.as_os_str()),
-            None => vec![common::kubeconfig(&self.data_dir)],
+            None => vec![default_path(&self.data_dir, std::env::var_os("HOME").as_deref())],
         };
         let file = read(&paths)?;
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
@@ -37,10 +37,26 @@ impl ClientArguments {
         config.with_context(|| format!("cannot use {}", list(&paths)))
     }
 
+    /// The flags that select the same cluster in another command.
+    pub fn flags(&self) -> Vec<String> {
+        let kubeconfig = self.kubeconfig.iter().map(|path| format!("--kubeconfig={}", path.display()));
+        kubeconfig.chain(self.context.iter().map(|context| format!("--context={context}"))).collect()
+    }
+
     /// A client of the cluster.
     pub async fn client(&self) -> anyhow::Result<Client> {
         Ok(knarr_client::connect_with(self.config().await?, "knarr")?)
     }
+}
+
+/// The kubeconfig of the server with this data directory. On a host without a server, that of kubectl, to which `knarr
+/// cluster` adds its contexts.
+fn default_path(data: &Path, home: Option<&OsStr>) -> PathBuf {
+    let own = common::kubeconfig(data);
+    if own.exists() || data != Path::new(common::DATA) {
+        return own;
+    }
+    home.map(|home| Path::new(home).join(".kube/config")).filter(|path| path.exists()).unwrap_or(own)
 }
 
 /// `KUBECONFIG` is a list of files.
@@ -66,7 +82,7 @@ fn read(paths: &[PathBuf]) -> anyhow::Result<Kubeconfig> {
 fn read_one(path: &Path) -> anyhow::Result<Kubeconfig> {
     Kubeconfig::read_from(path).with_context(|| {
         format!(
-            "cannot read {}: run this on the server, or select a file with --kubeconfig or KUBECONFIG",
+            "cannot read {}: run this as root on the server, or select a file with --kubeconfig or KUBECONFIG",
             path.display()
         )
     })
@@ -89,6 +105,21 @@ mod tests {
         let path = directory.join(name);
         std::fs::write(&path, text).unwrap();
         path
+    }
+
+    #[test]
+    fn without_a_server_the_file_of_kubectl_is_used() {
+        let home = tempfile::tempdir().unwrap();
+        let given = || Some(home.path().as_os_str());
+        let (data, other) = (Path::new(common::DATA), home.path().join("data"));
+        let own = common::kubeconfig(data);
+        assert_eq!(default_path(data, None), own);
+        assert_eq!(default_path(data, given()), own, "neither exists");
+        std::fs::create_dir(home.path().join(".kube")).unwrap();
+        file(&home.path().join(".kube"), "config");
+        let expected = if own.exists() { own } else { home.path().join(".kube/config") };
+        assert_eq!(default_path(data, given()), expected);
+        assert_eq!(default_path(&other, given()), common::kubeconfig(&other), "a server was named");
     }
 
     #[tokio::test]

@@ -39,7 +39,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Err(error) => bundle.fail("the cluster", &anyhow::anyhow!("{error:#}"), &redactor),
     }
     eprintln!("reading this host");
-    support::collect_host(&mut bundle, &arguments.cluster.data_dir, &redactor).await;
+    support::collect_host(&mut bundle, &arguments.cluster.data_dir, &arguments.cluster.flags(), &redactor).await;
     for error in bundle.errors() {
         eprintln!("left out: {}", output::printable(error));
     }

@@ -31,8 +31,8 @@ const PROGRAMS: [(&str, &str, &[&str]); 12] = [
     ("kernel-messages", "dmesg", &["--ctime", "--level", "emerg,alert,crit,err,warn"]),
 ];
 
-/// Reads logs, settings and what the kernel shows of this host.
-pub async fn collect_host(bundle: &mut Bundle, data: &Path, redactor: &Redactor) {
+/// Reads logs, settings and what the kernel shows of this host. `cluster` are the flags that select the cluster.
+pub async fn collect_host(bundle: &mut Bundle, data: &Path, cluster: &[String], redactor: &Redactor) {
     if let Ok(release) = std::fs::read_to_string("/etc/os-release") {
         bundle.add("host/os-release", release);
     }
@@ -42,11 +42,13 @@ pub async fn collect_host(bundle: &mut Bundle, data: &Path, redactor: &Redactor)
     let own = std::env::current_exe().unwrap_or_else(|_| "knarr".into());
     let own = own.to_string_lossy();
     let data_flag = data.to_string_lossy();
+    let mut status = vec!["status", "--data-dir", &data_flag];
+    status.extend(cluster.iter().map(String::as_str));
     for (name, arguments) in [
         ("version", vec!["--version"]),
         ("check", vec!["check", "--data-dir", &data_flag]),
-        ("config", vec!["config", "show", "server", "--changed"]),
-        ("status", vec!["status", "--data-dir", &data_flag]),
+        ("config", vec!["config", "show", crate::paths::role(data), "--changed"]),
+        ("status", status),
     ] {
         collect(bundle, &format!("host/knarr-{name}.txt"), &own, &arguments, redactor).await;
     }

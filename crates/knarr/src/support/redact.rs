@@ -190,11 +190,13 @@ fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// The values of a list of Secrets, as the API shows it. Names of namespaces, and certificates, are no secrets.
+/// The values of a list of Secrets, as the API shows it. Names of namespaces, and certificates, are no secrets. Releases of
+/// Helm are compressed, so nothing quotes them.
 pub fn values_of(secrets: &Value) -> Vec<Vec<u8>> {
     let items = secrets.get("items").and_then(Value::as_array).into_iter().flatten();
-    let entries = items.filter_map(|item| item.get("data")?.as_object()).flatten();
-    let secret = entries.filter(|(name, _)| !matches!(name.as_str(), "namespace" | "ca.crt" | "tls.crt" | "release"));
+    let is_release = |item: &&Value| item.get("type").and_then(Value::as_str) == Some("helm.sh/release.v1");
+    let entries = items.filter(|item| !is_release(item)).filter_map(|item| item.get("data")?.as_object()).flatten();
+    let secret = entries.filter(|(name, _)| !matches!(name.as_str(), "namespace" | "ca.crt" | "tls.crt"));
     secret.filter_map(|(_, value)| STANDARD.decode(value.as_str()?).ok()).collect()
 }
 
@@ -280,7 +282,8 @@ mod tests {
     #[test]
     fn values_of_secrets_are_decoded() {
         let list = json!({"items": [{"data": {"a": STANDARD.encode("hunter2"), "namespace": STANDARD.encode("default")}},
-            {"type": "Opaque"}]});
-        assert_eq!(values_of(&list), [b"hunter2"]);
+            {"type": "Opaque", "data": {"release": STANDARD.encode("hunter3")}},
+            {"type": "helm.sh/release.v1", "data": {"release": STANDARD.encode("H4sIAAAA")}}]});
+        assert_eq!(values_of(&list), [b"hunter2", b"hunter3"]);
     }
 }
