@@ -141,7 +141,15 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             Ok(())
         }
         Cluster::Stop { name } => clusters.stop(&name, &progress),
-        Cluster::Delete { names } => names.iter().try_for_each(|name| clusters.delete(name, &progress)),
+        Cluster::Delete { names } => {
+            // One that cannot be deleted keeps no other.
+            let failures: Vec<String> = names
+                .iter()
+                .filter_map(|name| clusters.delete(name, &progress).err().map(|error| format!("{name}: {error:#}")))
+                .collect();
+            anyhow::ensure!(failures.is_empty(), "cannot delete {}", failures.join("; "));
+            Ok(())
+        }
         Cluster::Load { name, archives } => {
             archives.iter().try_for_each(|archive| clusters.load(&name, archive, &progress))
         }

@@ -165,7 +165,8 @@ impl Clusters {
         self.publish(&spec)?;
         self.start_servers(&spec, &new, &mut children, progress).await?;
         if spec.nodes > spec.servers {
-            progress(&format!("starting {} agents", spec.nodes - spec.servers));
+            let count = spec.nodes - spec.servers;
+            progress(&format!("starting {count} agent{}", if count == 1 { "" } else { "s" }));
             let join = node::join_flags(&spec, &directory, "agent")?;
             for number in spec.servers + 1..=spec.nodes {
                 children.push(self.start_node(&spec, number, &join)?);
