@@ -92,7 +92,7 @@ fn serving_names(leases: &[Lease]) -> impl Iterator<Item = &str> {
 }
 
 /// A name or an address in the form that is compared.
-fn canonical(name: &str) -> String {
+pub(super) fn canonical(name: &str) -> String {
     name.parse::<IpAddr>().map_or_else(|_| normal(name), |address| address.to_canonical().to_string())
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use k8s_openapi::api::core::v1::Node;
 
 use super::request::RequestedCertificate;
-use super::reserved::Reserved;
+use super::reserved::{Reserved, canonical};
 use crate::common::key::name;
 
 /// Accepts the node's own name, and addresses that it reports and no other node does; otherwise returns why not. A node
@@ -31,16 +31,19 @@ pub(super) fn is_own(
             return Err(format!("node {node_name} does not report the address {desired}"));
         }
         let others = nodes.iter().filter(|other| name(&***other) != node_name);
-        if let Some(other) = others.into_iter().find(|other| reports(other, desired) || name(&***other) == desired) {
+        let is_named = |other: &Node| canonical(name(other)) == canonical(desired);
+        if let Some(other) = others.into_iter().find(|other| reports(other, desired) || is_named(other)) {
             return Err(format!("{desired} belongs to node {} as well", name(&**other)));
         }
     }
     Ok(())
 }
 
+/// Clients compare names without regard to case, and some take an IPv4 address in IPv6 notation for the same one.
 fn reports(node: &Node, address: &str) -> bool {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
-    addresses.into_iter().flatten().any(|reported| reported.address == address)
+    let address = canonical(address);
+    addresses.into_iter().flatten().any(|reported| canonical(&reported.address) == address)
 }
 
 #[cfg(test)]
@@ -57,8 +60,19 @@ mod tests {
 
     #[test]
     fn nodes_serve_under_their_own_names_only() {
-        let claimed = ["10.0.0.1", "10.0.0.9", "kubernetes.default.svc", "10.96.0.1", "192.0.2.1", "192.0.2.9"];
-        let nodes = [node("a", &claimed), node("b", &["10.0.0.2", "10.0.0.9"])];
+        let claimed = [
+            "10.0.0.1",
+            "10.0.0.9",
+            "kubernetes.default.svc",
+            "10.96.0.1",
+            "192.0.2.1",
+            "192.0.2.9",
+            "B",
+            "b.",
+            "::ffff:10.0.0.2",
+            "fd00::2",
+        ];
+        let nodes = [node("a", &claimed), node("b", &["10.0.0.2", "10.0.0.9", "fd00:0::2"])];
         let reserved_tests = (super::super::reserved::tests::settings(), super::super::reserved::tests::slices());
         let reserved = Reserved::new(&reserved_tests.0, &reserved_tests.1, &[]);
         for (user, names, granted) in [
@@ -67,6 +81,10 @@ mod tests {
             ("system:node:a", &["b"], false),
             ("system:node:a", &["10.0.0.2"], false),
             ("system:node:a", &["10.0.0.9"], false),
+            ("system:node:a", &["B"], false),
+            ("system:node:a", &["b."], false),
+            ("system:node:a", &["::ffff:10.0.0.2"], false),
+            ("system:node:a", &["fd00::2"], false),
             ("system:node:a", &["10.0.0.1", "example.com"], false),
             ("system:node:c", &["c"], false),
             ("system:node:a", &["a", "kubernetes.default.svc"], false),
