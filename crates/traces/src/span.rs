@@ -6,8 +6,8 @@ use crate::Tracer;
 use crate::context::TraceContext;
 use crate::messages::{KeyValue, Link, SpanData, Status};
 
-/// The longest text of an attribute: clients choose some of them.
-const MAX_ATTRIBUTE_BYTES: usize = 256;
+/// The longest name and the longest text of an attribute: clients choose some of them.
+const MAX_TEXT_BYTES: usize = 256;
 
 /// The side of a call that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub enum Parent {
 
 /// A sampled span.
 pub struct Span {
-    tracer: Tracer,
+    pub(crate) tracer: Tracer,
     context: TraceContext,
     data: SpanData,
     started: Instant,
 }
 
 impl Span {
-    pub(crate) fn start(tracer: &Tracer, name: String, kind: Kind, parent: Parent) -> Option<Span> {
+    pub(crate) fn start(tracer: &Tracer, mut name: String, kind: Kind, parent: Parent) -> Option<Span> {
         let span = nonzero(rand::random);
         let context = match parent {
             Parent::Trusted(parent) => TraceContext { span, ..parent },
@@ -49,6 +49,8 @@ impl Span {
         if !context.is_sampled {
             return None;
         }
+        name.truncate(name.floor_char_boundary(MAX_TEXT_BYTES));
+        name.shrink_to_fit();
         let mut data = SpanData {
             trace_id: context.trace.to_be_bytes().to_vec(),
             span_id: span.to_be_bytes().to_vec(),
@@ -92,7 +94,7 @@ impl Span {
     }
 
     pub fn text(&mut self, key: &str, value: &str) {
-        let end = value.floor_char_boundary(MAX_ATTRIBUTE_BYTES);
+        let end = value.floor_char_boundary(MAX_TEXT_BYTES);
         self.data.attributes.push(KeyValue::text(key, &value[..end]));
     }
 
@@ -102,7 +104,7 @@ impl Span {
 
     /// Marks the operation as failed.
     pub fn failed(&mut self, message: &str) {
-        let end = message.floor_char_boundary(MAX_ATTRIBUTE_BYTES);
+        let end = message.floor_char_boundary(MAX_TEXT_BYTES);
         self.data.status = Some(Status { message: message[..end].to_owned(), code: 2 });
     }
 }
@@ -134,6 +136,18 @@ fn is_sampled(trace: u128, per_million: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A queue is bounded in spans: its memory is only if each of them is.
+    #[test]
+    fn long_names_and_texts_are_cut() {
+        let tracer = Tracer::without_collector(1_000_000);
+        let long = "ä".repeat(30_000);
+        let mut span = tracer.span(long.as_str(), Kind::Server, Parent::None).expect("all are sampled");
+        span.text("url.path", &long);
+        span.failed(&long);
+        assert!(prost::Message::encoded_len(&span.data) < 4 * MAX_TEXT_BYTES);
+        assert!(span.data.name.capacity() <= MAX_TEXT_BYTES);
+    }
 
     #[test]
     fn traces_are_sampled_at_their_rate() {
