@@ -11,8 +11,9 @@ use crate::contract::{
     ChangeObserver, Entry, Error, Page, Range, Revision, Scope, Store, StoreStatus, TopicIndex, Watch,
 };
 
-/// The maximum size of a value; a frame of the log can hold it.
-pub const MAX_VALUE_BYTES: usize = 32 << 20;
+/// The maximum size of a value, twice that of etcd. An object grows by many small changes, too, and each of them costs in
+/// proportion to its size. Larger values of an older release are still read.
+pub const MAX_VALUE_BYTES: usize = 3 << 20;
 
 #[async_trait]
 impl Store for Embedded {
