@@ -6,11 +6,15 @@ fn object(name: &str, uid: &str) -> Value {
 }
 
 fn issue(tokens: &ServiceAccountTokens, now: Timestamp) -> String {
+    issue_for(tokens, vec!["https://issuer".into()], now)
+}
+
+fn issue_for(tokens: &ServiceAccountTokens, audiences: Vec<String>, now: Timestamp) -> String {
     let (account, pod) = (object("sa", "1"), object("p", "2"));
     let request = TokenRequest {
         namespace: "n",
         account: &account,
-        audiences: vec!["https://issuer".into()],
+        audiences,
         seconds: 600,
         bound: Some(BoundObject { kind: "pod", object: &pod, node: None }),
     };
@@ -35,6 +39,21 @@ fn a_token_is_valid_while_its_bound_objects_exist() {
     assert!(tokens.verify(&token, &audiences, &replaced, now).is_err(), "another pod of the same name");
     assert!(ServiceAccountTokens::for_tests().verify(&token, &audiences, &there, now).is_err(), "another key");
     assert!(tokens.verify("a.b.c", &audiences, &there, now).is_err(), "nonsense");
+}
+
+/// An editor may request tokens, with audiences by the thousand.
+#[test]
+fn long_tokens_do_not_fill_memory() {
+    let tokens = ServiceAccountTokens::for_tests();
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let there = Fixed::new(vec![("", "serviceaccounts", object("sa", "1")), ("", "pods", object("p", "2"))]);
+    for (audiences, cached) in [(50_000, 0), (0, 1)] {
+        let audiences: Vec<String> =
+            std::iter::repeat_n("a", audiences).chain(["https://issuer"]).map(str::to_owned).collect();
+        let token = issue_for(&tokens, audiences, now);
+        assert!(tokens.verify(&token, &["https://issuer".to_owned()], &there, now).is_ok());
+        assert_eq!(tokens.verified.lock().len(), cached);
+    }
 }
 
 /// A key and an issuer are replaced by accepting the old ones for a while.
