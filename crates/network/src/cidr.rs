@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use k8s_openapi::api::core::v1::Node;
 use serde::{Deserialize, Serialize};
 
 /// An IPv4 or IPv6 network.
@@ -74,6 +75,14 @@ impl Cidr {
         }
         u64::try_from(to_number(address) - to_number(self.first)).ok()
     }
+}
+
+/// The pod CIDRs in the spec of a Node.
+pub fn pod_cidrs(node: &Node) -> Vec<Cidr> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let several = spec.pod_cidrs.iter().flatten().filter_map(|text| text.parse().ok());
+    let several: Vec<Cidr> = several.collect();
+    if several.is_empty() { spec.pod_cidr.iter().filter_map(|text| text.parse().ok()).collect() } else { several }
 }
 
 fn bits(address: IpAddr) -> u32 {

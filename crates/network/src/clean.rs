@@ -9,10 +9,10 @@ use std::process::Command;
 use crate::cidr::Cidr;
 use crate::cni::configuration::NETWORK;
 use crate::cni::{self, LeaseError};
+use crate::interfaces::TUNNEL;
 use crate::load_balancer::assigned;
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::{self, NftError};
-use crate::pod_network::TUNNEL;
 
 /// Prefix of all our nftables tables.
 const TABLES: &str = "knarr-";

@@ -13,6 +13,7 @@ pub(crate) mod capture;
 pub mod cidr;
 pub mod clean;
 pub mod cni;
+mod interfaces;
 pub mod listening;
 pub mod load_balancer;
 mod local_address;

@@ -3,15 +3,14 @@
 use std::fmt::Write;
 
 use crate::cidr::Cidr;
+use crate::interfaces::POD_PREFIX;
 use crate::sysctl;
 
-/// Prefix of the node's ends of pods' interfaces.
-pub const INTERFACES: &str = "knarrp";
 const TABLE: &str = "knarr-guard";
 
 /// Whether a pod has its own link with the node; older ones are on the bridge.
 pub fn is_routed(host_interface: &str) -> bool {
-    host_interface.starts_with(INTERFACES)
+    host_interface.starts_with(POD_PREFIX)
 }
 
 /// Makes the kernel ignore redirects and router advertisements on an interface, and send no redirects.
@@ -41,7 +40,7 @@ pub fn table(bridge: &str, pods: &[Cidr]) -> String {
         ("prerouting", "iif != lo ip saddr 127.0.0.0/8 drop".to_owned()),
         ("prerouting", "iif != lo ip6 daddr ::1 drop".to_owned()),
         ("prerouting", "iif != lo ip6 saddr ::1 drop".to_owned()),
-        ("prerouting", format!("iifname \"{INTERFACES}*\" jump from-pod")),
+        ("prerouting", format!("iifname \"{POD_PREFIX}*\" jump from-pod")),
         ("prerouting", format!("iifname \"{bridge}\" jump from-pod")),
         ("from-pod", "ip saddr 0.0.0.0/8 drop".to_owned()),
         ("from-pod", "icmp type { redirect, router-advertisement } drop".to_owned()),
@@ -52,7 +51,7 @@ pub fn table(bridge: &str, pods: &[Cidr]) -> String {
     }
     for network in pods {
         let ip = if network.is_ipv4() { "ip" } else { "ip6" };
-        let elsewhere = format!("iif != lo iifname != \"{INTERFACES}*\" iifname != \"{bridge}\"");
+        let elsewhere = format!("iif != lo iifname != \"{POD_PREFIX}*\" iifname != \"{bridge}\"");
         let _ = writeln!(text, "add rule inet {TABLE} prerouting {elsewhere} {ip} saddr {network} drop");
     }
     text

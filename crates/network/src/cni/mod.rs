@@ -2,14 +2,17 @@
 //!
 //! `request` parses the call, `leases` assigns addresses, `attach` creates and deletes interfaces, `host_ports` and the
 //! bandwidth limits implement the runtime's capabilities, `reply` renders the result in the caller's version of the
-//! specification. `configuration` writes the file by which the runtime finds us.
+//! specification. `node` and `guard` prepare the node for the first pod; `announcement` reports a new pod to the agent.
+//! `configuration` writes the file by which the runtime finds us.
 
+pub(crate) mod announcement;
 mod attach;
 pub mod configuration;
 pub(crate) mod guard;
 mod host_ports;
 mod leases;
 mod loopback;
+mod node;
 mod reply;
 mod request;
 
@@ -17,6 +20,7 @@ use std::process::ExitCode;
 
 pub(crate) use attach::hardware_address;
 pub use leases::{Lease, LeaseError};
+pub(crate) use node::prepare;
 pub use request::PodName;
 
 use crate::namespace;

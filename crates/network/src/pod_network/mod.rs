@@ -4,7 +4,6 @@
 pub mod routes;
 mod tunnel_guard;
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +12,10 @@ use k8s_openapi::api::core::v1::Node;
 use knarr_client::Informers;
 use tokio::sync::Notify;
 
-use crate::cidr::Cidr;
+use crate::cidr::{Cidr, pod_cidrs};
+use crate::cni;
 use crate::cni::configuration::{CniSettings, NETWORK, write_cni_configuration};
-use crate::nft::{self, NftError};
-use crate::{cni, sysctl};
 
-/// The interface that carries pods' packets to nodes in other subnets.
-pub const TUNNEL: &str = "knarr-vx";
-const TABLE: &str = "knarr-pods";
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Configuration of the pod network.
@@ -53,7 +48,7 @@ pub async fn run(informers: Informers, settings: Settings) {
         Err(error) => tracing::warn!(%error, "cannot isolate pods of an earlier version"),
     }
     // Without these rules pods could forge addresses: they wait for them.
-    while let Err(error) = prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
+    while let Err(error) = cni::prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
         tracing::error!(%error, "the rules for pods' packets could not be set: no pod gets a network until they are");
         tokio::time::sleep(RETRY).await;
     }
@@ -77,17 +72,6 @@ pub async fn run(informers: Informers, settings: Settings) {
     routes::run(informers, of_routes).await;
 }
 
-/// Enables forwarding of pods' packets, and masquerading of those that leave the cluster.
-pub fn prepare(bridge: &str, pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Result<(), NftError> {
-    sysctl::set("net/ipv4/ip_forward", "1");
-    // The kernel sends redirects when a packet leaves through its incoming interface, as between two pods of a node.
-    sysctl::set("net/ipv4/conf/all/send_redirects", "0");
-    if pod_cidrs.iter().any(|cidr| !cidr.is_ipv4()) {
-        sysctl::set("net/ipv6/conf/all/forwarding", "1");
-    }
-    nft::run(&format!("{}{}", cni::guard::table(bridge, pod_cidrs), masquerade(pod_cidrs, cluster_cidrs)))
-}
-
 /// Waits until the node has pod CIDRs.
 async fn pod_cidrs_of(informers: &Informers, node: &str) -> Vec<Cidr> {
     let nodes = informers.selected::<Node>(&format!("metadata.name={node}"), "");
@@ -100,62 +84,5 @@ async fn pod_cidrs_of(informers: &Informers, node: &str) -> Vec<Cidr> {
             return cidrs;
         }
         changed.notified().await;
-    }
-}
-
-/// The pod CIDRs in the spec of a Node.
-pub fn pod_cidrs(node: &Node) -> Vec<Cidr> {
-    let Some(spec) = &node.spec else { return Vec::new() };
-    let several = spec.pod_cidrs.iter().flatten().filter_map(|text| text.parse().ok());
-    let several: Vec<Cidr> = several.collect();
-    if several.is_empty() { spec.pod_cidr.iter().filter_map(|text| text.parse().ok()).collect() } else { several }
-}
-
-fn masquerade(pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> String {
-    let mut text = String::new();
-    for (ip, kind, is_ipv4, never) in
-        [("ip", "ipv4_addr", true, "224.0.0.0/4"), ("ip6", "ipv6_addr", false, "ff00::/8")]
-    {
-        let own = |cidrs: &[Cidr]| -> Vec<String> {
-            cidrs.iter().filter(|cidr| cidr.is_ipv4() == is_ipv4).map(Cidr::to_string).collect()
-        };
-        let pods = own(pod_cidrs);
-        let _ = writeln!(text, "add table {ip} {TABLE}\ndelete table {ip} {TABLE}");
-        if pods.is_empty() {
-            continue;
-        }
-        let mut inside = own(cluster_cidrs);
-        if inside.is_empty() {
-            inside.clone_from(&pods);
-        }
-        inside.push(never.to_owned());
-        let _ = writeln!(text, "add table {ip} {TABLE}");
-        let inside = inside.join(", ");
-        let _ = writeln!(
-            text,
-            "add set {ip} {TABLE} inside {{ type {kind} ; flags interval ; auto-merge ; elements = {{ {inside} }} ; }}"
-        );
-        let _ = writeln!(text, "add chain {ip} {TABLE} postrouting {{ type nat hook postrouting priority srcnat ; }}");
-        let _ = writeln!(
-            text,
-            "add rule {ip} {TABLE} postrouting {ip} saddr {{ {} }} {ip} daddr != @inside masquerade fully-random",
-            pods.join(", ")
-        );
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_traffic_that_leaves_the_cluster_is_masqueraded() {
-        let text = masquerade(&["10.244.1.0/24".parse().unwrap()], &["10.244.0.0/16".parse().unwrap()]);
-        assert!(
-            text.contains("type ipv4_addr ; flags interval ; auto-merge ; elements = { 10.244.0.0/16, 224.0.0.0/4 }")
-        );
-        assert!(text.contains("postrouting ip saddr { 10.244.1.0/24 } ip daddr != @inside masquerade fully-random"));
-        assert!(!text.contains("add chain ip6"), "a family without pods has no table: {text}");
     }
 }

@@ -17,9 +17,10 @@ use k8s_openapi::jiff::Timestamp;
 use knarr_client::Informers;
 use tokio::sync::Notify;
 
-use super::{TUNNEL, pod_cidrs, tunnel_guard};
-use crate::cidr::Cidr;
+use super::tunnel_guard;
+use crate::cidr::{Cidr, pod_cidrs};
 use crate::cni::hardware_address;
+use crate::interfaces::TUNNEL;
 use crate::netlink::{Netlink, NetlinkError, Route};
 use crate::proxy::kernel::{self, KernelError};
 use crate::proxy::networks_of;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::routes::TUNNEL_PORT;
-use crate::cni::guard::INTERFACES;
+use crate::interfaces::POD_PREFIX;
 
 const TABLE: &str = "knarr-tunnel";
 
@@ -37,7 +37,7 @@ pub fn table(nodes: &BTreeSet<IpAddr>, bridge: &str) -> String {
     }
     // A node may be the router of others: only what pods send and what Services lead here is dropped.
     for rule in [
-        format!("iifname \"{INTERFACES}*\" drop"),
+        format!("iifname \"{POD_PREFIX}*\" drop"),
         format!("iifname \"{bridge}\" drop"),
         "ct status dnat drop".to_owned(),
     ] {

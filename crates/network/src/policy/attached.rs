@@ -3,52 +3,20 @@
 //! rules for that pod are in the kernel. While policies exist, an unknown pod has no network (`tables`).
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-use crate::cni::{Lease, PodName};
+use crate::cni::Lease;
+use crate::cni::announcement::{Attached, CONFIRM_TIMEOUT, SOCKET};
 
-const SOCKET: &str = "policy.sock";
-/// How long the plugin waits for the rules. A pod that is not known by then starts without network until it is.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_MESSAGE: u64 = 4096;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {
-    #[serde(flatten)]
-    pub pod: PodName,
-    pub addresses: Vec<IpAddr>,
-}
-
-/// Reports a new attachment to the running agent, and waits for its rules. If no agent runs, there is nothing to wait for:
-/// the rules in the kernel stay in force.
-pub fn announce(data_directory: &Path, lease: &Lease) {
-    let Some(pod) = lease.pod.clone() else { return };
-    let attached = Attached { pod, addresses: lease.addresses.clone() };
-    if let Err(error) = report(&data_directory.join(SOCKET), &attached) {
-        tracing::debug!(pod = attached.pod.key(), %error, "network policies of a new pod are not confirmed");
-    }
-}
-
-fn report(socket: &Path, attached: &Attached) -> std::io::Result<()> {
-    let mut stream = BlockingStream::connect(socket)?;
-    stream.set_read_timeout(Some(CONFIRM_TIMEOUT))?;
-    stream.set_write_timeout(Some(CONFIRM_TIMEOUT))?;
-    let mut line = serde_json::to_vec(attached)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    BufReader::new(stream).read_line(&mut String::new()).map(drop)
-}
 
 /// This node's attachments, and the plugin calls that wait for rules.
 #[derive(Default)]
@@ -195,6 +163,7 @@ async fn handle(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cni::PodName;
 
     fn attached(name: &str, uid: &str, address: &str) -> Attached {
         let pod = PodName { namespace: "n".into(), name: name.into(), uid: uid.into() };

@@ -33,7 +33,6 @@ use compiled::CompiledPolicy;
 use engine::Engine;
 use member::PolicyPod;
 
-pub(crate) use attached::announce;
 pub use member::reduce;
 
 /// Delay before a failed transaction is retried.

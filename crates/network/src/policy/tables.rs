@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::cni::guard::INTERFACES;
+use crate::interfaces::POD_PREFIX;
 use crate::proxy::Family;
 
 pub const TABLE: &str = "knarr-policy";
@@ -278,7 +278,7 @@ fn base(family: Family) -> String {
         let _ = writeln!(text, "add chain {ip} {TABLE} {chain} {{ type filter hook forward priority {priority} ; }}");
         for rule in [
             "ct state established,related accept".to_owned(),
-            format!("{way} \"{INTERFACES}*\" {ip} {side} != @{KNOWN} drop"),
+            format!("{way} \"{POD_PREFIX}*\" {ip} {side} != @{KNOWN} drop"),
             format!("{ip} saddr . {ip} daddr @{ITSELF} accept"),
             format!("{ip} {side} vmap @{map}"),
         ] {

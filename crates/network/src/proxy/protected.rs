@@ -7,15 +7,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::capture::Protected;
-use crate::cidr::Cidr;
+use crate::cidr::{Cidr, pod_cidrs};
+use crate::listening;
 use crate::netlink::{Netlink, NetlinkError};
-use crate::{listening, pod_network};
 
 /// A node's contribution: its addresses and its pod networks.
 pub fn of_node(node: &Node) -> (Vec<IpAddr>, Vec<Cidr>) {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
     let addresses = addresses.filter(|address| matches!(address.type_.as_str(), "InternalIP" | "ExternalIP"));
-    (addresses.filter_map(|address| address.address.parse().ok()).collect(), pod_network::pod_cidrs(node))
+    (addresses.filter_map(|address| address.address.parse().ok()).collect(), pod_cidrs(node))
 }
 
 /// Everything that is protected at the moment.

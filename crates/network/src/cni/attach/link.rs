@@ -9,10 +9,12 @@ use super::kernel;
 use crate::cidr::Cidr;
 use crate::cni::guard;
 use crate::cni::leases::{self, Lease};
+use crate::cni::node;
 use crate::cni::reply::{Attached, Failure, codes, default_network};
 use crate::cni::request::{Bandwidth, Config, Request};
+use crate::interfaces::TUNNEL;
 use crate::netlink::{Link, Netlink, NetlinkError, Pair, Route};
-use crate::{namespace, pod_network, sysctl};
+use crate::{namespace, sysctl};
 
 /// Minimum burst: smaller buckets would drop whole packets, such as segments that the kernel merged.
 const MIN_BURST: u64 = 64 * 1024;
@@ -22,7 +24,7 @@ pub async fn mtu(netlink: &Netlink, config: &Config) -> Result<u32, NetlinkError
     if let Some(mtu) = config.mtu {
         return Ok(mtu);
     }
-    if let Ok(tunnel) = netlink.link(pod_network::TUNNEL).await {
+    if let Ok(tunnel) = netlink.link(TUNNEL).await {
         return Ok(tunnel.mtu);
     }
     match netlink.default_link().await? {
@@ -55,7 +57,7 @@ pub async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Resu
     }
     if is_new {
         guard::harden(&config.bridge);
-        if let Err(error) = pod_network::prepare(&config.bridge, &config.pod_cidrs, &config.cluster_cidrs) {
+        if let Err(error) = node::prepare(&config.bridge, &config.pod_cidrs, &config.cluster_cidrs) {
             // The next call finds no bridge, and tries again: no pod is attached without these rules.
             netlink.delete_link(link.index).await.map_err(kernel)?;
             return Err(Failure::of(codes::KERNEL, &error));

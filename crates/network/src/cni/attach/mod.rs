@@ -15,14 +15,16 @@ pub use link::hardware_address;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::announcement::announce;
 use super::guard;
 use super::host_ports;
 use super::leases::{Lease, LeaseError, Leases, NewLease};
 use super::reply::{Failure, codes};
 use super::request::{Attachment, Config, Request};
 use crate::cidr::Cidr;
+use crate::interfaces::POD_PREFIX;
+use crate::namespace;
 use crate::netlink::{Netlink, NetlinkError};
-use crate::{namespace, policy};
 use link::{connect, ensure_bridge, mac_text, mtu, whole};
 
 pub async fn add(request: &Request) -> Result<Value, Failure> {
@@ -63,7 +65,7 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
             attached.bridge_mac = mac_text(&bridge_mac);
             // Release the lock, so that other calls need not wait until policies are in force.
             drop(leases);
-            policy::announce(&config.data_dir, &lease_made);
+            announce(&config.data_dir, &lease_made);
             Ok(attached.to_json(&request.version()))
         }
         Err(failure) => {
@@ -222,7 +224,7 @@ fn check_config(config: &Config) -> Result<(), Failure> {
 fn host_name(container: &str, interface: &str) -> String {
     let hash = Sha256::digest(format!("{container}/{interface}").as_bytes());
     let hash: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
-    format!("{}{}", guard::INTERFACES, &hash[..9])
+    format!("{}{}", POD_PREFIX, &hash[..9])
 }
 
 fn kernel(error: NetlinkError) -> Failure {
