@@ -1,8 +1,9 @@
 //! Fault injection for tests, in builds with debug assertions only.
 //!
 //! `KNARR_FAULT=scheduler:start,cluster-dns:running*3` makes the scheduler panic once when it is started, and cluster DNS
-//! three times a second after its start. `*` alone means always. Stages are `start`, `running` and `return` of any
-//! component, and the names of [`point`]s in the code.
+//! three times a second after its start. `*` alone means always. Stages are `start`, `running`, `return` and `stop` of any
+//! component, and the names of [`point`]s in the code: `handler` of an informer's changes, `work` on a key of a queue, `status`
+//! for the write of a status, and those of single components.
 
 #[cfg(debug_assertions)]
 mod injected {
@@ -66,6 +67,18 @@ pub fn point(stage: &str) {
 pub fn point_of(component: &str, stage: &str) {
     if happens(component, stage) {
         panic!("injected fault {component}:{stage}");
+    }
+}
+
+/// Panics when it is dropped, if that fault is injected: what a component holds may do so when it is stopped.
+pub(crate) struct AtStop(pub(crate) std::sync::Arc<str>);
+
+impl Drop for AtStop {
+    fn drop(&mut self) {
+        // A second panic would abort the process.
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            point_of(&self.0, "stop");
+        }
     }
 }
 

@@ -18,7 +18,7 @@ mod supervisor;
 
 pub use metrics::write_metrics;
 pub use panic_hook::install_panic_hook;
-pub use panics::panic_message;
+pub use panics::{caught, panic_message};
 pub use registry::{ComponentFailure, ComponentReport, Registry};
 pub use run::{Run, current_run, inherit, join_all, spawn, spawn_linked, within};
 pub use supervisor::{Ending, Supervisor, spawn_restarting};

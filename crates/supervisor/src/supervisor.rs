@@ -107,6 +107,7 @@ impl Supervisor {
         let (run, failed) = Run::new(component.clone());
         let _ended = EndOnDrop(run.clone());
         let body = AssertUnwindSafe(scope(run, async {
+            let _at_stop = fault::AtStop(component.name.clone());
             fault::point("start");
             future.await
         }));
@@ -203,6 +204,7 @@ where
     let _ended = EndOnDrop(run.clone());
     let name = component.name.clone();
     let body = async move {
+        let _at_stop = fault::AtStop(name.clone());
         fault::point("start");
         // Called as the component: what it creates belongs to the run, and it may panic as well as its future.
         let future = start();
@@ -211,14 +213,17 @@ where
             () = fault::later(&name) => None,
         }
     };
-    let body = AssertUnwindSafe(scope(run, body)).catch_unwind();
-    tokio::select! {
-        ended = body => match ended {
+    let mut body = Box::pin(AssertUnwindSafe(scope(run, body)).catch_unwind());
+    let reason = tokio::select! {
+        ended = &mut body => match ended {
             Ok(error) => error,
             Err(panic) => Some(format!("it panicked: {}", panic_message(&*panic))),
         },
         Ok(reason) = failed => Some(reason),
-    }
+    };
+    // What a failed run held may panic when it is dropped. The component is restarted all the same; the panic is logged.
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(move || drop(body)));
+    reason
 }
 
 struct EndOnDrop(Arc<Run>);
@@ -328,6 +333,33 @@ mod tests {
         assert_eq!(runs.len(), 2);
         assert!(runs[0].is_over() && !runs[1].is_over());
         assert_eq!(registry.report()[0].restarts, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_while_a_failed_run_is_dropped_does_not_end_the_supervision() {
+        struct Panics(bool);
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                assert!(!self.0, "while it is dropped");
+            }
+        }
+        let registry = Registry::default();
+        let supervisor = Supervisor::new(&registry);
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = runs.clone();
+        supervisor.restart("worker", move || {
+            let is_first = counted(&counter) == 0;
+            async move {
+                let _held = Panics(is_first);
+                if is_first {
+                    spawn_linked("inner", async { panic!("a linked task") });
+                }
+                std::future::pending::<()>().await
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+        assert_eq!((registry.report()[0].restarts, registry.report()[0].failure.clone()), (1, None));
     }
 
     #[tokio::test(start_paused = true)]
