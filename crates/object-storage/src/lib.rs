@@ -42,6 +42,8 @@ pub enum Error {
     Status { server: String, status: http::StatusCode, code: String },
     #[error("{0} sent a response that is not one of S3")]
     Response(String),
+    #[error("the list of objects at {0} is too long: choose a longer prefix")]
+    LongList(String),
     #[error("{0} is too large")]
     TooLarge(std::path::PathBuf),
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -18,15 +18,26 @@ use url::Url;
 use crate::{Error, Settings};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Covers the upload of a part over a slow line.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Between two pieces of a response.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// A part may be uploaded over a slow line.
+const MIN_BYTES_PER_SECOND: usize = 64 << 10;
 const ATTEMPTS: u32 = 4;
-const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 /// Lists have up to a thousand keys of up to a thousand bytes each.
 const MAX_RESPONSE_BYTES: usize = 8 << 20;
 const MAX_CODE_BYTES: usize = 200;
+
+/// How long the storage is waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Timeouts {
+    /// For the start of a response, in addition to the time in which a slow line carries the request.
+    pub(crate) response: Duration,
+    /// Between two pieces of a response, and for a whole response that is held in memory.
+    pub(crate) stall: Duration,
+    /// Before the second attempt.
+    pub(crate) backoff: Duration,
+}
+
+const TIMEOUTS: Timeouts =
+    Timeouts { response: Duration::from_secs(60), stall: Duration::from_secs(60), backoff: Duration::from_millis(500) };
 
 /// Sends requests to the storage.
 #[derive(Clone)]
@@ -34,8 +45,7 @@ pub(crate) struct Sender {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// The endpoint without path and query, for messages.
     server: String,
-    /// The delay before the second attempt.
-    pub(crate) backoff: Duration,
+    pub(crate) timeouts: Timeouts,
 }
 
 impl Sender {
@@ -48,7 +58,7 @@ impl Sender {
         let tls = tls.map_err(Error::Tls)?.with_root_certificates(roots(settings)?).with_no_client_auth();
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let client = Client::builder(TokioExecutor::new()).build(connector.wrap_connector(tcp));
-        Ok(Self { client, server, backoff: FIRST_BACKOFF })
+        Ok(Self { client, server, timeouts: TIMEOUTS })
     }
 
     /// The response to a request, once it is a success. `sign` is called for each attempt: signatures expire.
@@ -58,7 +68,7 @@ impl Sender {
         sign: impl Fn() -> Result<Url, Error>,
         body: Bytes,
     ) -> Result<Response<Incoming>, Error> {
-        let mut backoff = self.backoff;
+        let mut backoff = self.timeouts.backoff;
         for attempt in 1.. {
             let error = match self.attempt(method, &sign()?, body.clone()).await {
                 Ok(response) => return Ok(response),
@@ -75,9 +85,10 @@ impl Sender {
     }
 
     async fn attempt(&self, method: &Method, url: &Url, body: Bytes) -> Result<Response<Incoming>, Error> {
+        let sent_within = Duration::from_secs((body.len() / MIN_BYTES_PER_SECOND) as u64);
         let request = Request::builder().method(method).uri(url.as_str()).body(Full::new(body));
         let request = request.map_err(|_| Error::Endpoint)?;
-        let pending = tokio::time::timeout(RESPONSE_TIMEOUT, self.client.request(request));
+        let pending = tokio::time::timeout(self.timeouts.response + sent_within, self.client.request(request));
         let response = pending.await.map_err(|_| Error::Timeout(self.server.clone()))?;
         // The error of the client does not contain the URL.
         let response =
@@ -93,15 +104,18 @@ impl Sender {
     /// A whole response of limited size.
     pub(crate) async fn text(&self, response: Response<Incoming>) -> Result<String, Error> {
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect();
-        let body = tokio::time::timeout(STALL_TIMEOUT, body).await.map_err(|_| Error::Timeout(self.server.clone()))?;
-        let body = body.map_err(|source| Error::Connect { server: self.server.clone(), source })?;
+        let body = tokio::time::timeout(self.timeouts.stall, body).await;
+        let body = body.map_err(|_| Error::Timeout(self.server.clone()))?.map_err(|source| {
+            let is_too_large = source.is::<LengthLimitError>();
+            if is_too_large { self.unexpected() } else { Error::Connect { server: self.server.clone(), source } }
+        })?;
         String::from_utf8(body.to_bytes().into()).map_err(|_| self.unexpected())
     }
 
     /// The next piece of a response.
     pub(crate) async fn piece(&self, body: &mut Incoming) -> Result<Option<Bytes>, Error> {
         loop {
-            let frame = tokio::time::timeout(STALL_TIMEOUT, body.frame()).await;
+            let frame = tokio::time::timeout(self.timeouts.stall, body.frame()).await;
             let frame = frame.map_err(|_| Error::Timeout(self.server.clone()))?;
             let Some(frame) = frame else { return Ok(None) };
             let frame =
@@ -110,6 +124,10 @@ impl Sender {
                 return Ok(Some(data));
             }
         }
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     pub(crate) fn unexpected(&self) -> Error {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use http::header::CONTENT_LENGTH;
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 use tokio::io::AsyncWriteExt as _;
@@ -15,8 +16,9 @@ use crate::{Error, credentials};
 
 /// How long a signature is valid. Clocks differ; uploads of a part take a while.
 const SIGNATURE_LIFETIME: Duration = Duration::from_secs(3600);
-/// A storage that always promises another page would keep a list going for ever.
+/// A storage that always promises another page would keep a list going for ever, and fill the memory.
 const MAX_PAGES: usize = 1000;
+const MAX_LIST_BYTES: usize = 64 << 20;
 
 /// Where the storage is and who uses it.
 #[derive(Clone, Debug)]
@@ -84,6 +86,10 @@ impl Storage {
             Ok(self.signed(|credentials| self.bucket.get_object(credentials, key), credentials.as_ref()))
         };
         let response = self.sender.send(&Method::GET, sign, Bytes::new()).await?;
+        // S3 always gives the length. Without it, a response that never ends, or that was cut off, would be none.
+        if response.headers().get(CONTENT_LENGTH).is_none() {
+            return Err(self.sender.unexpected());
+        }
         let failed = |source| Error::File { path: file.to_owned(), source };
         let mut options = tokio::fs::OpenOptions::new();
         let mut written =
@@ -99,6 +105,7 @@ impl Storage {
     pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, Error> {
         let mut objects = Vec::new();
         let mut next: Option<String> = None;
+        let mut bytes = 0;
         for _ in 0..MAX_PAGES {
             let sign = || {
                 let credentials = self.load_credentials()?;
@@ -113,6 +120,10 @@ impl Storage {
                 Ok(self.signed(action, credentials.as_ref()))
             };
             let text = self.sender.text(self.sender.send(&Method::GET, sign, Bytes::new()).await?).await?;
+            bytes += text.len();
+            if bytes > MAX_LIST_BYTES {
+                return Err(Error::LongList(self.sender.server().to_owned()));
+            }
             let page = ListObjectsV2::parse_response(&text).map_err(|_| self.sender.unexpected())?;
             let listed = page.contents.into_iter();
             objects.extend(listed.map(|one| Object { key: one.key, bytes: one.size.unwrap_or_default() }));
@@ -121,7 +132,7 @@ impl Storage {
                 return Ok(objects);
             }
         }
-        Err(self.sender.unexpected())
+        Err(Error::LongList(self.sender.server().to_owned()))
     }
 
     /// Deletes an object, which need not exist.

@@ -1,6 +1,9 @@
 //! The crate against a small S3 server on loopback.
 
+use std::time::Duration;
+
 use http::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::fake_storage::{BUCKET, FakeStorage, REGION, SECRET};
 use crate::{Error, Settings, Storage};
@@ -23,7 +26,7 @@ async fn fixture() -> Fixture {
         authority: None,
     };
     let mut storage = Storage::new(BUCKET, &settings).unwrap();
-    storage.sender.backoff = std::time::Duration::from_millis(1);
+    storage.sender.timeouts.backoff = Duration::from_millis(1);
     Fixture { server, directory, storage }
 }
 
@@ -127,10 +130,90 @@ async fn a_storage_that_is_away_is_named_without_the_signature() {
         authority: None,
     };
     fixture.storage = Storage::new(BUCKET, &settings).unwrap();
-    fixture.storage.sender.backoff = std::time::Duration::from_millis(1);
+    fixture.storage.sender.timeouts.backoff = Duration::from_millis(1);
     let error = fixture.storage.list("").await.unwrap_err();
     let text = format!("{error} {error:?}");
     assert!(text.contains(&free.to_string()) && !text.contains("X-Amz"), "{text}");
+}
+
+/// A storage that sends the same pieces to everybody, and then stays silent if `hangs`, or else closes the connection. Returns
+/// how many requests there were.
+async fn raw(pieces: Vec<String>, hangs: bool) -> (Fixture, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    let mut fixture = fixture().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = Settings {
+        endpoint: Some(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap()),
+        region: REGION.to_owned(),
+        credentials: Some(fixture.directory.path().join("credentials")),
+        authority: None,
+    };
+    fixture.storage = Storage::new(BUCKET, &settings).unwrap();
+    let timeouts = &mut fixture.storage.sender.timeouts;
+    timeouts.backoff = Duration::from_millis(1);
+    (timeouts.response, timeouts.stall) = (Duration::from_millis(300), Duration::from_millis(300));
+    let requests = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+    let counted = requests.clone();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let pieces = pieces.clone();
+            tokio::spawn(async move {
+                let _ = connection.read(&mut [0; 4096]).await;
+                for piece in pieces {
+                    // The client hangs up when it has had enough.
+                    let _ = connection.write_all(piece.as_bytes()).await;
+                }
+                if hangs {
+                    let _ = connection.read(&mut [0; 4096]).await;
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    });
+    (fixture, requests)
+}
+
+#[tokio::test]
+async fn a_storage_that_hangs_fails_the_operation() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n".to_owned();
+    for (pieces, attempts) in
+        [(vec![], 4), (vec!["HTTP/1.1 200 OK\r\n".to_owned()], 4), (vec![head, "<List".to_owned()], 1)]
+    {
+        let (fixture, requests) = raw(pieces.clone(), true).await;
+        let error = fixture.storage.list("").await.unwrap_err();
+        assert!(matches!(error, Error::Timeout(_)), "{pieces:?}: {error:?}");
+        assert_eq!(requests.load(std::sync::atomic::Ordering::SeqCst), attempts, "{pieces:?}");
+        let copy = fixture.directory.path().join("copy");
+        let error = fixture.storage.get("a", &copy).await.unwrap_err();
+        assert!(matches!(error, Error::Timeout(_)), "{pieces:?}: {error:?}");
+        let error = fixture.storage.put("a", &fixture.file(b"content")).await;
+        // The body of the response to an upload says nothing.
+        assert_eq!(error.is_err(), pieces.len() < 2, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn responses_without_end_are_refused() {
+    let huge = ["HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_owned()].into_iter();
+    let huge: Vec<String> = huge.chain((0..40).map(|_| "x".repeat(1 << 20))).collect();
+    let (fixture, _) = raw(huge, false).await;
+    assert!(matches!(fixture.storage.list("").await, Err(Error::Response(_))));
+    assert!(matches!(fixture.storage.get("a", &fixture.directory.path().join("copy")).await, Err(Error::Response(_))));
+    // A download that ends before its length is none either.
+    let short = vec!["HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort".to_owned()];
+    let (fixture, _) = raw(short, false).await;
+    assert!(fixture.storage.get("a", &fixture.directory.path().join("copy")).await.is_err());
+    // Pages that always promise another one.
+    let objects = "<Contents><Key>key</Key><Size>1</Size></Contents>".repeat(80_000);
+    let page = format!(
+        "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><EncodingType>url</EncodingType>\
+         <IsTruncated>true</IsTruncated>{objects}<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"
+    );
+    let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", page.len());
+    let (fixture, requests) = raw(vec![head, page], false).await;
+    let error = fixture.storage.list("").await.unwrap_err();
+    assert!(matches!(error, Error::LongList(_)), "{error:?}");
+    assert!(requests.load(std::sync::atomic::Ordering::SeqCst) < 30);
 }
 
 #[test]
