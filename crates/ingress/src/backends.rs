@@ -16,9 +16,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use crate::fast_path::RawConnection;
 use crate::payload::Payload;
 use crate::pod_connection::PodConnection;
+use crate::raw_connection::RawConnection;
 use crate::routes::{Port, Target};
 use crate::worker;
 

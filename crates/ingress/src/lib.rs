@@ -4,11 +4,11 @@
 //! Output: requests to pods, and the load balancer addresses in the status of each Ingress.
 //!
 //! Every node serves ([`run`]): `routes` selects the backend of a request (pure); `backends` holds its pods and pools
-//! connections to them; `pod_connection` carries a request; `certificates` selects by server name from `secrets`; `watcher`
-//! keeps these in sync with the API; `fast_path` serves simple requests and `proxy` all others; `server` accepts connections
-//! on the threads of `worker`, within the limits of `connections`, and closes those without `activity`; `announce` marks
-//! this node as serving. Once per cluster ([`run_central`]), `status` publishes the addresses of Ingresses and `grants`
-//! lets nodes read the Secrets that they need.
+//! connections to them; `pod_connection` and `raw_connection` carry requests; `certificates` selects by server name from
+//! `secrets`; `watcher` keeps these in sync with the API; `fast_path` serves simple requests and `proxy` all others;
+//! `server` accepts connections on the threads of `worker`, within the limits of `connections`, and closes those without
+//! `activity`; `announce` marks this node as serving. Once per cluster ([`run_central`]), `status` publishes the addresses
+//! of Ingresses and `grants` lets nodes read the Secrets that they need.
 
 mod activity;
 mod announce;
@@ -18,12 +18,14 @@ mod connections;
 mod counted_body;
 mod fast_path;
 mod forwarded;
+mod forwarded_body;
 mod grants;
 mod metrics;
 mod payload;
 mod pod_connection;
 mod progress;
 mod proxy;
+mod raw_connection;
 mod replay;
 mod routes;
 mod secrets;

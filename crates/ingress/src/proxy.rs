@@ -17,9 +17,9 @@ use hyper_util::rt::TokioIo;
 use crate::Timeouts;
 use crate::backends::{Backend, Connection, Pod};
 use crate::forwarded::{self, Origin};
+use crate::forwarded_body::ForwardedBody;
 use crate::metrics;
 use crate::payload::Payload;
-use crate::pod_connection::ForwardedBody;
 use crate::progress::{Progress, SentBody};
 use crate::routes::{self, Table};
 

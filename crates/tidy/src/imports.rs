@@ -16,14 +16,9 @@ const MUTUAL: &[(&str, &str, &str)] = &[
     ("apiserver", "fairness", "state"),
     ("apiserver", "provided", "state"),
     ("apiserver", "service", "state"),
-    ("ingress", "backends", "fast_path"),
-    ("ingress", "backends", "pod_connection"),
     ("knarr", "commands", "servers"),
     ("kubelet", "context", "images"),
     ("kubelet", "runtime", "worker"),
-    ("network", "cni", "pod_network"),
-    ("network", "cni", "policy"),
-    ("network", "pod_network", "proxy"),
     ("scheduler", "cluster", "plugins"),
 ];
 

@@ -4,38 +4,35 @@
 //! or chunked bodies, anything unusual) the connection is handed over to hyper, with all bytes that were read but not
 //! served. Responses may have any form.
 //!
-//! `request` and `response` parse and rewrite heads, `chunks` finds the end of a chunked body (all pure); `raw_connection` is
-//! a connection to a pod; `deadline` is a cheap timer; this file moves the bytes.
+//! `request` and `response` parse and rewrite heads, `chunks` finds the end of a chunked body (all pure); `deadline` is a
+//! cheap timer; this file moves the bytes.
 
 mod body_progress;
 mod chunks;
 mod deadline;
 mod field;
 pub mod fuzzing;
-mod raw_connection;
 mod request;
 mod response;
 
-use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::Timeouts;
 use crate::backends::{Backend, Pod};
 use crate::forwarded::Origin;
 use crate::metrics;
 use crate::proxy::{ATTEMPTS, Problem, Proxy, without_port};
+use crate::raw_connection::{RawConnection, read_some};
 use crate::routes;
 use body_progress::BodyProgress;
 use deadline::Deadline;
 use request::{Read, SimpleRequest};
 use response::Body;
-
-pub use raw_connection::RawConnection;
 
 /// Maximum size of a request with its body, and of a response's head.
 const MAX_REQUEST: usize = 64 * 1024;
@@ -334,37 +331,6 @@ async fn write_out<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8], time
     // A TLS stream may buffer bytes.
     let flushed = tokio::time::timeout(timeout, stream.flush()).await;
     flushed.ok().and_then(Result::ok).ok_or(Failed::Client)
-}
-
-/// Reads what is available through a buffer that all connections of a thread share: an idle connection needs none.
-async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>) -> io::Result<usize> {
-    use std::cell::RefCell;
-    use std::pin::Pin;
-    use std::task::Poll;
-    use tokio::io::ReadBuf;
-    thread_local! {
-        static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; 16 * 1024]);
-    }
-    poll_fn(|context| {
-        SHARED.with_borrow_mut(|shared| {
-            let mut buffer = ReadBuf::new(shared);
-            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
-                Poll::Ready(Ok(())) => {
-                    into.extend_from_slice(buffer.filled());
-                    Poll::Ready(Ok(buffer.filled().len()))
-                }
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-    })
-    .await
-}
-
-/// Reads directly into the buffer's spare capacity.
-async fn read_piece<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
-    into.reserve(room);
-    stream.read_buf(into).await
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! A connection to a pod for the fast path, which carries one request after another.
 
+use std::future::poll_fn;
 use std::io;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-use super::{read_piece, read_some};
 
 pub struct RawConnection {
     stream: TcpStream,
@@ -61,4 +60,35 @@ impl RawConnection {
             self.read = Vec::new();
         }
     }
+}
+
+/// Reads what is available through a buffer that all connections of a thread share: an idle connection needs none.
+pub async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>) -> io::Result<usize> {
+    use std::cell::RefCell;
+    use std::pin::Pin;
+    use std::task::Poll;
+    use tokio::io::ReadBuf;
+    thread_local! {
+        static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; 16 * 1024]);
+    }
+    poll_fn(|context| {
+        SHARED.with_borrow_mut(|shared| {
+            let mut buffer = ReadBuf::new(shared);
+            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) => {
+                    into.extend_from_slice(buffer.filled());
+                    Poll::Ready(Ok(buffer.filled().len()))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+    })
+    .await
+}
+
+/// Reads directly into the buffer's spare capacity.
+async fn read_piece<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+    into.reserve(room);
+    stream.read_buf(into).await
 }
