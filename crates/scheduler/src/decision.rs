@@ -9,6 +9,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinHandle;
 
 use crate::bind::{self, Nomination, Reason};
+use crate::cluster::claims::DevicePlan;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::cycle::NoFit;
@@ -18,7 +19,7 @@ use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
 use crate::journey_events::{filtering, note_misfits, scores};
 use crate::metrics;
-use crate::plugins::dynamic_resources::{BINDING_TIMEOUT, DevicePlan};
+use crate::plugins::dynamic_resources::BINDING_TIMEOUT;
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
 use crate::preemption::{Budget, Outcome, best, find_victims, is_ineligible};
 use crate::scheduler::{Scheduler, record};

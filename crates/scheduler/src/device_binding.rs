@@ -16,10 +16,11 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cluster::claims::{allocation, is_reserved_for};
+use crate::cluster::claims::{
+    BindingState, Cycle, DevicePlan, allocation, binding_state, has_conditions, is_overdue, is_reserved_for,
+};
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
-use crate::plugins::dynamic_resources::{BindingState, Cycle, DevicePlan, binding_state, has_conditions, is_overdue};
 
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// A write that conflicts with others is repeated this often.

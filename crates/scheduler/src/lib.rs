@@ -27,6 +27,7 @@ pub mod plugins;
 pub mod preemption;
 pub mod profile;
 pub mod queue;
+pub mod rejection;
 pub mod resource_metrics;
 mod scheduler;
 mod steady_clock;

@@ -19,7 +19,6 @@ const MUTUAL: &[(&str, &str, &str)] = &[
     ("knarr", "commands", "servers"),
     ("kubelet", "context", "images"),
     ("kubelet", "runtime", "worker"),
-    ("scheduler", "cluster", "plugins"),
 ];
 
 #[test]

@@ -7,32 +7,9 @@ use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 
+pub use crate::rejection::Rejection;
+
 pub const MAX_SCORE: i64 = 100;
-
-/// Why a node was rejected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    pub plugin: &'static str,
-    pub reasons: Vec<String>,
-    /// Removing pods from the node would not help.
-    pub unresolvable: bool,
-    /// The plugin could not decide: the decision fails, and is repeated after a backoff.
-    pub is_error: bool,
-}
-
-impl Rejection {
-    pub fn resolvable(plugin: &'static str, reason: impl Into<String>) -> Self {
-        Rejection { plugin, reasons: vec![reason.into()], unresolvable: false, is_error: false }
-    }
-
-    pub fn unresolvable(plugin: &'static str, reason: impl Into<String>) -> Self {
-        Rejection { plugin, reasons: vec![reason.into()], unresolvable: true, is_error: false }
-    }
-
-    pub fn error(plugin: &'static str, error: impl Into<String>) -> Self {
-        Rejection { plugin, reasons: vec![error.into()], unresolvable: true, is_error: true }
-    }
-}
 
 /// A node as a filter sees it: as it is, or without some pods (preemption victims) or with others (nominated pods).
 pub struct View<'a> {

@@ -1,9 +1,7 @@
 //! DynamicResources: pods run where their claims are allocated, or where their claims and extended resources can be
-//! allocated. What was found for a node is kept for the decision (`cycle`), and written when the pod is bound.
+//! allocated. What was found for a node is kept for the decision (`cluster::claims::Cycle`), and written when the
+//! pod is bound.
 
-mod conditions;
-mod cycle;
-mod extended;
 #[cfg(test)]
 mod tests;
 
@@ -14,15 +12,14 @@ use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::cluster::affinity::term_matches;
-use crate::cluster::claims::allocation;
+use crate::cluster::claims::{
+    BindingState, Cycle, ExtendedPlan, NodeAllocation, allocation, binding_state, extended, is_overdue,
+};
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 use crate::devices::AllocationError;
 use crate::framework::{Filter, Plugin, Prepared, Rejection, Scorer, View, stretch};
-
-pub use conditions::{BindingState, binding_state, has_conditions, is_overdue};
-pub use cycle::{ClaimPlan, Cycle, DevicePlan, ExtendedPlan, NodeAllocation};
 
 const NAME: &str = "DynamicResources";
 

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::claims::DevicePlan;
 use crate::cycle::{ProfilePlugins, Rotation};
 use crate::nominations::Nominations;
 use crate::profile::Profile;

@@ -1,5 +1,9 @@
 //! Resource claims, the classes and devices they refer to, and allocations that the API does not show yet.
 
+mod conditions;
+mod cycle;
+pub mod extended;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,7 +13,9 @@ use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClai
 
 use super::storage::object_key;
 use crate::devices::{Allocator, Budget, InUse, Inventory, Selectors};
-use crate::plugins::dynamic_resources::Cycle;
+
+pub use conditions::{BindingState, binding_state, has_conditions, is_overdue};
+pub use cycle::{ClaimPlan, Cycle, DevicePlan, ExtendedPlan, NodeAllocation};
 
 /// Extended resources with this prefix name a device class.
 const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";

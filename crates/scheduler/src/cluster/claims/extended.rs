@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use knarr_client::pod_resources::is_sidecar;
 use knarr_client::quantity;
 
-use crate::cluster::claims::ResourceClaims;
+use super::ResourceClaims;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::cluster::claims::allocation;
+use super::allocation;
 
 #[derive(Debug, PartialEq)]
 pub enum BindingState {

@@ -8,10 +8,10 @@ use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceCl
 
 use super::conditions::has_conditions;
 use super::extended::Extended;
+use super::{ResourceClaims, allocation, is_reserved_for};
 use crate::cluster::NodeIndex;
-use crate::cluster::claims::{ResourceClaims, allocation, is_reserved_for};
 use crate::cluster::pod::PodState;
-use crate::framework::Rejection;
+use crate::rejection::Rejection;
 
 /// A request has at most this many alternatives.
 const MAX_ALTERNATIVES: usize = 8;
