@@ -58,7 +58,10 @@ pub type Apply = Box<dyn FnOnce(&mut Cluster, &mut Queue, Timestamp) + Send>;
 /// Sends every change; the channel holds at most what the API has changed since the task last ran. Returns when all kinds
 /// have been listed once.
 pub async fn watch(informers: &Informers, messages: &UnboundedSender<Message>) {
-    let mut synced = watch_others(informers, messages);
+    let mut synced = vec![watch_namespaces(informers, messages)];
+    synced.extend(watch_storage(informers, messages));
+    synced.extend(watch_workloads(informers, messages));
+    synced.extend(watch_devices(informers, messages));
     synced.push(send_changes(informers, messages, |old, new| Message::Node { old, new }));
     synced.push(send_changes(informers, messages, |old, new| Message::Budget { old, new }));
     synced.push(send_changes(informers, messages, |old, new| Message::Pod { old, new }));
@@ -82,23 +85,27 @@ fn send_changes<K: Object + Resource<DynamicType = ()>>(
     Box::pin(async move { informer.synced().await })
 }
 
-fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> Vec<Synced> {
+fn watch_namespaces(informers: &Informers, messages: &UnboundedSender<Message>) -> Synced {
+    watch_kind::<Namespace>(informers, messages, |old, new, cluster, queue, now| {
+        match (old, new) {
+            (_, Some(namespace)) => cluster.set_namespace(namespace),
+            (Some(namespace), None) => {
+                cluster.namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default());
+            }
+            (None, None) => {}
+        }
+        // A new namespace has no pods yet.
+        if let (Some(old), Some(new)) = (old, new)
+            && old.metadata.labels != new.metadata.labels
+        {
+            queue.on_event(&ClusterEvent::NamespaceRelabelled, &cluster.namespaces, now);
+        }
+    })
+}
+
+/// Watches what volumes depend on.
+fn watch_storage(informers: &Informers, messages: &UnboundedSender<Message>) -> Vec<Synced> {
     vec![
-        watch_kind::<Namespace>(informers, messages, |old, new, cluster, queue, now| {
-            match (old, new) {
-                (_, Some(namespace)) => cluster.set_namespace(namespace),
-                (Some(namespace), None) => {
-                    cluster.namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default());
-                }
-                (None, None) => {}
-            }
-            // A new namespace has no pods yet.
-            if let (Some(old), Some(new)) = (old, new)
-                && old.metadata.labels != new.metadata.labels
-            {
-                queue.on_event(&ClusterEvent::NamespaceRelabelled, &cluster.namespaces, now);
-            }
-        }),
         watch_kind::<PersistentVolumeClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_claim(old, new);
             if let Some(claim) = new {
@@ -166,6 +173,12 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
                 queue.on_event(&ClusterEvent::AttachmentRemoved, &cluster.namespaces, now);
             }
         }),
+    ]
+}
+
+/// Watches what selects pods, by which they are spread.
+fn watch_workloads(informers: &Informers, messages: &UnboundedSender<Message>) -> Vec<Synced> {
+    vec![
         watch_kind::<Service>(informers, messages, |old, new, cluster, _, _| cluster.workloads.set_service(old, new)),
         watch_kind::<ReplicaSet>(informers, messages, |old, new, cluster, _, _| {
             cluster.workloads.set_replica_set(old, new);
@@ -176,6 +189,12 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
         watch_kind::<ReplicationController>(informers, messages, |old, new, cluster, _, _| {
             cluster.workloads.set_replication_controller(old, new);
         }),
+    ]
+}
+
+/// Watches claims for devices, and the devices.
+fn watch_devices(informers: &Informers, messages: &UnboundedSender<Message>) -> Vec<Synced> {
+    vec![
         watch_kind::<DeviceClass>(informers, messages, |old, new, cluster, queue, now| {
             let resources = cluster.resource_claims.set_class(old, new);
             if new.is_some() {
