@@ -9,8 +9,8 @@ use knarr_store::Error;
 use serde_json::{Value, json};
 
 use crate::kinds::Resource;
-use crate::persist::stored;
 use crate::state::ApiServer;
+use crate::stored;
 
 const GROUP: &str = "apiregistration.k8s.io";
 const PLURAL: &str = "apiservices";

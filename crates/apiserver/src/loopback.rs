@@ -1,6 +1,6 @@
 //! The loopback client: requests of the server itself, handled like those of every client.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -11,6 +11,21 @@ use serde_json::Value;
 use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
 use crate::state::ApiServer;
+
+/// The server that a component is part of, once it is built: for components that send requests of their own.
+#[derive(Clone, Default)]
+pub struct OwnServer(Arc<OnceLock<Weak<ApiServer>>>);
+
+impl OwnServer {
+    pub fn set(&self, server: &Arc<ApiServer>) {
+        // A component is part of one server.
+        let _ = self.0.set(Arc::downgrade(server));
+    }
+
+    pub fn get(&self) -> Option<Arc<ApiServer>> {
+        self.0.get().and_then(Weak::upgrade)
+    }
+}
 
 /// The path of an object.
 pub struct ObjectPath<'a> {

@@ -190,7 +190,8 @@ impl ApiServer {
                     running.trace(request_trace::start(tracer, parts, &routed.target, &user, record.id()));
                 }
                 let class = self.fairness.classify(&user, &routed.target);
-                let seats = self.wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout).await;
+                let seats =
+                    self.fairness.wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout).await;
                 running.waited(stage_times.authenticated.elapsed());
                 if let Some(class) = class {
                     parts.extensions.insert(class);
@@ -232,7 +233,8 @@ impl ApiServer {
         let mut request =
             AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
         if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
-            return Ok(aggregate::serve(self, &remote, &mut request).await.into());
+            let (aggregation, of_users) = (&self.discovery.aggregation, &self.security.request_headers);
+            return Ok(aggregate::serve(aggregation, of_users, &remote, &mut request).await.into());
         }
         if routed.target.is_resource() {
             resource_handler::handle(self, &mut request).await

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::admit::EnabledPlugins;
 use crate::authenticate::{ServiceAccountTokens, TokenFile};
-use crate::endpoint::page::Pages;
 use crate::kinds::no_descriptions;
+use crate::page::Pages;
 use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
 use crate::startup::{self, ServerHandle, Settings};

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use knarr_metrics::Indicators;
 use knarr_store::Store;
 use knarr_supervisor::Registry;
 use knarr_traces::Tracer;
@@ -13,16 +14,15 @@ use crate::audit::Audit;
 use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens, Sessions};
 use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
 use crate::behaviour::Behaviour;
+use crate::documents::Documents;
 use crate::drain::Drain;
 use crate::encrypt::Encryption;
-use crate::endpoint::Documents;
-use crate::endpoint::page::Pages;
-use crate::endpoint::slis::Indicators;
 use crate::fairness::Fairness;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
 use crate::outbound::kubelet_tls::Kubelets;
+use crate::page::Pages;
 use crate::provided::Provided;
 use crate::request_metrics::Metrics;
 use crate::service::ServiceAllocator;

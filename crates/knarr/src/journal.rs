@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use knarr_apiserver::endpoint::page::{Page, Pages};
+use knarr_apiserver::page::{Page, Pages};
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_client::kube;

@@ -47,11 +47,10 @@ use serde_json::Value;
 
 use self::durations::{Durations, Step};
 use crate::authorize::{Authorizer, Rbac};
+use crate::loopback::OwnServer;
 use crate::object_reader::ObjectReader;
 use crate::request::User;
 use crate::resource_request::ResourceRequest;
-use crate::state::ApiServer;
-use namespaces::OwnServer;
 
 pub use crate::request::Operation;
 pub use defaults::DefaultTolerationSeconds;
@@ -135,7 +134,6 @@ pub trait Plugin: Send + Sync {
 pub struct Chain {
     plugins: Vec<Timed>,
     durations: Durations,
-    server: OwnServer,
 }
 
 /// A plugin with its duration metrics.
@@ -149,13 +147,13 @@ impl Chain {
         authorizer: Arc<dyn Authorizer>,
         rbac: Arc<Rbac>,
         quotas: Arc<dyn QuotaWriter>,
+        server: OwnServer,
         enabled: EnabledPlugins,
     ) -> Self {
-        let server = OwnServer::default();
         let limited = enabled.limited_resources.clone();
         let mut all: Vec<Box<dyn Plugin>> = vec![
             Box::new(namespaces::AlwaysAdmit),
-            Box::new(namespaces::NamespaceAutoProvision(server.clone())),
+            Box::new(namespaces::NamespaceAutoProvision(server)),
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(namespaces::NamespaceExists),
             Box::new(always_pull_images::LimitPodHardAntiAffinityTopology),
@@ -205,13 +203,7 @@ impl Chain {
         let always = [escalation::NAME, server_token::NAME, resource_claims::NAME, policy_parameters::NAME];
         all.retain(|plugin| enabled.has(plugin.name()) || always.contains(&plugin.name()));
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
-        Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default(), server }
-    }
-
-    /// Tells plugins that send requests of their own which server they are part of.
-    pub fn attach(&self, server: &Arc<ApiServer>) {
-        // A chain is part of one server.
-        let _ = self.server.set(Arc::downgrade(server));
+        Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default() }
     }
 
     /// Runs the mutating step of all plugins. If policies or webhooks changed the object, runs all once more, so that each

@@ -1,16 +1,13 @@
 //! NamespaceExists and NamespaceAutoProvision: objects need a namespace, or get one. AlwaysAdmit and AlwaysDeny.
 
-use std::sync::{Arc, OnceLock, Weak};
-
 use async_trait::async_trait;
 use http::Method;
 use knarr_api::status::{GroupResource, Status};
 use serde_json::json;
 
 use super::{Operation, Plugin, Write};
-use crate::loopback::{self, ObjectPath};
+use crate::loopback::{self, ObjectPath, OwnServer};
 use crate::object_reader::ObjectReader;
-use crate::state::ApiServer;
 
 pub struct NamespaceExists;
 
@@ -32,9 +29,6 @@ impl Plugin for NamespaceExists {
     }
 }
 
-/// The server that a plugin is part of, once it is built.
-pub type OwnServer = Arc<OnceLock<Weak<ApiServer>>>;
-
 /// Creates missing namespaces.
 pub struct NamespaceAutoProvision(pub OwnServer);
 
@@ -55,7 +49,7 @@ impl Plugin for NamespaceAutoProvision {
         if objects.read("", "namespaces", "", write.namespace)?.is_some() {
             return Ok(());
         }
-        let Some(server) = self.0.get().and_then(Weak::upgrade) else {
+        let Some(server) = self.0.get() else {
             return Err(write.forbidden("not yet ready to handle request"));
         };
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": write.namespace}});

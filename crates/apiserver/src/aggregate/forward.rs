@@ -3,28 +3,32 @@
 use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::Remote;
+use super::{Aggregation, Remote};
 use crate::authenticate::RequestHeaders;
 use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::{failed_upgrade, forward_request, forwarded_headers};
 use crate::request::User;
 use crate::response::{self, Body};
-use crate::state::ApiServer;
 
-/// Forwards a request to the server of its group version.
-pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut AuthorizedRequest<'_>) -> Response<Body> {
+/// Forwards a request to the server of its group version. `of_users` are the headers by which front proxies name users.
+pub async fn serve(
+    aggregation: &Aggregation,
+    of_users: &RequestHeaders,
+    remote: &Remote,
+    request: &mut AuthorizedRequest<'_>,
+) -> Response<Body> {
     if !remote.available {
         return response::text(503, "service unavailable\n");
     }
-    let identity = server.discovery.aggregation.identity();
-    let connection = match remote.connect(server, identity.as_deref()).await {
+    let identity = aggregation.identity();
+    let connection = match remote.connect(aggregation, identity.as_deref()).await {
         Ok(connection) => connection,
         Err(error) => {
             tracing::debug!(%error, name = remote.name, "cannot connect to an aggregated API server");
             return response::text(503, format!("error trying to reach service: {error}\n"));
         }
     };
-    let mut headers = headers_for(&request.parts.headers, &server.security.request_headers);
+    let mut headers = headers_for(&request.parts.headers, of_users);
     if let Err(error) = user_headers(&mut headers, request.user) {
         return response::internal_error(request.parts, &error);
     }

@@ -1,14 +1,12 @@
 //! The API aggregation layer: group versions that other servers serve, registered by APIService objects.
 //!
 //! A request for such a group version is authenticated and authorized here, then proxied with the user in its headers and
-//! the front-proxy client certificate. A background controller checks the servers and discovers what they serve.
+//! the front-proxy client certificate. `background::availability` checks the servers and discovers what they serve.
 
-mod availability;
 pub mod discovery;
 mod forward;
 mod remote;
 
-pub use availability::run_availability_controller;
 pub use forward::serve;
 pub use remote::Remote;
 
@@ -18,11 +16,13 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
 
+use crate::object_reader::ObjectReader;
 use crate::outbound::Identity;
 
 /// The current state of aggregated servers.
-#[derive(Default)]
 pub struct Aggregation {
+    objects: Arc<dyn ObjectReader>,
+    tunnels: Arc<knarr_tunnel::Tunnels>,
     remotes: ArcSwap<Remotes>,
     /// The front-proxy client certificate.
     identity: ArcSwapOption<Identity>,
@@ -50,6 +50,10 @@ impl Remotes {
 }
 
 impl Aggregation {
+    pub fn new(objects: Arc<dyn ObjectReader>, tunnels: Arc<knarr_tunnel::Tunnels>) -> Aggregation {
+        Aggregation { objects, tunnels, remotes: ArcSwap::default(), identity: ArcSwapOption::empty() }
+    }
+
     /// Sets the client certificate for new connections.
     pub fn set_identity(&self, identity: Identity) {
         self.identity.store(Some(Arc::new(identity)));
@@ -71,7 +75,8 @@ impl Aggregation {
         remotes.all.iter().find(|remote| remote.group == group && remote.version == version).cloned()
     }
 
-    fn set(&self, all: Vec<Arc<Remote>>, openapi: OpenApiParts) {
+    /// Replaces the aggregated servers.
+    pub fn set(&self, all: Vec<Arc<Remote>>, openapi: OpenApiParts) {
         let before = self.remotes.load();
         if before.all != all || before.openapi != openapi {
             self.remotes.store(Arc::new(Remotes { all, openapi, generation: before.generation + 1 }));

@@ -12,10 +12,10 @@ use hyper_util::rt::TokioIo;
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use super::Aggregation;
 use super::forward::user_headers;
 use crate::outbound::{Destination, Identity, Trust, client_config, decode_bundle, dial};
 use crate::request::{GROUP_MASTERS, User};
-use crate::state::ApiServer;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
@@ -75,23 +75,23 @@ impl Remote {
     /// Connects with the front-proxy client certificate.
     pub async fn connect(
         &self,
-        server: &ApiServer,
+        aggregation: &Aggregation,
         identity: Option<&Identity>,
     ) -> Result<tokio_rustls::client::TlsStream<Box<dyn knarr_tunnel::Stream>>, String> {
         let config = client_config(&self.trust, identity).map_err(|error| error.to_string())?;
-        dial(&*server.objects, &server.kubelets.tunnels, &self.destination, config).await
+        dial(&*aggregation.objects, &aggregation.tunnels, &self.destination, config).await
     }
 
     /// Requests a document as this server itself.
     pub async fn get(
         &self,
-        server: &ApiServer,
+        aggregation: &Aggregation,
         path: &str,
         accept: &'static str,
     ) -> Result<(StatusCode, Bytes), String> {
         let request = async {
-            let identity = server.discovery.aggregation.identity();
-            let connection = self.connect(server, identity.as_deref()).await?;
+            let identity = aggregation.identity();
+            let connection = self.connect(aggregation, identity.as_deref()).await?;
             let (mut sender, driver) =
                 http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
             let driving = knarr_supervisor::spawn(driver);

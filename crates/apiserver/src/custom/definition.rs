@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::CustomType;
 use super::columns::PrinterColumn;
-use crate::persist::convert::Converter;
+use crate::convert::Converter;
 
 /// The kinds of a definition, one per served version; none before it is established.
 pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<CustomType>)> {

@@ -16,7 +16,7 @@ use knarr_api::schema::NodeRef;
 use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
-use crate::persist::convert::Converter;
+use crate::convert::Converter;
 use crate::subresource::scale::ScaleFields;
 use columns::PrinterColumn;
 

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use crate::custom::{CustomType, definition};
 use crate::kinds::{Kinds, Resource, path_of};
-use crate::persist::{managed_fields, selection, stored};
+use crate::persist::{managed_fields, selection};
 use crate::state::ApiServer;
+use crate::stored;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";

@@ -1,35 +1,20 @@
-//! Discovery documents, built once per catalogue.
+//! Serves the discovery documents.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use knarr_api::catalogue::Catalogue;
+use knarr_api::discovery;
 use knarr_api::status::Status;
-use knarr_api::{discovery, protobuf};
-use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::aggregate::discovery::{merge_aggregated, merge_group, merge_group_list};
 use crate::authorized_request::AuthorizedRequest;
-use crate::response::{self, Body, served_bytes};
+use crate::response::{self, Body};
 use crate::route::accept::{self, Encoding};
 use crate::state::ApiServer;
 
 /// The only supported version of aggregated discovery.
 const AGGREGATED_VERSION: &str = "v2";
-
-/// Encoded documents of the current catalogue.
-#[derive(Default)]
-pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, Encoded>)>>);
-
-#[derive(Clone)]
-struct Encoded {
-    bytes: Bytes,
-    etag: Arc<str>,
-}
 
 /// Handles `/api…` and `/apis…` paths that name no resource.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
@@ -129,26 +114,4 @@ fn aggregated_response(
     headers.insert(VARY, HeaderValue::from_static("Accept"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     Ok(response)
-}
-
-impl Cache {
-    fn get(&self, catalogue: &Catalogue, name: &str, encoding: Encoding, document: &Value) -> Result<Encoded, Status> {
-        let mut cache = self.0.lock();
-        let documents = match &mut *cache {
-            Some((own, documents)) if own.same(catalogue) => documents,
-            other => &mut other.insert((catalogue.clone(), HashMap::new())).1,
-        };
-        if let Some(cached) = documents.get(name) {
-            return Ok(cached.clone());
-        }
-        let json = served_bytes(document, &accept::Format::JSON);
-        let etag = discovery::etag(&json).into();
-        let bytes = match encoding {
-            Encoding::Protobuf => protobuf::encode(document).map_err(|error| Status::internal(error.to_string()))?,
-            _ => json,
-        };
-        let made = Encoded { etag, bytes: bytes.into() };
-        documents.insert(name.to_owned(), made.clone());
-        Ok(made)
-    }
 }

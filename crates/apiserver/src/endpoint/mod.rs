@@ -4,7 +4,6 @@ pub mod discovery;
 pub mod health;
 pub mod metrics;
 pub mod openapi;
-pub mod page;
 pub mod request_trace;
 pub mod slis;
 pub mod version;
@@ -20,21 +19,6 @@ use crate::response::HandlerResponse;
 use crate::response::{self, Body};
 use crate::route::accept::{self, Format, Offer};
 use crate::state::ApiServer;
-
-/// Documents built from the catalogue, cached until it changes.
-#[derive(Default)]
-pub struct Documents {
-    pub discovery: discovery::Cache,
-    pub openapi: openapi::Cache,
-    /// This server's address in legacy discovery.
-    pub address: String,
-}
-
-impl Documents {
-    pub fn new(address: String) -> Documents {
-        Documents { address, ..Documents::default() }
-    }
-}
 
 /// Handles a request for a non-resource path.
 pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {

@@ -1,7 +1,7 @@
 //! Results of health checks as service level indicators in Prometheus format.
 
 use http::Response;
-pub use knarr_metrics::Indicators;
+use knarr_metrics::Indicators;
 
 use crate::response::{self, Body};
 

@@ -6,7 +6,7 @@ use http::HeaderValue;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::ensure;
+use super::built_in;
 use super::level::Level;
 use super::registry::{KnownLevels, StatsRegistry};
 use super::stats::FlowStats;
@@ -95,13 +95,13 @@ impl Classifier {
             Some(Schema::new(schema, level, uid.clone(), stats))
         };
         let mut compiled: Vec<Schema> = schemas.iter().filter_map(|schema| compile(schema)).collect();
-        for desired in ensure::mandatory(super::SCHEMAS) {
+        for desired in built_in::mandatory(super::SCHEMAS) {
             if compiled.iter().all(|schema| *schema.class.schema != *desired.name()) {
                 compiled.extend(compile(&desired.object));
             }
         }
         compiled.sort_by(|a, b| (a.precedence, &a.class.schema).cmp(&(b.precedence, &b.class.schema)));
-        let catch_all = compiled.iter().find(|schema| &*schema.class.schema == ensure::CATCH_ALL).or(compiled.last());
+        let catch_all = compiled.iter().find(|schema| &*schema.class.schema == built_in::CATCH_ALL).or(compiled.last());
         let fallback = catch_all.map(|schema| schema.class.clone());
         Classifier { schemas: compiled, fallback }
     }
@@ -245,7 +245,7 @@ mod tests {
 
     /// The built-in objects, with UIDs made of their names.
     fn objects(resource: &str) -> Vec<Arc<Value>> {
-        let own = ensure::built_in().into_iter().filter(|desired| desired.resource == resource);
+        let own = built_in::all().into_iter().filter(|desired| desired.resource == resource);
         own.map(|mut desired| {
             desired.object["metadata"]["uid"] = format!("uid-{}", desired.name()).into();
             Arc::new(desired.object)

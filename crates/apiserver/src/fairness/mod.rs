@@ -5,10 +5,10 @@
 //! without waiting; `level` adds both.
 
 mod allocation;
+pub mod built_in;
 mod classify;
 mod demand;
 mod dump;
-pub mod ensure;
 mod estimate;
 mod in_flight;
 mod level;
@@ -20,7 +20,6 @@ mod retry_after;
 mod server_tests;
 mod shuffle;
 mod stats;
-mod status;
 mod watch_counts;
 
 pub use classify::{Class, Classifier};
@@ -31,19 +30,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use knarr_store::Range;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use knarr_store::{Range, Store};
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::deadline;
+use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
 use crate::persist::selection::Selection;
 use crate::persist::topic;
 use crate::request::{Target, User};
 use crate::route::query::Query;
-use crate::state::ApiServer;
 use estimate::{Estimate, MAX_LIST_BYTES};
 use in_flight::InFlight;
 use level::{Description, Level};
@@ -53,8 +52,6 @@ pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 pub const SCHEMAS: &str = "flowschemas";
 pub const LEVELS: &str = "prioritylevelconfigurations";
 
-/// How often seats are lent again.
-const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a request without a deadline may wait in its queue.
 const DEFAULT_WAIT: Duration = Duration::from_secs(15);
 /// How long any request may wait in its queue.
@@ -78,6 +75,8 @@ impl Default for FairnessSettings {
 
 /// The current classifier and levels; empty until the objects are loaded for the first time.
 pub struct Fairness {
+    store: Arc<dyn Store>,
+    kinds: Arc<ArcSwap<Kinds>>,
     current: ArcSwapOption<Config>,
     seats: AtomicU32,
     enabled: AtomicBool,
@@ -99,10 +98,12 @@ pub enum Permit {
     InFlight(OwnedSemaphorePermit),
 }
 
-impl Default for Fairness {
-    fn default() -> Fairness {
+impl Fairness {
+    pub fn new(store: Arc<dyn Store>, kinds: Arc<ArcSwap<Kinds>>) -> Fairness {
         let FairnessSettings { enabled, max_reads, max_writes } = FairnessSettings::default();
         Fairness {
+            store,
+            kinds,
             current: ArcSwapOption::empty(),
             seats: AtomicU32::new(max_reads + max_writes),
             enabled: AtomicBool::new(enabled),
@@ -112,9 +113,7 @@ impl Default for Fairness {
             watches: Arc::default(),
         }
     }
-}
 
-impl Fairness {
     /// Changes the limits of the server.
     pub fn configure(&self, settings: FairnessSettings, objects: &dyn ObjectReader) {
         let FairnessSettings { enabled, max_reads, max_writes } = settings;
@@ -172,7 +171,7 @@ impl Fairness {
     }
 
     /// Lends seats again, and drops levels whose objects are gone and whose requests have finished.
-    fn rebalance(&self, objects: &dyn ObjectReader) {
+    pub fn rebalance(&self, objects: &dyn ObjectReader) {
         let levels = self.levels();
         let is_done = |level: &Arc<Level>| level.read(|state| state.quiescing && state.set.is_idle());
         if levels.iter().any(is_done) {
@@ -181,9 +180,7 @@ impl Fairness {
             registry::rebalance(&levels);
         }
     }
-}
 
-impl ApiServer {
     /// Lets a request wait until it may execute. `class` is that of the request; `timeout` is counted from `received`.
     pub async fn wait_for_seats(
         &self,
@@ -195,7 +192,7 @@ impl ApiServer {
         timeout: Option<Duration>,
     ) -> Result<Option<Permit>, Refused> {
         let Some(class) = class else {
-            let limits = self.fairness.in_flight.load();
+            let limits = self.in_flight.load();
             let Some(limits) = limits.as_ref().filter(|_| !deadline::is_long_running(target)) else { return Ok(None) };
             let permit = limits.acquire(user, target).map_err(|in_flight::AllTaken| Refused { retry_after: 1 })?;
             return Ok(permit.map(Permit::InFlight));
@@ -226,7 +223,7 @@ impl ApiServer {
             "create" | "update" | "patch" | "delete"
                 if (&*target.resource, &*target.subresource) != ("serviceaccounts", "token") =>
             {
-                Estimate::write(self.fairness.watches.interested(target), class.level.max_seats())
+                Estimate::write(self.watches.interested(target), class.level.max_seats())
             }
             _ => Estimate::seats(1),
         }
@@ -243,22 +240,6 @@ impl ApiServer {
         let (prefix, topic) = (resource.range(&target.namespace), topic::of(resource, &selection));
         let range = Range { prefix: &prefix, limit, topic, ..Range::default() };
         Estimate::list(self.store.weigh(&range, MAX_LIST_BYTES), class.level.max_seats())
-    }
-}
-
-/// Keeps the classifier, the seats, the built-in objects and the schemas' status up to date until the server stops.
-pub async fn run(server: Arc<ApiServer>) {
-    tokio::join!(status::run(server.clone()), ensure::run(server.clone()), lend(server));
-}
-
-async fn lend(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(REBALANCE_INTERVAL) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        }
-        server.fairness.rebalance(&*server.objects);
     }
 }
 

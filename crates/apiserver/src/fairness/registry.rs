@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::allocation::{SeatLimits, Shares, current_limits};
-use super::ensure::{self, EXEMPT};
+use super::built_in::{self, EXEMPT};
 use super::level::{Level, LevelSpec};
 use super::queue_set::Response;
 use super::stats::FlowStats;
@@ -35,7 +35,7 @@ impl KnownLevels {
         };
         objects.iter().for_each(|object| add(object));
         let names: Vec<&str> = objects.iter().map(|object| object.text(&["metadata", "name"])).collect();
-        for desired in ensure::mandatory(super::LEVELS).filter(|desired| !names.contains(&desired.name())) {
+        for desired in built_in::mandatory(super::LEVELS).filter(|desired| !names.contains(&desired.name())) {
             add(&desired.object);
         }
         KnownLevels(known)

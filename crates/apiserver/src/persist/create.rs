@@ -8,11 +8,13 @@ use knarr_store::Error;
 use serde_json::Value;
 
 use super::strategy::{self, Phase};
-use super::{Outcome, convert, generated_name, managed_fields, store_error, stored};
+use super::{Outcome, generated_name, managed_fields, store_error};
+use crate::convert;
 use crate::journey_events::{self, WriteEvent};
 use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::WriteOptions;
+use crate::stored;
 
 /// Creates an object that was decoded in the served version, with defaults set.
 pub async fn create(call: &ResourceRequest<'_>, mut object: Value, options: &WriteOptions) -> Result<Outcome, Status> {

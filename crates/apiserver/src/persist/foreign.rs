@@ -12,9 +12,10 @@ use knarr_api::protobuf::{self, MAGIC, ProtobufError};
 use knarr_store::Decode;
 use serde_json::Value;
 
-use super::{former_definition, stored};
+use super::former_definition;
 use crate::decode;
 use crate::kinds::{Kinds, Resource, no_descriptions};
+use crate::stored;
 
 /// How a built-in object of this server starts.
 const OWN_START: &[u8] = b"{\"kind\":";

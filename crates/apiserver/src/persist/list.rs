@@ -8,7 +8,8 @@ use knarr_store::{Entry, Error, Range};
 use super::continue_token::ContinueToken;
 use super::selection::Selection;
 use super::time_slice::TimeSlice;
-use super::{convert, store_error, topic, wait_for_revision};
+use super::{store_error, topic, wait_for_revision};
+use crate::convert;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::ListOptions;
 

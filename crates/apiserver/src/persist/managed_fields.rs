@@ -10,11 +10,12 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
-use super::{patch, stored, strategy};
+use super::{patch, strategy};
 use crate::decode::{Expected, normalize, set_defaults};
 use crate::kinds::Resource;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{FieldValidation, WriteOptions};
+use crate::stored;
 
 pub use apply::keep_times_if_unchanged;
 

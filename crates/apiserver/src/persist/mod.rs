@@ -4,7 +4,6 @@
 //! module defines the order in which they run and resolves conflicts of concurrent writers.
 
 pub mod continue_token;
-pub mod convert;
 pub mod create;
 pub mod delete;
 pub mod foreign;
@@ -18,7 +17,6 @@ pub mod raw_json;
 pub mod selection;
 pub mod storage_events;
 pub mod store_reader;
-pub mod stored;
 pub mod strategy;
 pub mod time_slice;
 pub mod topic;
@@ -32,8 +30,10 @@ use knarr_api::status::Status;
 use knarr_store::{Entry, Error};
 use serde_json::Value;
 
+use crate::kinds::Resource;
 use crate::resource_request::ResourceRequest;
 use crate::state::ApiServer;
+use crate::{convert, stored};
 
 /// The object after a write.
 #[derive(Clone, Debug)]
@@ -50,6 +50,14 @@ impl Outcome {
             Outcome::Stored(entry) => stored::parse(entry),
             Outcome::Unstored(object) => Ok(object.clone()),
         }
+    }
+
+    /// The outcome in the served version, where a webhook is needed to convert it.
+    pub async fn converted(self, server: &ApiServer, resource: &Resource) -> Result<Outcome, Status> {
+        if !convert::needs_webhook(resource) {
+            return Ok(self);
+        }
+        convert::one(server, resource, self.value()?, &resource.kind.api_version()).await.map(Outcome::Unstored)
     }
 }
 

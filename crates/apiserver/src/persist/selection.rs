@@ -8,8 +8,8 @@ use knarr_api::status::Status;
 use knarr_store::Entry;
 use serde_json::Value;
 
-use super::stored;
 use crate::kinds::Resource;
+use crate::stored;
 
 /// Cached with an entry; each field is filled on first use.
 #[derive(Default)]

@@ -8,9 +8,10 @@ use std::ops::Range;
 use knarr_store::Entry;
 use serde_json::Value;
 
-use super::{raw_json, stored};
+use super::raw_json;
 use crate::kinds::Resource;
 use crate::route::accept::Trim;
+use crate::stored;
 
 /// Appends the trimmed object. Returns false and appends nothing if its bytes are not in the form this server writes.
 pub fn append(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64, trim: Trim) -> bool {

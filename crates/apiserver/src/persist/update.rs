@@ -10,12 +10,14 @@ use knarr_store::{Entry, Error};
 use serde_json::Value;
 
 use super::strategy::{self, Phase};
-use super::{Outcome, convert, create, managed_fields, patch, store_error, stored};
+use super::{Outcome, create, managed_fields, patch, store_error};
+use crate::convert;
 use crate::decode;
 use crate::journey_events::{self, WriteEvent};
 use crate::request::{Operation, Target};
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{WriteKind, WriteOptions};
+use crate::stored;
 
 /// Builds the new object from the current one, both in the served version. There is no current one when the object is to
 /// be created. It is called again when another writer was faster.

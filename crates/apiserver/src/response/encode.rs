@@ -9,9 +9,10 @@ use super::table::{self, IncludeObject};
 use super::yaml;
 use super::{Body, with_type};
 use crate::kinds::Resource;
-use crate::persist::{Outcome, convert, stored};
+use crate::persist::Outcome;
 use crate::route::accept::{Encoding, Format, Shape};
 use crate::state::ApiServer;
+use crate::stored;
 
 /// A response with one object of a resource.
 pub fn object(
@@ -56,7 +57,7 @@ pub async fn written(
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let outcome = convert::outcome(server, resource, outcome).await?;
+    let outcome = outcome.converted(server, resource).await?;
     object(resource, &outcome, code, format, include)
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::time;
 use knarr_api::value::Read;
@@ -15,9 +16,9 @@ use super::families::Family;
 use super::pending_releases::PendingReleases;
 use super::range::Range;
 use super::texts;
-use crate::kinds::Resource;
-use crate::persist::stored;
-use crate::state::ApiServer;
+use crate::kinds::{Kinds, Resource};
+use crate::object_reader::ObjectReader;
+use crate::stored;
 
 const GROUP: &str = "networking.k8s.io";
 const KEY_PREFIX: &str = "/registry/ipaddresses/";
@@ -32,49 +33,46 @@ const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);
 /// The allocator of cluster IPs.
 pub struct IpAllocator {
     store: Arc<dyn Store>,
+    kinds: Arc<ArcSwap<Kinds>>,
+    objects: Arc<dyn ObjectReader>,
     /// The configured ranges; ServiceCIDR objects add more.
     ranges: Vec<Range>,
     releases: PendingReleases,
 }
 
 impl IpAllocator {
-    pub fn new(store: Arc<dyn Store>, ranges: &[String], releases: PendingReleases) -> IpAllocator {
-        IpAllocator { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect(), releases }
+    pub fn new(
+        store: Arc<dyn Store>,
+        kinds: Arc<ArcSwap<Kinds>>,
+        objects: Arc<dyn ObjectReader>,
+        ranges: &[String],
+        releases: PendingReleases,
+    ) -> IpAllocator {
+        let ranges = ranges.iter().filter_map(|range| Range::parse(range)).collect();
+        IpAllocator { store, kinds, objects, ranges, releases }
     }
 
     /// Allocates a given address to a Service.
-    pub async fn allocate(
-        &self,
-        server: &ApiServer,
-        address: &str,
-        service: (&str, &str),
-        dry_run: bool,
-    ) -> Result<String, String> {
+    pub async fn allocate(&self, address: &str, service: (&str, &str), dry_run: bool) -> Result<String, String> {
         let parsed: IpAddr = address.parse().map_err(|_| format!("failed to parse service IP {address:?}"))?;
-        let ranges = self.ranges(server);
+        let ranges = self.ranges();
         if !ranges.iter().any(|range| range.has(parsed)) {
             return Err("the provided network does not match the current range".to_owned());
         }
-        if self.create(server, parsed, service, dry_run).await? {
+        if self.create(parsed, service, dry_run).await? {
             return Ok(address.to_owned());
         }
         // A pending release may free it.
         self.releases.wait().await;
-        match self.create(server, parsed, service, dry_run).await? {
+        match self.create(parsed, service, dry_run).await? {
             true => Ok(address.to_owned()),
             false => Err("provided IP is already allocated".to_owned()),
         }
     }
 
     /// Allocates a free address of a family, starting at a random one; the lower part of a range comes last.
-    pub async fn allocate_next(
-        &self,
-        server: &ApiServer,
-        family: Family,
-        service: (&str, &str),
-        dry_run: bool,
-    ) -> Result<String, String> {
-        for range in self.ranges(server).iter().filter(|range| range.family == family) {
+    pub async fn allocate_next(&self, family: Family, service: (&str, &str), dry_run: bool) -> Result<String, String> {
+        for range in self.ranges().iter().filter(|range| range.family == family) {
             let (usable, reserved) = (range.usable(), range.reserved().min(range.usable()));
             let upper = usable - reserved;
             if upper > 0 {
@@ -82,7 +80,7 @@ impl IpAllocator {
                 let mut tried = 0;
                 while tried < upper {
                     let address = range.at(reserved + at);
-                    if self.is_free(address) && self.create(server, address, service, dry_run).await? {
+                    if self.is_free(address) && self.create(address, service, dry_run).await? {
                         return Ok(address.to_string());
                     }
                     tried += 1;
@@ -94,7 +92,7 @@ impl IpAllocator {
             }
             for offset in 0..reserved {
                 let address = range.at(offset);
-                if self.is_free(address) && self.create(server, address, service, dry_run).await? {
+                if self.is_free(address) && self.create(address, service, dry_run).await? {
                     return Ok(address.to_string());
                 }
             }
@@ -130,7 +128,7 @@ impl IpAllocator {
     }
 
     /// Creates the objects that stored Services lack, and removes those without a Service.
-    pub async fn repair(self: &Arc<Self>, server: &ApiServer, services: &[Arc<Value>], now: Timestamp) {
+    pub async fn repair(self: &Arc<Self>, services: &[Arc<Value>], now: Timestamp) {
         let mut owners: HashMap<String, (String, String)> = HashMap::new();
         for service in services {
             let owner =
@@ -141,12 +139,12 @@ impl IpAllocator {
         }
         for (address, (namespace, name)) in &owners {
             if let Ok(parsed) = address.parse::<IpAddr>()
-                && let Err(why) = self.create(server, parsed, (namespace, name), false).await
+                && let Err(why) = self.create(parsed, (namespace, name), false).await
             {
                 tracing::warn!(why, address, "cannot record the address of a service");
             }
         }
-        for object in server.objects.list(GROUP, "ipaddresses", "") {
+        for object in self.objects.list(GROUP, "ipaddresses", "") {
             let address = object.text(&["metadata", "name"]);
             let ours = object.text(&["metadata", "labels", MANAGED_BY]) == MANAGER;
             let created: Option<Timestamp> = object.text(&["metadata", "creationTimestamp"]).parse().ok();
@@ -162,14 +160,8 @@ impl IpAllocator {
     }
 
     /// Creates the object of an address; false if it exists.
-    async fn create(
-        &self,
-        server: &ApiServer,
-        address: IpAddr,
-        (namespace, name): (&str, &str),
-        dry_run: bool,
-    ) -> Result<bool, String> {
-        let kinds = server.kinds.load_full();
+    async fn create(&self, address: IpAddr, (namespace, name): (&str, &str), dry_run: bool) -> Result<bool, String> {
+        let kinds = self.kinds.load_full();
         let resource: &Arc<Resource> = kinds.stored(GROUP, "ipaddresses").ok_or("the kind IPAddress is missing")?;
         let text = address.to_string();
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -191,9 +183,9 @@ impl IpAllocator {
         }
     }
 
-    fn ranges(&self, server: &ApiServer) -> Vec<Range> {
+    fn ranges(&self) -> Vec<Range> {
         let mut ranges = self.ranges.clone();
-        for object in server.objects.list(GROUP, "servicecidrs", "") {
+        for object in self.objects.list(GROUP, "servicecidrs", "") {
             if object.has(&["metadata", "deletionTimestamp"]) {
                 continue;
             }

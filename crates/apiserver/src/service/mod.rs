@@ -6,17 +6,16 @@
 
 mod families;
 mod ip_allocator;
-mod kubernetes_service;
 mod pending_releases;
 mod port_allocator;
 mod port_set;
 mod range;
 
-pub use kubernetes_service::{publish, run};
 pub use range::first_address;
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::{GroupResource, Status};
@@ -25,8 +24,9 @@ use knarr_store::Store;
 use serde_json::{Value, json};
 
 use crate::behaviour::PortRange;
+use crate::kinds::Kinds;
+use crate::object_reader::ObjectReader;
 use crate::resource_request::ResourceRequest;
-use crate::state::ApiServer;
 use families::Family;
 use ip_allocator::IpAllocator;
 use pending_releases::PendingReleases;
@@ -36,6 +36,7 @@ const SERVICE: GroupResource<'static> = GroupResource { group: "", name: "Servic
 
 /// Allocates cluster IPs and node ports.
 pub struct ServiceAllocator {
+    objects: Arc<dyn ObjectReader>,
     addresses: Arc<IpAllocator>,
     ports: Arc<PortAllocator>,
     families: Vec<Family>,
@@ -71,10 +72,18 @@ impl Drop for Reservation {
 }
 
 impl ServiceAllocator {
-    pub fn new(store: Arc<dyn Store>, ranges: &[String], ports: PortRange) -> ServiceAllocator {
+    pub fn new(
+        store: Arc<dyn Store>,
+        kinds: Arc<ArcSwap<Kinds>>,
+        objects: Arc<dyn ObjectReader>,
+        ranges: &[String],
+        ports: PortRange,
+    ) -> ServiceAllocator {
         let releases = PendingReleases::default();
+        let addresses = IpAllocator::new(store.clone(), kinds, objects.clone(), ranges, releases.clone());
         ServiceAllocator {
-            addresses: Arc::new(IpAllocator::new(store.clone(), ranges, releases.clone())),
+            objects,
+            addresses: Arc::new(addresses),
             ports: Arc::new(PortAllocator::new(store, releases, ports)),
             families: Family::of_ranges(ranges),
         }
@@ -138,13 +147,13 @@ impl ServiceAllocator {
     }
 
     /// Reconciles the recorded allocations with the stored Services; an interrupted write may have left them different.
-    pub async fn repair(&self, server: &ApiServer, now: Timestamp) {
-        let services = || server.objects.list("", "services", "");
+    pub async fn repair(&self, now: Timestamp) {
+        let services = || self.objects.list("", "services", "");
         let owned = || services().iter().flat_map(|service| ports_of(service)).collect();
         if let Err(error) = self.ports.repair(owned, now).await {
             tracing::warn!(%error, "cannot repair the record of node ports");
         }
-        self.addresses.repair(server, &services(), now).await;
+        self.addresses.repair(&services(), now).await;
     }
 
     fn reservation(&self, dry_run: bool) -> Reservation {
@@ -178,11 +187,11 @@ impl ServiceAllocator {
             }
             let service = (call.target.namespace.as_str(), name.as_str());
             let allocated = if ip.is_empty() {
-                self.addresses.allocate_next(call.server, *family, service, dry_run).await.map_err(|why| {
+                self.addresses.allocate_next(*family, service, dry_run).await.map_err(|why| {
                     Status::internal(format!("failed to allocate a serviceIP for Service {name:?}: {why}"))
                 })?
             } else {
-                self.addresses.allocate(call.server, ip, service, dry_run).await.map_err(|why| {
+                self.addresses.allocate(ip, service, dry_run).await.map_err(|why| {
                     let requested: Vec<&String> = requested.iter().filter(|ip| !ip.is_empty()).collect();
                     invalid(&name, "clusterIPs", json!(requested), format!("failed to allocate IP {ip}: {why}"))
                 })?

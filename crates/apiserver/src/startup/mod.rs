@@ -17,24 +17,28 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
+use crate::aggregate::Aggregation;
 use crate::api_services;
 use crate::authenticate::{Authenticator, External, RequestHeaders, ServiceAccountTokens, TokenFile};
 use crate::authorize::{Authorizer, BuiltIn, NodeAuthorizer, NodeGraph, PreparedChain, Rbac, ReloadableChain, Rule};
+use crate::background::kubernetes_service;
 use crate::behaviour::Behaviour;
 use crate::bootstrap::{self, DesiredObject};
+use crate::documents::Documents;
 use crate::encrypt::Encryption;
-use crate::endpoint::Documents;
-use crate::endpoint::page::Pages;
+use crate::fairness::Fairness;
 use crate::kinds::{Kinds, OpenDescriptions};
-use crate::loopback;
+use crate::loopback::{self, OwnServer};
 use crate::object_reader::ObjectReader;
 use crate::outbound::WebhookClient;
 use crate::outbound::kubelet_tls::Kubelets;
+use crate::page::Pages;
 use crate::persist::store_reader::StoreReader;
-use crate::persist::{managed_fields, storage_events, store_error, stored, topic};
+use crate::persist::{managed_fields, storage_events, store_error, topic};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
+use crate::stored;
 use crate::token_use_recorder;
 
 /// How many of the first objects are written concurrently, so that they share syncs of the disk.
@@ -106,22 +110,32 @@ pub fn start(settings: Settings) -> ServerHandle {
     let built_in = BuiltIn { node: Arc::new(nodes), rbac: rbac.clone() };
     let authorization = Arc::new(ReloadableChain::new(built_in, settings.access.authorization));
     let authorizer: Arc<dyn Authorizer> = authorization.clone();
+    let own_server = OwnServer::default();
     let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
-    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), settings.admission_plugins);
-    let store = settings.store.clone();
+    let admission =
+        Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), own_server.clone(), settings.admission_plugins);
+    let services = ServiceAllocator::new(
+        settings.store.clone(),
+        kinds.clone(),
+        objects.clone(),
+        &settings.service_ranges,
+        settings.behaviour.node_ports,
+    );
+    let fairness = Fairness::new(settings.store.clone(), kinds.clone());
     let (stop, stopping) = watch::channel(false);
     let (ready, is_ready) = watch::channel(false);
     let kubelets = Kubelets::default();
+    let aggregation = Aggregation::new(objects.clone(), kubelets.tunnels.clone());
     let webhook_client = WebhookClient::new(kubelets.tunnels.clone());
     let server = Arc::new(ApiServer {
         store: settings.store,
         kinds,
         objects,
         admission,
-        services: ServiceAllocator::new(store, &settings.service_ranges, settings.behaviour.node_ports),
+        services,
         kubelets,
         webhook_client,
-        fairness: Default::default(),
+        fairness,
         security: Security {
             authenticator: Arc::new(Authenticator::new(
                 settings.token_file,
@@ -143,7 +157,7 @@ pub fn start(settings: Settings) -> ServerHandle {
         },
         discovery: Discovery {
             provided,
-            aggregation: Default::default(),
+            aggregation,
             documents: Documents::new(settings.address),
             pages: settings.pages,
         },
@@ -153,7 +167,7 @@ pub fn start(settings: Settings) -> ServerHandle {
         stopping,
         ready: is_ready,
     });
-    server.admission.attach(&server);
+    own_server.set(&server);
     crate::definition_controller::load(&server);
     server.fairness.load(&*server.objects);
     ServerHandle { server, stop, ready }
@@ -280,7 +294,7 @@ pub async fn prepare(
     service_ranges: &[String],
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
-    server.services.repair(server, jiff::Timestamp::now()).await;
+    server.services.repair(jiff::Timestamp::now()).await;
     // Namespaces come before the objects in them; beyond that the order is free.
     let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =
         bootstrap::desired_objects(service_ranges).into_iter().partition(|desired| desired.resource == "namespaces");
@@ -306,7 +320,7 @@ pub async fn prepare(
         name: "kube-apiserver-legacy-service-account-token-tracking".to_owned(),
         status: Box::new(status),
     })?;
-    crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
+    kubernetes_service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
         verb: "publish",
         resource: "services",
         name: "kubernetes".to_owned(),
@@ -327,7 +341,7 @@ pub async fn ensure_policy(server: &Arc<ApiServer>, objects: Vec<Value>) -> Resu
 
 /// Restores the objects that every cluster has when they are deleted, until the server stops.
 pub async fn maintain(server: Arc<ApiServer>, service_ranges: Vec<String>, advertised: SocketAddr) {
-    tokio::join!(crate::service::run(server.clone(), service_ranges, advertised), keep_namespaces(server),);
+    tokio::join!(kubernetes_service::run(server.clone(), service_ranges, advertised), keep_namespaces(server),);
 }
 
 /// Creates the system namespaces again when they are gone.

@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::kinds::{Kinds, no_descriptions};
-    use crate::persist::stored;
+    use crate::stored;
 
     #[test]
     fn a_pod_is_assigned_once() {

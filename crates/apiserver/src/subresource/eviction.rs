@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use super::{admit, change_stored, decode_created, success};
 use crate::authorized_request::AuthorizedRequest;
 use crate::persist::strategy::Phase;
-use crate::persist::{delete, managed_fields, stored};
+use crate::persist::{delete, managed_fields};
 use crate::resource_request::ResourceRequest;
 use crate::response::Body;
 use crate::route::accept::Format;
 use crate::route::options::DeleteOptions;
 use crate::route::query::Query;
+use crate::stored;
 
 /// Seconds.
 const RETRY_AFTER: u32 = 10;

@@ -23,7 +23,7 @@ use crate::decode::{self, Expected};
 use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
 use crate::persist::strategy::{AdmissionKind, Phase};
-use crate::persist::{self, Outcome, store_error, stored};
+use crate::persist::{self, Outcome, store_error};
 use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;
@@ -31,6 +31,7 @@ use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{self, Format, Offer};
 use crate::route::options::{WriteKind, WriteOptions};
 use crate::state::ApiServer;
+use crate::stored;
 
 /// Handles a request for a subresource.
 pub async fn serve(

@@ -13,11 +13,12 @@ use crate::authorized_request::AuthorizedRequest;
 use crate::decode::{self, Expected};
 use crate::persist::patch::{Patch, PatchKind};
 use crate::persist::update::update;
-use crate::persist::{self, managed_fields, stored};
+use crate::persist::{self, managed_fields};
 use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{Format, Shape};
 use crate::route::options::{WriteKind, WriteOptions};
+use crate::stored;
 
 /// The fields of a kind that its scale shows.
 pub struct ScaleFields {

@@ -12,11 +12,12 @@ use super::{admit, decode_created};
 use crate::authenticate::{BoundObject, TokenRequest};
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode::Expected;
+use crate::persist::managed_fields;
 use crate::persist::strategy::Phase;
-use crate::persist::{managed_fields, stored};
 use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body};
 use crate::route::accept::Format;
+use crate::stored;
 
 const REQUEST: GroupResource<'static> = GroupResource { group: "authentication.k8s.io", name: "TokenRequest" };
 const MIN_SECONDS: i64 = 10 * 60;

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use crate::kinds::Resource;
 use crate::persist::selection::Selection;
-use crate::persist::{stored, trim};
+use crate::persist::trim;
 use crate::response::{IncludeObject, Tables, partial, serves_stored_metadata};
 use crate::route::accept::{Encoding, Format, Shape};
+use crate::stored;
 
 /// Encodes watch events in one representation.
 #[derive(Clone)]

@@ -12,9 +12,10 @@ use tokio::time::{Instant, Sleep};
 use super::events::Events;
 use super::initial::{Initial, Remaining};
 use super::metrics::MeasuredWatch;
+use crate::convert;
 use crate::fairness::{CountedWatch, Permit};
 use crate::persist::time_slice::TimeSlice;
-use crate::persist::{convert, store_error, too_large, topic};
+use crate::persist::{store_error, too_large, topic};
 use crate::response::encoder_pool;
 use crate::state::ApiServer;
 

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use jiff::Timestamp;
-use knarr_apiserver::endpoint::page::{Page, Pages as ApiPages};
+use knarr_apiserver::page::{Page, Pages as ApiPages};
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_metrics::Indicators;

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use knarr_apiserver::endpoint::page::{Page, Pages};
+use knarr_apiserver::page::{Page, Pages};
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_client::k8s_openapi::api::core::v1::Secret;

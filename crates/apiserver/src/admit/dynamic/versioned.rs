@@ -5,10 +5,11 @@ use serde_json::Value;
 
 use super::criteria::Matched;
 use crate::admit::Write;
+use crate::convert;
 use crate::decode::{Expected, set_defaults};
 use crate::kinds::Resource;
-use crate::persist::convert;
 use crate::resource_request::ResourceRequest;
+use crate::stored;
 
 /// The objects of a write in the version of one kind; null if absent.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ impl Versioned {
     /// Writes a changed object back into the write.
     pub async fn write_back(&self, write: &mut Write<'_>, call: &ResourceRequest<'_>) -> Result<(), Status> {
         if is_own_kind(write, call) {
-            let version = convert::stored_api_version(call.resource);
+            let version = stored::stored_api_version(call.resource);
             let made = convert::to_version(call.server, call.resource, vec![self.object.clone()], &version).await?;
             *write.object = made.into_iter().next().unwrap_or_default();
         } else if write.subresource == "scale" {

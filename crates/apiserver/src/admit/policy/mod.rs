@@ -5,11 +5,9 @@ mod definition;
 mod mutating;
 mod mutation;
 mod parameters;
-mod type_check;
 mod validating;
 
 pub use mutating::MutatingPolicies;
-pub use type_check::sync_type_checks;
 pub use validating::ValidatingPolicies;
 
 use knarr_api::status::{GroupResource, Status};

@@ -8,8 +8,8 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::binding::Binding;
+use crate::convert;
 use crate::kinds::Resource;
-use crate::persist::convert;
 use crate::resource_request::ResourceRequest;
 
 /// Why there are no parameters.

@@ -11,12 +11,14 @@ use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
 
 use super::strategy::Phase;
-use super::{Outcome, convert, store_error, stored};
+use super::{Outcome, store_error};
+use crate::convert;
 use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
 use crate::request::Operation;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::DeleteOptions;
+use crate::stored;
 use plan::{Plan, plan, stays_until_finalized};
 
 /// The result of a delete.
@@ -50,7 +52,6 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
         }
     };
     let mut fresh = false;
-    let mut admitted = false;
     loop {
         let old = convert::parse_stored(call.server, call.resource, &current).await?;
         if let Err(status) = check_preconditions(call.resource, &old, options) {
@@ -65,77 +66,89 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
             (current, fresh) = (newest, true);
             continue;
         }
-        if !admitted {
-            admit(call, &old, options).await?;
-            admitted = true;
-        }
-        match plan(call.resource, &old, options, call.now) {
+        // Again if it changed meanwhile, or is another object of the same name: what is deleted is what was admitted.
+        admit(call, &old, options).await?;
+        let attempt = match plan(call.resource, &old, options, call.now) {
             Plan::Nothing => {
                 return Ok(Deleted { response: response_for(call, Outcome::Stored(current), &old), gone: false });
             }
             Plan::Mark { object, then_remove } => {
                 let then_remove = then_remove && stays_until_finalized(call.resource, &object).is_none();
-                if options.dry_run {
-                    let response = if then_remove {
-                        response_for(call, Outcome::Unstored(object.clone()), &object)
-                    } else {
-                        DeleteResponse::Object(Outcome::Unstored(object))
-                    };
-                    return Ok(Deleted { response, gone: then_remove });
-                }
-                let value = stored::encode(call.resource, &object);
-                let storing = Instant::now();
-                let marked = if value == current.value {
-                    Ok(current.clone())
-                } else {
-                    call.server.store.update(&key, value, current.revision, None).await
-                };
-                if let Ok(entry) = &marked {
-                    let (resource, revision) = (call.resource, entry.revision);
-                    journey_events::record_write(
-                        call,
-                        &WriteEvent { verb: "delete", resource, object: &object, revision, storing },
-                    );
-                }
-                match marked {
-                    Ok(entry) if then_remove => {
-                        let object = stored::parse(&entry)?;
-                        remove(call, &key, entry.clone(), &object).await?;
-                        return Ok(Deleted {
-                            response: response_for(call, Outcome::Stored(entry), &object),
-                            gone: true,
-                        });
-                    }
-                    Ok(entry) => {
-                        return Ok(Deleted { response: DeleteResponse::Object(Outcome::Stored(entry)), gone: false });
-                    }
-                    Err(Error::Conflict { current: newer, .. }) => current = newer.ok_or_else(missing)?,
-                    Err(error) => return Err(store_error(error)),
-                }
+                mark(call, &key, &current, object, then_remove, options.dry_run).await?
             }
-            Plan::Remove => {
-                if options.dry_run {
-                    return Ok(Deleted { response: response_for(call, Outcome::Stored(current), &old), gone: true });
-                }
-                let storing = Instant::now();
-                match call.server.store.delete(&key, current.revision).await {
-                    Ok(revision) => {
-                        let resource = call.resource;
-                        journey_events::record_write(
-                            call,
-                            &WriteEvent { verb: "removed", resource, object: &old, revision, storing },
-                        );
-                        call.server.services.release_deleted(call, &old).await;
-                        let mut gone = old.clone();
-                        stored::set_revision(&mut gone, revision);
-                        return Ok(Deleted { response: response_for(call, Outcome::Unstored(gone), &old), gone: true });
-                    }
-                    Err(Error::Conflict { current: newer, .. }) => current = newer.ok_or_else(missing)?,
-                    Err(error) => return Err(store_error(error)),
-                }
+            Plan::Remove if options.dry_run => {
+                return Ok(Deleted { response: response_for(call, Outcome::Stored(current), &old), gone: true });
             }
+            Plan::Remove => remove(call, &key, &current, &old).await?,
+        };
+        match attempt {
+            Attempt::Done(deleted) => return Ok(deleted),
+            Attempt::Conflict(newer) => current = newer.ok_or_else(missing)?,
         }
     }
+}
+
+/// What came of an attempt to write a deletion.
+enum Attempt {
+    Done(Deleted),
+    /// Another writer was faster; the object as it is now, if it exists.
+    Conflict(Option<Arc<Entry>>),
+}
+
+/// Stores the object as being deleted, and removes it if nothing keeps it.
+async fn mark(
+    call: &ResourceRequest<'_>,
+    key: &str,
+    current: &Arc<Entry>,
+    object: Value,
+    then_remove: bool,
+    dry_run: bool,
+) -> Result<Attempt, Status> {
+    if dry_run {
+        let response = if then_remove {
+            response_for(call, Outcome::Unstored(object.clone()), &object)
+        } else {
+            DeleteResponse::Object(Outcome::Unstored(object))
+        };
+        return Ok(Attempt::Done(Deleted { response, gone: then_remove }));
+    }
+    let value = stored::encode(call.resource, &object);
+    let storing = Instant::now();
+    let marked = if value == current.value {
+        Ok(current.clone())
+    } else {
+        call.server.store.update(key, value, current.revision, None).await
+    };
+    let entry = match marked {
+        Ok(entry) => entry,
+        Err(Error::Conflict { current, .. }) => return Ok(Attempt::Conflict(current)),
+        Err(error) => return Err(store_error(error)),
+    };
+    let (resource, revision) = (call.resource, entry.revision);
+    journey_events::record_write(call, &WriteEvent { verb: "delete", resource, object: &object, revision, storing });
+    if !then_remove {
+        let response = DeleteResponse::Object(Outcome::Stored(entry));
+        return Ok(Attempt::Done(Deleted { response, gone: false }));
+    }
+    let object = stored::parse(&entry)?;
+    remove_marked(call, key, entry.clone(), &object).await?;
+    Ok(Attempt::Done(Deleted { response: response_for(call, Outcome::Stored(entry), &object), gone: true }))
+}
+
+/// Removes an object at once.
+async fn remove(call: &ResourceRequest<'_>, key: &str, current: &Arc<Entry>, old: &Value) -> Result<Attempt, Status> {
+    let storing = Instant::now();
+    let revision = match call.server.store.delete(key, current.revision).await {
+        Ok(revision) => revision,
+        Err(Error::Conflict { current, .. }) => return Ok(Attempt::Conflict(current)),
+        Err(error) => return Err(store_error(error)),
+    };
+    let resource = call.resource;
+    journey_events::record_write(call, &WriteEvent { verb: "removed", resource, object: old, revision, storing });
+    call.server.services.release_deleted(call, old).await;
+    let mut gone = old.clone();
+    stored::set_revision(&mut gone, revision);
+    Ok(Attempt::Done(Deleted { response: response_for(call, Outcome::Unstored(gone), old), gone: true }))
 }
 
 async fn admit(call: &ResourceRequest<'_>, old: &Value, options: &DeleteOptions) -> Result<(), Status> {
@@ -146,7 +159,12 @@ async fn admit(call: &ResourceRequest<'_>, old: &Value, options: &DeleteOptions)
 }
 
 /// Removes an object that was just marked. It is no failure if another writer removed it first.
-async fn remove(call: &ResourceRequest<'_>, key: &str, mut entry: Arc<Entry>, object: &Value) -> Result<(), Status> {
+async fn remove_marked(
+    call: &ResourceRequest<'_>,
+    key: &str,
+    mut entry: Arc<Entry>,
+    object: &Value,
+) -> Result<(), Status> {
     let storing = Instant::now();
     loop {
         match call.server.store.delete(key, entry.revision).await {

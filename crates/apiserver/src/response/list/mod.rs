@@ -14,8 +14,9 @@ use super::table::{IncludeObject, Tables, partial, serves_stored_metadata};
 use super::{Body, protobuf_list, with_type, yaml};
 use crate::kinds::Resource;
 use crate::persist::list::Listed;
-use crate::persist::{stored, trim};
+use crate::persist::trim;
 use crate::route::accept::{Encoding, Format, Shape};
+use crate::stored;
 
 /// Stored bytes are joined to chunks of about this size.
 const JOINED_CHUNK_SIZE: usize = 256 * 1024;

@@ -7,7 +7,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use knarr_apiserver::admit::EnabledPlugins;
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile, TokenSettings};
-use knarr_apiserver::endpoint::page::Pages;
+use knarr_apiserver::page::Pages;
 use knarr_apiserver::kinds::no_descriptions;
 use knarr_apiserver::request::{Sender, User};
 use knarr_apiserver::startup::{self, ServerHandle};

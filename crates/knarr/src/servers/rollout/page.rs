@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
-use knarr_apiserver::endpoint::page::Page;
+use knarr_apiserver::page::Page;
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_store::Error;

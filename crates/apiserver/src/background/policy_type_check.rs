@@ -20,7 +20,7 @@ const MANAGER: &str = "validatingadmissionpolicy-status";
 const MAX_KINDS: usize = 10;
 
 /// Watches policies and checks changed ones until the server stops.
-pub async fn sync_type_checks(server: Arc<ApiServer>) {
+pub async fn run(server: Arc<ApiServer>) {
     status_sync::on_change(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
 }
 

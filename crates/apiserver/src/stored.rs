@@ -100,13 +100,6 @@ pub fn to_served(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Converts an object from the served version to the stored one.
-pub fn to_stored(resource: &Resource, object: &mut Value) {
-    if !resource.is_stored_version() {
-        convert_between(resource, object, &resource.kind.api_version(), &stored_api_version(resource));
-    }
-}
-
 /// The version objects are stored in, with its group.
 pub fn stored_api_version(resource: &Resource) -> String {
     match resource.storage() {

@@ -15,9 +15,9 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::{Error, Range, Store};
 use serde_json::{Value, json};
 
-use super::range::first_address;
 use crate::loopback;
 use crate::persist::store_error;
+use crate::service::first_address;
 use crate::state::ApiServer;
 
 const NAME: &str = "kubernetes";

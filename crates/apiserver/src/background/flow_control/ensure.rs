@@ -9,24 +9,13 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::{GROUP, LEVELS, SCHEMAS};
-pub use crate::bootstrap::flow_revision::{CATCH_ALL, EXEMPT};
-use crate::bootstrap::flow_revision::{autoupdates, is_mandatory, revise};
-use crate::bootstrap::{self, DesiredObject};
+use crate::bootstrap::flow_revision::{autoupdates, revise};
+use crate::fairness::built_in;
+use crate::fairness::{GROUP, LEVELS, SCHEMAS};
 use crate::loopback;
 use crate::state::ApiServer;
 
 const INTERVAL: Duration = Duration::from_secs(60);
-
-/// The built-in objects.
-pub fn built_in() -> Vec<DesiredObject> {
-    bootstrap::flow_control()
-}
-
-/// The objects of a resource that classification needs.
-pub fn mandatory(resource: &str) -> impl Iterator<Item = DesiredObject> {
-    built_in().into_iter().filter(move |desired| desired.resource == resource && is_mandatory(desired.name()))
-}
 
 /// Updates the objects every minute until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
@@ -45,7 +34,7 @@ pub async fn run(server: Arc<ApiServer>) {
 /// Creates, updates and deletes built-in objects.
 pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
     create_missing(server).await?;
-    let desired = built_in();
+    let desired = built_in::all();
     for desired in &desired {
         if let Some(current) = server.objects.get(GROUP, desired.resource, "", desired.name())
             && let Some(revised) = revise(&current, desired)
@@ -68,7 +57,7 @@ pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
 
 /// Creates objects that were deleted. Priority levels come first, since schemas refer to them.
 pub async fn create_missing(server: &Arc<ApiServer>) -> Result<(), Status> {
-    for desired in built_in() {
+    for desired in built_in::all() {
         if server.objects.get(GROUP, desired.resource, "", desired.name()).is_none() {
             loopback::send(server, Method::POST, &path(desired.resource, desired.name()), &desired.object).await?;
         }
@@ -83,12 +72,13 @@ fn path<'a>(plural: &'a str, name: &'a str) -> loopback::ObjectPath<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::flow_revision::ANNOTATION;
+    use crate::bootstrap::DesiredObject;
+    use crate::bootstrap::flow_revision::{ANNOTATION, EXEMPT};
     use crate::request_tests::Cluster;
     use serde_json::json;
 
     fn desired(resource: &str, name: &str) -> DesiredObject {
-        built_in().into_iter().find(|desired| desired.resource == resource && desired.name() == name).unwrap()
+        built_in::all().into_iter().find(|desired| desired.resource == resource && desired.name() == name).unwrap()
     }
 
     #[test]

@@ -7,7 +7,8 @@ use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
 
-use super::{GROUP, LEVELS, SCHEMAS, ensure};
+use super::ensure;
+use crate::fairness::{GROUP, LEVELS, SCHEMAS};
 use crate::state::ApiServer;
 use crate::status_sync;
 

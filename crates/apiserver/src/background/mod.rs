@@ -1,5 +1,10 @@
 //! Background tasks: compaction of history, repair of allocations, and watches that keep derived state up to date.
 
+mod availability;
+mod flow_control;
+pub mod kubernetes_service;
+mod policy_type_check;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +15,9 @@ use serde_json::Value;
 
 use crate::authorize::POD_FIELDS;
 use crate::kinds::Resource;
-use crate::persist::{raw_json, stored};
+use crate::persist::raw_json;
 use crate::state::ApiServer;
+use crate::stored;
 
 /// How long watches can be resumed from old revisions.
 const HISTORY_AGE: Duration = Duration::from_secs(5 * 60);
@@ -36,9 +42,9 @@ pub fn run(server: &Arc<ApiServer>, supervisor: &Supervisor) {
     start("store-compaction", |server| Box::pin(compact(server)));
     start(REPAIR, |server| Box::pin(repair(server)));
     start(DEFINITIONS, |server| Box::pin(crate::definition_controller::run(server)));
-    start("policy-type-checks", |server| Box::pin(crate::admit::policy::sync_type_checks(server)));
-    start(AVAILABILITY, |server| Box::pin(crate::aggregate::run_availability_controller(server)));
-    start(FAIRNESS, |server| Box::pin(crate::fairness::run(server)));
+    start("policy-type-checks", |server| Box::pin(policy_type_check::run(server)));
+    start(AVAILABILITY, |server| Box::pin(availability::run(server)));
+    start(FAIRNESS, |server| Box::pin(flow_control::run(server)));
     start(TOKEN_USES, |server| Box::pin(crate::token_use_recorder::record_token_uses(server)));
     type Changed = fn(&ApiServer, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
@@ -81,7 +87,7 @@ async fn repair(server: Arc<ApiServer>) {
             () = tokio::time::sleep(REPAIR_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        server.services.repair(&server, jiff::Timestamp::now()).await;
+        server.services.repair(jiff::Timestamp::now()).await;
     }
 }
 

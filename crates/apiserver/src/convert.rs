@@ -14,12 +14,10 @@ use knarr_rules::common::labels::{validate_annotations, validate_labels};
 use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
 
-use super::{Outcome, stored};
 use crate::kinds::Resource;
 use crate::outbound::{Destination, Outgoing};
 use crate::state::ApiServer;
-
-pub use stored::stored_api_version;
+use crate::stored::{self, stored_api_version};
 
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -215,7 +213,8 @@ pub async fn parse_stored(server: &ApiServer, resource: &Resource, entry: &Entry
     one(server, resource, object, &stored_api_version(resource)).await
 }
 
-fn needs_webhook(resource: &Resource) -> bool {
+/// Whether objects of the resource are converted by a webhook.
+pub fn needs_webhook(resource: &Resource) -> bool {
     resource.custom.as_ref().is_some_and(|custom| custom.converter.is_some())
 }
 
@@ -253,14 +252,6 @@ pub async fn events(server: &ApiServer, resource: &Resource, events: Vec<Event>)
         made.push(Event { previous, current, ..event });
     }
     Ok(made)
-}
-
-/// The outcome of a write in the served version, where a webhook is needed to convert it.
-pub async fn outcome(server: &ApiServer, resource: &Resource, outcome: Outcome) -> Result<Outcome, Status> {
-    if !needs_webhook(resource) {
-        return Ok(outcome);
-    }
-    one(server, resource, outcome.value()?, &resource.kind.api_version()).await.map(Outcome::Unstored)
 }
 
 fn served_entry(entry: &Entry, object: &Value) -> Arc<Entry> {

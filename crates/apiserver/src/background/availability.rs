@@ -14,9 +14,8 @@ use knarr_store::Notice;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::OpenApiParts;
-use super::discovery::read_resources;
-use super::remote::Remote;
+use crate::aggregate::discovery::read_resources;
+use crate::aggregate::{Aggregation, OpenApiParts, Remote};
 use crate::metrics;
 use crate::object_reader::ObjectReader;
 use crate::request::Sender;
@@ -50,7 +49,7 @@ impl Availability {
 }
 
 /// Watches APIServices and checks their servers until the server stops.
-pub async fn run_availability_controller(server: Arc<ApiServer>) {
+pub async fn run(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let mut stopping = server.stopping.clone();
     let mut documents = Documents::default();
@@ -100,7 +99,7 @@ async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option
             }
             remote.resources = before.and_then(|before| before.resources.clone());
             if remote.available
-                && let Some(resources) = fetch_resources(server, &remote).await
+                && let Some(resources) = fetch_resources(&server.discovery.aggregation, &remote).await
             {
                 remote.resources = Some(Arc::new(resources));
             }
@@ -116,7 +115,7 @@ async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option
         (false, true) => Some(CHECK_INTERVAL),
         (false, false) => Some(UNAVAILABLE_CHECK_INTERVAL),
     };
-    documents.refresh(server, &all).await;
+    documents.refresh(&server.discovery.aggregation, &all).await;
     server.discovery.aggregation.set(all, documents.parts.clone());
     interval
 }
@@ -130,7 +129,7 @@ struct Documents {
 
 impl Documents {
     /// Reads the documents that are due. One that cannot be read stays what it was.
-    async fn refresh(&mut self, server: &ApiServer, all: &[Arc<Remote>]) {
+    async fn refresh(&mut self, aggregation: &Aggregation, all: &[Arc<Remote>]) {
         let exists = |name: &String| all.iter().any(|remote| remote.name == *name);
         self.parts.retain(|name, _| exists(name));
         self.read.retain(|name, _| exists(name));
@@ -139,7 +138,7 @@ impl Documents {
             remote.available && read.is_none_or(|at| at.elapsed() >= OPENAPI_INTERVAL)
         };
         let reads =
-            all.iter().filter(is_due).map(|remote| async move { (remote, fetch_openapi(server, remote).await) });
+            all.iter().filter(is_due).map(|remote| async move { (remote, fetch_openapi(aggregation, remote).await) });
         for (remote, part) in join_all(reads).await {
             self.read.insert(remote.name.clone(), Instant::now());
             if let Some(part) = part {
@@ -150,8 +149,8 @@ impl Documents {
 }
 
 /// What a server adds to the OpenAPI v2 document: only paths of its own group version.
-async fn fetch_openapi(server: &ApiServer, remote: &Remote) -> Option<Value> {
-    let (code, body) = match remote.get(server, "/openapi/v2", "application/json").await {
+async fn fetch_openapi(aggregation: &Aggregation, remote: &Remote) -> Option<Value> {
+    let (code, body) = match remote.get(aggregation, "/openapi/v2", "application/json").await {
         Ok(response) => response,
         Err(error) => {
             tracing::debug!(%error, name = remote.name, "cannot read the OpenAPI document of an aggregated server");
@@ -171,7 +170,7 @@ async fn check(server: &ApiServer, remote: &Remote) -> Availability {
     let failed = |why: String| {
         Availability::unavailable("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
     };
-    match remote.get(server, &path, "application/json").await {
+    match remote.get(&server.discovery.aggregation, &path, "application/json").await {
         Ok((code, _)) if code.is_success() => {
             Availability { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
         }
@@ -222,8 +221,8 @@ fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Availabi
 }
 
 /// The resources of a group version, from aggregated or legacy discovery.
-async fn fetch_resources(server: &ApiServer, remote: &Remote) -> Option<Value> {
-    if let Ok((code, body)) = remote.get(server, "/apis", AGGREGATED).await
+async fn fetch_resources(aggregation: &Aggregation, remote: &Remote) -> Option<Value> {
+    if let Ok((code, body)) = remote.get(aggregation, "/apis", AGGREGATED).await
         && code.is_success()
         && let Ok(document) = serde_json::from_slice::<Value>(&body)
         && document.text(&["kind"]) == "APIGroupDiscoveryList"
@@ -234,7 +233,7 @@ async fn fetch_resources(server: &ApiServer, remote: &Remote) -> Option<Value> {
         return Some(version.at(&["resources"]).clone());
     }
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    let (code, body) = remote.get(server, &path, "application/json").await.ok()?;
+    let (code, body) = remote.get(aggregation, &path, "application/json").await.ok()?;
     let document: Value = serde_json::from_slice(&body).ok().filter(|_| code.is_success())?;
     Some(read_resources(&document, &remote.group, &remote.version))
 }
