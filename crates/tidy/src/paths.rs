@@ -2,8 +2,7 @@
 //!
 //! A path that somebody else chose, or below which somebody else can write, may lead anywhere by the time it is opened.
 
-use std::path::Path;
-
+use super::spawns::is_test;
 use super::{before_tests, none, read, root, sources};
 
 /// Fields of a pod, and names the code has for them, that hold paths.
@@ -76,7 +75,7 @@ fn what_pods_name_is_opened_beneath_its_volume() {
     for file in sources(&directory) {
         let name = file.strip_prefix(&directory).unwrap_or(&file).to_string_lossy().into_owned();
         let text = read(&file);
-        wrong.extend(complaints(&name, before_tests(&text)));
+        wrong.extend(violations(&name, before_tests(&text)));
     }
     for (name, _, _) in OWN_FILES {
         if !directory.join(name).exists() {
@@ -86,8 +85,8 @@ fn what_pods_name_is_opened_beneath_its_volume() {
     none(wrong);
 }
 
-fn complaints(name: &str, text: &str) -> Vec<String> {
-    if OPENS_SAFELY.contains(&name) || Path::new(name).file_name().is_some_and(|file| file == "tests.rs") {
+fn violations(name: &str, text: &str) -> Vec<String> {
+    if OPENS_SAFELY.contains(&name) || is_test(name) {
         return Vec::new();
     }
     let joined = joins(text).into_iter().map(|word| format!("{name}: `{word}` is joined to a path: use `beneath`"));
@@ -135,9 +134,9 @@ fn openings(text: &str) -> usize {
 #[test]
 fn what_breaks_the_rule_is_found() {
     let joined = "let path = volume.join(\n    trim(&wanted.path));";
-    assert_eq!(complaints("container/env_file.rs", joined).len(), 1);
-    assert_eq!(complaints("volumes/new.rs", "std::fs::read(&path)?; std::fs::read(\"/proc/stat\")?;").len(), 1);
-    assert_eq!(complaints("volumes/empty_dir.rs", "").len(), 1, "a rule that is no longer needed goes");
-    assert_eq!(complaints("node/machine.rs", "std::fs::read(path)"), Vec::<String>::new());
-    assert_eq!(complaints("beneath.rs", joined), Vec::<String>::new());
+    assert_eq!(violations("container/env_file.rs", joined).len(), 1);
+    assert_eq!(violations("volumes/new.rs", "std::fs::read(&path)?; std::fs::read(\"/proc/stat\")?;").len(), 1);
+    assert_eq!(violations("volumes/empty_dir.rs", "").len(), 1, "a rule that is no longer needed goes");
+    assert_eq!(violations("node/machine.rs", "std::fs::read(path)"), Vec::<String>::new());
+    assert_eq!(violations("beneath.rs", joined), Vec::<String>::new());
 }

@@ -2,6 +2,8 @@
 //! node, then bound into each pod. The last pod that uses a disk detaches it.
 
 mod devices;
+#[cfg(test)]
+mod fake_host;
 mod fibre_channel;
 mod host;
 mod iscsi;
