@@ -8,6 +8,7 @@
 mod claims;
 mod conntrack;
 mod debug;
+mod dirty;
 mod frontends;
 mod health;
 mod http;
@@ -28,9 +29,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::{Change, Informers};
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use knarr_client::Informers;
 
 pub use frontends::{Endpoint, Frontend, NodeContext};
 pub use kernel::KernelError;
@@ -40,7 +39,9 @@ pub use status::StatusSettings;
 use crate::capture::Protected;
 use crate::cidr::Cidr;
 use claims::Claims;
+use dirty::{Dirty, Pending};
 use health::HealthPorts;
+use protected::Finder;
 use rules::Rules;
 use shared_elements::SharedElements;
 use slots::Slots;
@@ -81,6 +82,7 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
     // An address in a Service network is never an external address.
     networks.on_change(move |_| mark.all());
     slices.add_index(BY_SERVICE, service_of_slice);
+    services.add_index(CAPTURING, captures);
     let (mark, reporter) = (Arc::clone(&dirty), Arc::clone(&status));
     services.on_change(move |change| {
         reporter.service_changed();
@@ -97,12 +99,12 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
         if is_own {
             reporter.set_node_eligible(!is_going(change.latest()));
         }
-        let is_news = |before: &Node| {
-            protected::of_node(before) != protected::of_node(change.latest())
-                || (is_own && zone_of(before) != zone_of(change.latest()))
-        };
-        if change.previous().is_none_or(|before| is_news(before)) {
+        let before = change.previous();
+        if is_own && before.is_none_or(|before| zone_of(before) != zone_of(change.latest())) {
             mark.all();
+        }
+        if before.is_none_or(|before| protected::of_node(before) != protected::of_node(change.latest())) {
+            mark.nodes();
         }
     });
     services.synced().await;
@@ -115,19 +117,25 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
         slots: Default::default(),
         hairpins: Default::default(),
         networks: BTreeSet::new(),
-        protected: Protected::default(),
+        protected: Arc::default(),
         installed: false,
     };
     let mut claims = Claims::default();
+    let mut finder = Finder::default();
     let mut synced = Some(synced);
     loop {
-        let (keys, changed_at) = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
+        let named =
+            |services: Vec<Arc<Service>>| services.iter().map(|service| key(&service.metadata)).collect::<Vec<_>>();
+        let Pending { keys, changed_at, nodes: nodes_changed } =
+            dirty.take(|| named(services.list()), || named(services.by_index(CAPTURING, "")));
         let of_services = networks_of(&networks.list());
-        if !keys.is_empty() || !proxy.installed || of_services != proxy.networks {
+        if nodes_changed {
+            finder.forget_nodes();
+        }
+        if !keys.is_empty() || nodes_changed || !proxy.installed || of_services != proxy.networks {
             let started = Instant::now();
-            let all_nodes = nodes.list();
             let own = nodes.get("", &proxy.settings.node_name);
-            let protected = protected::find(&all_nodes, &of_services, &proxy.settings.cluster_cidrs).await;
+            let protected = finder.find(|| nodes.list(), &of_services, &proxy.settings.cluster_cidrs).await;
             let node_context = NodeContext {
                 node: proxy.settings.node_name.clone(),
                 zone: own.and_then(|node| zone_of(&node)),
@@ -181,6 +189,16 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
 }
 
 const BY_SERVICE: &str = "service";
+/// Services with addresses other than their cluster's, all under one key.
+const CAPTURING: &str = "capturing";
+
+fn captures(service: &Service) -> Vec<String> {
+    let external = service.spec.as_ref().and_then(|spec| spec.external_ips.as_ref());
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.and_then(|balancer| balancer.ingress.as_ref());
+    let captures = external.is_some_and(|all| !all.is_empty()) || points.is_some_and(|all| !all.is_empty());
+    captures.then(String::new).into_iter().collect()
+}
 
 pub(crate) fn networks_of(all: &[Arc<ServiceCIDR>]) -> BTreeSet<Cidr> {
     let texts = all.iter().filter_map(|one| one.spec.as_ref()?.cidrs.as_ref()).flatten();
@@ -215,57 +233,6 @@ fn changed_at(slice: &EndpointSlice) -> Option<SystemTime> {
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
-/// Services that may have changed since the last sync.
-#[derive(Default)]
-struct Dirty {
-    marked: Mutex<PendingServices>,
-    notify: Notify,
-}
-
-#[derive(Default)]
-struct PendingServices {
-    keys: BTreeSet<String>,
-    all: bool,
-    changed_at: Vec<SystemTime>,
-}
-
-impl Dirty {
-    fn service(&self, change: &Change<Service>) {
-        self.add([key(&change.latest().metadata)], None);
-    }
-
-    fn slice(&self, change: &Change<EndpointSlice>) {
-        let before = change.previous().map(|slice| service_of_slice(slice)).unwrap_or_default();
-        let moment = changed_at(change.latest());
-        let is_news = change.previous().is_some_and(|before| changed_at(before) != moment);
-        self.add(before.into_iter().chain(service_of_slice(change.latest())), moment.filter(|_| is_news));
-    }
-
-    fn add(&self, keys: impl IntoIterator<Item = String>, changed_at: Option<SystemTime>) {
-        let mut marked = self.marked.lock();
-        marked.keys.extend(keys);
-        marked.changed_at.extend(changed_at);
-        self.notify.notify_one();
-    }
-
-    fn all(&self) {
-        self.marked.lock().all = true;
-        self.notify.notify_one();
-    }
-
-    fn take(&self, every: impl FnOnce() -> Vec<String>) -> (BTreeSet<String>, Vec<SystemTime>) {
-        let mut pending = std::mem::take(&mut *self.marked.lock());
-        if pending.all {
-            pending.keys.extend(every());
-        }
-        (pending.keys, pending.changed_at)
-    }
-
-    async fn changed(&self) {
-        self.notify.notified().await;
-    }
-}
-
 struct Proxy {
     settings: Settings,
     /// The installed frontends, by Service.
@@ -278,7 +245,7 @@ struct Proxy {
     /// Service networks.
     networks: BTreeSet<Cidr>,
     /// What no Service may capture.
-    protected: Protected,
+    protected: Arc<Protected>,
     /// Whether the tables exist and hold what `known` says.
     installed: bool,
 }
@@ -288,7 +255,7 @@ impl Proxy {
         &mut self,
         desired: Vec<(String, Vec<Frontend>)>,
         networks: BTreeSet<Cidr>,
-        protected: Protected,
+        protected: Arc<Protected>,
     ) -> Result<(), KernelError> {
         if !self.installed {
             self.slots = Default::default();

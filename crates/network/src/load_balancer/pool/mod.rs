@@ -38,12 +38,17 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
     let services = informers.of::<Service>();
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
-    services.on_change(move |_| notify.notify_one());
+    services.add_index(CONCERNED, |service| concerns(service).then(String::new).into_iter().collect());
+    services.on_change(move |change| {
+        if concerns(change.latest()) || change.previous().is_some_and(|before| concerns(before)) {
+            notify.notify_one();
+        }
+    });
     services.synced().await;
     let events = EventRecorder::new(client.clone(), "knarr-load-balancer", None);
     let mut complained: HashSet<(String, String)> = HashSet::new();
     loop {
-        let all = services.list();
+        let all = services.by_index(CONCERNED, "");
         let plan = plan(&all, &settings, &settings.host_ports());
         let mut failed = false;
         for (service, desired) in plan.changes {
@@ -64,6 +69,13 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
             let _ = tokio::time::timeout(RESYNC_INTERVAL, changed.notified()).await;
         }
     }
+}
+
+/// Services that have or need an address, all under one key. Most of ten thousand do not.
+const CONCERNED: &str = "load-balancer-pool";
+
+fn concerns(service: &Service) -> bool {
+    is_ours(service) || !addresses(service).is_empty()
 }
 
 struct Plan {

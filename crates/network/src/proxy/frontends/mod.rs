@@ -58,7 +58,7 @@ pub struct Endpoint {
 pub struct NodeContext {
     pub node: String,
     pub zone: Option<String>,
-    pub protected: Protected,
+    pub protected: Arc<Protected>,
     /// Networks from which the built-in load balancer allocates (empty: it shares node addresses). Other addresses in the
     /// status of its Services are ignored. `None` if another load balancer is in use.
     pub balancer_pool: Option<Vec<Cidr>>,

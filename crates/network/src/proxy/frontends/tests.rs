@@ -74,11 +74,11 @@ fn endpoints_of_headless_slices_are_ignored() {
 #[test]
 fn nodes_keep_their_addresses_and_ports() {
     let node_context = |pool: &[&str]| NodeContext {
-        protected: Protected {
+        protected: Arc::new(Protected {
             node_addresses: ["192.168.1.1".parse().unwrap()].into(),
             networks: ["10.96.0.0/12".parse().unwrap()].into(),
             ports: [(Protocol::Tcp, 8080)].into(),
-        },
+        }),
         balancer_pool: Some(pool.iter().map(|text| text.parse().unwrap()).collect()),
         ..NodeContext::default()
     };
