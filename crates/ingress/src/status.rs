@@ -11,6 +11,7 @@ use knarr_client::kube::{self, Client};
 use knarr_client::{Informers, WorkQueue, run_workers};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::announce;
 use crate::routes::{is_default, is_ours};
@@ -41,21 +42,20 @@ pub async fn run(informers: Informers, client: Client) {
     });
     let again = Arc::clone(&add_all);
     classes.on_change(move |_| again());
-    let (listed, now) = (Arc::downgrade(&nodes), Arc::clone(&published));
-    nodes.on_change(move |_| {
-        let Some(listed) = listed.upgrade() else { return };
-        let addresses = announce::addresses(&listed.list());
-        let is_new = {
-            let mut now = now.lock();
-            let is_new = *now != addresses;
-            *now = addresses;
-            is_new
-        };
-        if is_new {
-            add_all();
+    let changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&changed);
+    nodes.on_change(move |_| notify.notify_one());
+    let now = Arc::clone(&published);
+    let publishing = async move {
+        loop {
+            changed.notified().await;
+            let addresses = announce::addresses(&nodes.list());
+            if std::mem::replace(&mut *now.lock(), addresses.clone()) != addresses {
+                add_all();
+            }
         }
-    });
-    run_workers(queue, 2, move |(namespace, name)| {
+    };
+    let writing = run_workers(queue, 2, move |(namespace, name)| {
         let (client, desired) = (client.clone(), points(&published.lock()));
         let ingress = ingresses.get(&namespace, &name);
         let is_ours = ingress.as_ref().is_some_and(|ingress| is_ours(ingress, &classes.list()));
@@ -65,8 +65,9 @@ pub async fn run(informers: Informers, client: Client) {
                 None => Ok(()),
             }
         }
-    })
-    .await;
+    });
+    // Nodes change often, and together: they are read once for many changes.
+    tokio::join!(publishing, writing);
 }
 
 async fn update_status(client: Client, namespace: &str, name: &str, desired: &Value) -> Result<(), kube::Error> {
