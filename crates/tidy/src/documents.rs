@@ -1,6 +1,9 @@
-//! Documents name tests as evidence; the tests must exist.
+//! What documents refer to exists: tests, paths, links, targets of `make` and commands.
 
-use super::{MAY_USE, none, read, root, sources};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::{MAY_USE, entries, file_name, none, read, root, sources};
 
 /// Pages whose sentences are checked by tests.
 const PAGES: &[&str] = &["docs/threat-model.md", "docs/security-history.md"];
@@ -42,20 +45,101 @@ fn the_architecture_says_which_crates_each_crate_uses() {
     none(wrong);
 }
 
-/// Pages that say where things are.
+/// Pages that say where things are: all their paths are those of this repository.
 const MAPS: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];
+/// Directories of this repository, by which its paths are recognized in other pages.
+const DIRECTORIES: &[&str] = &["crates", "docs", "fuzz", "scripts", "xtask"];
 
 #[test]
 fn paths_that_documents_name_exist() {
     let mut wrong = Vec::new();
-    for page in MAPS {
-        for path in paths(&read(&root().join(page))) {
-            if !exists(&path) {
-                wrong.push(format!("{page}: there is no {path}"));
+    for page in pages() {
+        let is_map = MAPS.contains(&file_name(&page).as_str());
+        for path in paths(&read(&page)) {
+            let is_ours = is_map || path.split('/').next().is_some_and(|first| DIRECTORIES.contains(&first));
+            if is_ours && !exists(&path) {
+                wrong.push(format!("{}: there is no {path}", page.display()));
             }
         }
     }
     none(wrong);
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        for (file, anchor) in links(&text) {
+            let target = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            let is_page = target.extension().is_some_and(|extension| extension == "md");
+            let leads = target.exists() && (!is_page || anchor.is_empty() || anchors(&read(&target)).contains(anchor));
+            if !leads {
+                wrong.push(format!("{}: the link to {file}#{anchor} leads nowhere", page.display()));
+            }
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn commands_that_documents_name_exist() {
+    let makefile = read(&root().join("Makefile"));
+    let targets: BTreeSet<&str> = makefile.lines().filter_map(|line| Some(line.split_once(':')?.0)).collect();
+    let reference = read(&root().join("docs/commands.md"));
+    let headings = reference.lines().filter_map(|line| line.trim_start_matches('#').trim().strip_prefix("`knarr "));
+    let mut commands: BTreeSet<&str> = headings.map(first_word).collect();
+    commands.insert("help");
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for word in read(&page).split('`').skip(1).step_by(2) {
+            for (program, known) in [("make ", &targets), ("knarr ", &commands)] {
+                let name = word.strip_prefix(program).map_or("", first_word);
+                if !name.is_empty() && !known.contains(name) {
+                    wrong.push(format!("{}: there is no {program}{name}", page.display()));
+                }
+            }
+        }
+    }
+    none(wrong);
+}
+
+/// All pages of documentation.
+fn pages() -> Vec<PathBuf> {
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
+    let all = entries(&root()).into_iter().chain(entries(&root().join("docs")));
+    all.filter(|path| is_page(path) && file_name(path) != "CHANGELOG.md").collect()
+}
+
+/// The word of lower-case letters, digits and dashes that a text starts with.
+fn first_word(text: &str) -> &str {
+    let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let word = &text[..text.find(|letter| !is_letter(letter)).unwrap_or(text.len())];
+    word.trim_end_matches('-')
+}
+
+/// The files and anchors of links that stay within this repository.
+fn links(page: &str) -> Vec<(&str, &str)> {
+    let targets = page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let own = targets.filter(|target| !target.contains(':') && !target.contains(char::is_whitespace));
+    own.map(|target| target.split_once('#').unwrap_or((target, ""))).collect()
+}
+
+/// The names by which links lead to the headings of a page.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let is_kept = |letter: &char| letter.is_alphanumeric() || "_- ".contains(*letter);
+    headings
+        .map(|heading| heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn links_and_headings_are_read() {
+    let page = "# How `it` works: a tour\n[a](b.md#how-it) and [web](https://x.y/#z), [here](#top)";
+    assert_eq!(links(page), [("b.md", "how-it"), ("", "top")]);
+    assert_eq!(anchors(page), BTreeSet::from(["how-it-works-a-tour".to_owned()]));
+    assert_eq!(["cluster create`", "run", "--help"].map(first_word), ["cluster", "run", ""]);
 }
 
 /// Words in backticks that look like a path. Those with capitals stand for others, and sockets are not in the tree.
