@@ -15,7 +15,7 @@ use clap::Parser;
 enum Command {
     /// Writes the tables that describe Kubernetes' API.
     Generate {
-        /// A folder with what an API server of the wanted version publishes about itself.
+        /// A directory with what an API server of the wanted version publishes about itself.
         #[arg(long)]
         kubernetes: PathBuf,
         /// Only compares, and fails when a table differs.

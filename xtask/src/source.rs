@@ -7,12 +7,12 @@ use anyhow::Context as _;
 
 /// One Rust file.
 pub struct SourceFile {
-    /// The crate it belongs to, by its folder.
+    /// The crate it belongs to, by its directory.
     pub krate: String,
     /// Relative to the workspace.
     pub path: PathBuf,
     pub text: String,
-    /// Every line is test code: it lies under `tests` or `benches`, or is named like a test module.
+    /// Every line is test code: it lies under `tests` or `benches`, or is named like a test module or a fake of one.
     pub is_test: bool,
 }
 
@@ -34,7 +34,7 @@ impl SourceFile {
     }
 }
 
-/// The folder that holds the workspace manifest.
+/// The directory that holds the workspace manifest.
 pub fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -51,18 +51,18 @@ fn read_source(root: &Path, path: &Path) -> anyhow::Result<SourceFile> {
     let relative = path.strip_prefix(root).context("a source file lies outside the workspace")?;
     let krate = relative.components().nth(1).context("a source file lies outside a crate")?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    let in_test_folder =
+    let in_test_directory =
         relative.components().any(|part| ["tests", "benches"].contains(&&*part.as_os_str().to_string_lossy()));
     Ok(SourceFile {
         krate: krate.as_os_str().to_string_lossy().into_owned(),
-        is_test: in_test_folder || name == "tests" || name.ends_with("_tests"),
+        is_test: in_test_directory || name == "tests" || name.ends_with("_tests") || name.starts_with("fake_"),
         text: fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
         path: relative.to_path_buf(),
     })
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     for entry in entries {
         let path = entry?.path();
         if path.is_dir() {

@@ -120,7 +120,7 @@ fn verbs(value: &Value) -> String {
     }
 }
 
-/// The kind that a subresource answers with, by its name alone where it belongs to the same group version.
+/// The kind that a subresource responds with, by its name alone where it belongs to the same group version.
 fn subresource_kind(group: &str, version: &str, kind: &Value) -> anyhow::Result<String> {
     let name = text(kind, "kind")?;
     let (of_group, of_version) = (text(kind, "group")?, text(kind, "version")?);
@@ -128,7 +128,7 @@ fn subresource_kind(group: &str, version: &str, kind: &Value) -> anyhow::Result<
     Ok(if is_own { name.to_owned() } else { format!("{of_group}/{of_version}/{name}") })
 }
 
-/// What the full name of a type begins with.
+/// What the full name of a type starts with.
 fn package(group: &str, version: &str) -> String {
     let first = group.split('.').next().unwrap_or_default();
     match group {

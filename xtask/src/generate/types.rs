@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Facts;
 use super::facts::{text, texts};
 
-/// What a short name in the table begins with, and how the full one does.
+/// What a short name in the table starts with, and how the full one does.
 const PACKAGES: [(&str, &str); 4] = [
     ("meta.", "io.k8s.apimachinery.pkg.apis.meta."),
     ("apiextensions.", "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions."),

@@ -4,15 +4,25 @@ use anyhow::Context as _;
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Visibility};
+use syn::{Attribute, Signature, Visibility};
 
 use crate::source::SourceFile;
 
 #[derive(Default)]
 pub struct Items {
-    pub function_lengths: Vec<usize>,
+    pub functions: Vec<Function>,
     pub public: usize,
     pub undocumented: usize,
+}
+
+/// A function or method.
+pub struct Function {
+    pub name: String,
+    /// The number of its first line.
+    pub line: usize,
+    /// How many lines it has.
+    pub length: usize,
+    pub parameters: usize,
 }
 
 /// Reads everything outside of test modules.
@@ -24,8 +34,11 @@ pub fn read(source: &SourceFile) -> anyhow::Result<Items> {
 }
 
 impl Items {
-    fn count_function(&mut self, span: Span) {
-        self.function_lengths.push(span.end().line - span.start().line + 1);
+    fn add_function(&mut self, signature: &Signature, block: Span) {
+        let span = signature.span().join(block).unwrap_or(block);
+        let (line, length) = (span.start().line, span.end().line - span.start().line + 1);
+        let (name, parameters) = (signature.ident.to_string(), signature.inputs.len());
+        self.functions.push(Function { name, line, length, parameters });
     }
 
     fn count_public(&mut self, visibility: &Visibility, attributes: &[Attribute]) {
@@ -52,13 +65,13 @@ impl<'ast> Visit<'ast> for Items {
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.count_function(item.sig.span().join(item.block.span()).unwrap_or_else(|| item.block.span()));
+        self.add_function(&item.sig, item.block.span());
         self.count_public(&item.vis, &item.attrs);
         visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        self.count_function(item.sig.span().join(item.block.span()).unwrap_or_else(|| item.block.span()));
+        self.add_function(&item.sig, item.block.span());
         self.count_public(&item.vis, &item.attrs);
         visit::visit_impl_item_fn(self, item);
     }

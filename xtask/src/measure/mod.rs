@@ -9,8 +9,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::source::{SourceFile, read_sources};
+use items::Function;
 
 const LONG_FILE: usize = 400;
+/// Functions with more lines or parameters are listed, with at most `LISTED` of each.
+const LONG_FUNCTION: usize = 60;
+const MANY_PARAMETERS: usize = 7;
+const LISTED: usize = 20;
 
 pub fn run(root: &Path) -> anyhow::Result<()> {
     let sources = read_sources(root)?;
@@ -26,17 +31,28 @@ fn print_lengths(sources: &[SourceFile]) -> anyhow::Result<()> {
     let files: Vec<usize> = product.iter().map(|source| source.product_lines()).collect();
     let mut functions = Vec::new();
     for source in &product {
-        functions.extend(items::read(source)?.function_lengths);
+        functions.extend(items::read(source)?.functions.into_iter().map(|function| (*source, function)));
     }
     println!("lengths of product code, in lines");
-    println!("  functions  {}", Distribution::of(functions));
+    println!("  functions  {}", Distribution::of(functions.iter().map(|(_, function)| function.length).collect()));
     println!("  files      {}", Distribution::of(files));
     let long: Vec<_> = product.iter().filter(|source| source.text.lines().count() > LONG_FILE).collect();
     println!("  files over {LONG_FILE} lines, tests included: {}", long.len());
     for source in long {
         println!("    {:5} {}", source.text.lines().count(), source.path.display());
     }
+    print_largest("lines", &functions, LONG_FUNCTION, |function| function.length);
+    print_largest("parameters", &functions, MANY_PARAMETERS, |function| function.parameters);
     Ok(())
+}
+
+fn print_largest(unit: &str, functions: &[(&SourceFile, Function)], limit: usize, size: fn(&Function) -> usize) {
+    let mut large: Vec<_> = functions.iter().filter(|(_, function)| size(function) > limit).collect();
+    large.sort_by_key(|(_, function)| std::cmp::Reverse(size(function)));
+    println!("  functions of more than {limit} {unit}: {}", large.len());
+    for (source, function) in large.iter().take(LISTED) {
+        println!("    {:5} {}:{} {}", size(function), source.path.display(), function.line, function.name);
+    }
 }
 
 fn print_cycles(sources: &[SourceFile]) {
