@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde_json::{Value, json};
+
 /// Where a request came from, as far as its connection shows.
 #[derive(Clone, Debug)]
 pub enum Sender {
@@ -61,6 +63,21 @@ impl User {
     /// The anonymous user.
     pub fn anonymous() -> Self {
         Self::named(ANONYMOUS, &[GROUP_UNAUTHENTICATED])
+    }
+
+    /// The `UserInfo` of the API, without empty fields.
+    pub fn info(&self) -> Value {
+        let mut info = json!({"username": self.name});
+        if !self.uid.is_empty() {
+            info["uid"] = self.uid.as_str().into();
+        }
+        if !self.groups.is_empty() {
+            info["groups"] = json!(self.groups);
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
     }
 
     /// Whether the user is in a group.

@@ -169,15 +169,21 @@ async fn serve(
     }
 }
 
+/// The options of a deletion, which admission sees as the client sent them.
+fn delete_options(call: &ResourceRequest<'_>, request: &AuthorizedRequest<'_>) -> Result<DeleteOptions, Status> {
+    let given = decode::delete_options(call.headers, &request.body)?;
+    let options = DeleteOptions::parse(call.query, &given)?;
+    call.delete_options.get_or_init(|| given);
+    Ok(options)
+}
+
 async fn delete(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let given = decode::delete_options(call.headers, &request.body)?;
-    let options = DeleteOptions::parse(call.query, &given)?;
-    call.delete_options.get_or_init(|| given);
+    let options = delete_options(call, request)?;
     let deleted = persist::delete::delete(call, &call.target.name, &options).await?;
     let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
     match deleted.response {
@@ -208,9 +214,7 @@ async fn delete_collection(
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let given = decode::delete_options(call.headers, &request.body)?;
-    let options = DeleteOptions::parse(call.query, &given)?;
-    call.delete_options.get_or_init(|| given);
+    let options = delete_options(call, request)?;
     let listing = ListOptions::parse(call.query, false)?;
     let selection = Selection::parse(call.resource, &listing.label_selector, &listing.field_selector)?;
     let listed = persist::list::list(call, &listing, &selection).await?;

@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::criteria::Matched;
 use crate::admit::Write;
-use crate::request::User;
 
 /// The `request` of an AdmissionReview and of CEL expressions, without objects and uid.
 pub fn describe(write: &Write<'_>, matched: &Matched, options: Value) -> Map<String, Value> {
@@ -34,22 +33,8 @@ pub fn describe(write: &Write<'_>, matched: &Matched, options: Value) -> Map<Str
         set("namespace", write.namespace.into());
     }
     set("operation", write.operation.name().into());
-    set("userInfo", user(write.user));
+    set("userInfo", write.user.info());
     set("dryRun", write.dry_run.into());
     set("options", options);
     request
-}
-
-fn user(user: &User) -> Value {
-    let mut info = json!({"username": user.name});
-    if !user.uid.is_empty() {
-        info["uid"] = user.uid.as_str().into();
-    }
-    if !user.groups.is_empty() {
-        info["groups"] = json!(user.groups);
-    }
-    if !user.extra.is_empty() {
-        info["extra"] = json!(user.extra);
-    }
-    info
 }

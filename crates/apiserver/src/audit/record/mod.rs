@@ -96,7 +96,7 @@ impl<'a> Record<'a> {
     pub fn identified(&mut self, sender: Option<&User>, target: &Target, now: Timestamp) {
         let Some(audit) = self.audit else { return };
         match sender {
-            Some(sender) => self.set("user", user_info(sender)),
+            Some(sender) => self.set("user", sender.info()),
             None => self.unauthenticated = true,
         }
         self.config = audit.policy.evaluate(sender, target);
@@ -108,7 +108,7 @@ impl<'a> Record<'a> {
         if self.audit.is_none() {
             return;
         }
-        self.set("impersonatedUser", user_info(&impersonated.user));
+        self.set("impersonatedUser", impersonated.user.info());
         if !impersonated.constraint.is_empty() {
             self.set("authenticationMetadata", json!({"impersonationConstraint": impersonated.constraint}));
         }
@@ -295,20 +295,6 @@ fn object_reference(target: &Target) -> Value {
         }
     }
     Value::Object(reference)
-}
-
-fn user_info(user: &User) -> Value {
-    let mut info = json!({"username": user.name});
-    if !user.uid.is_empty() {
-        info["uid"] = user.uid.as_str().into();
-    }
-    if !user.groups.is_empty() {
-        info["groups"] = json!(user.groups);
-    }
-    if !user.extra.is_empty() {
-        info["extra"] = json!(user.extra);
-    }
-    info
 }
 
 fn read_object(headers: &HeaderMap, body: &[u8]) -> Option<Value> {
