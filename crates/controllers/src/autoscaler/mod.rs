@@ -263,6 +263,32 @@ impl Controller {
         names
     }
 
+    /// The pods that the target's selector names, unless it is missing or other autoscalers select some of them, too.
+    fn selected_pods(
+        &self,
+        autoscaler: &Autoscaler,
+        text: &str,
+        status: &mut HorizontalPodAutoscalerStatus,
+        now: Timestamp,
+    ) -> Result<Vec<Arc<Pod>>, String> {
+        let Some(selector) = Selector::parse(text).filter(|_| !text.is_empty()) else {
+            self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
+            let message = "the HPA target's scale is missing a selector";
+            set(status, "ScalingActive", "False", "InvalidSelector", message, now);
+            return Err("selector is required".to_owned());
+        };
+        let mut pods = self.pods.in_namespace(autoscaler.metadata.namespace.as_deref().unwrap_or(""));
+        pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let sharing = self.sharing(&Key::of(autoscaler), selector, &pods);
+        if sharing.len() > 1 {
+            let message = format!("pods by selector {text} are controlled by multiple HPAs: [{}]", sharing.join(" "));
+            self.recorder.warning(autoscaler, "AmbiguousSelector", message.clone());
+            set(status, "ScalingActive", "False", "AmbiguousSelector", &message, now);
+            return Err(message);
+        }
+        Ok(pods)
+    }
+
     /// The greatest replica count that any metric proposes. With some metrics unavailable, only scaling up is trusted.
     async fn propose(
         &self,
@@ -273,25 +299,14 @@ impl Controller {
         failure: &mut Option<String>,
     ) -> Option<(i32, String)> {
         let text = scale.status.as_ref().and_then(|status| status.selector.clone()).unwrap_or_default();
-        let Some(selector) = Selector::parse(&text).filter(|_| !text.is_empty()) else {
-            self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
-            let message = "the HPA target's scale is missing a selector";
-            set(status, "ScalingActive", "False", "InvalidSelector", message, now);
-            status.current_metrics = None;
-            *failure = Some("selector is required".to_owned());
-            return None;
+        let pods = match self.selected_pods(autoscaler, &text, status, now) {
+            Ok(pods) => pods,
+            Err(why) => {
+                status.current_metrics = None;
+                *failure = Some(why);
+                return None;
+            }
         };
-        let mut pods = self.pods.in_namespace(autoscaler.metadata.namespace.as_deref().unwrap_or(""));
-        pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
-        let sharing = self.sharing(&Key::of(autoscaler), selector, &pods);
-        if sharing.len() > 1 {
-            let message = format!("pods by selector {text} are controlled by multiple HPAs: [{}]", sharing.join(" "));
-            self.recorder.warning(autoscaler, "AmbiguousSelector", message.clone());
-            set(status, "ScalingActive", "False", "AmbiguousSelector", &message, now);
-            status.current_metrics = None;
-            *failure = Some(message);
-            return None;
-        }
         let specs = autoscaler.spec.metrics.clone().unwrap_or_default();
         let settings = &self.context.settings;
         let namespace = autoscaler.metadata.namespace.as_deref().unwrap_or("");

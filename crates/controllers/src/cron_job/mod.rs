@@ -160,35 +160,8 @@ impl Controller {
         if cron.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        let zone = match spec.time_zone.as_deref() {
-            None => TimeZone::system(),
-            Some(named) => match TimeZone::get(named) {
-                Ok(zone) => zone,
-                Err(_) => {
-                    let text = format!("invalid timeZone: \"{named}\": unknown time zone {named}");
-                    self.recorder.warning(cron, "UnknownTimeZone", text);
-                    return Ok(None);
-                }
-            },
-        };
-        if spec.suspend == Some(true) {
-            return Ok(None);
-        }
-        let schedule = match Schedule::parse(&spec.schedule) {
-            Ok(schedule) => schedule,
-            Err(error) => {
-                let text = format!("unparseable schedule: \"{}\" : {error}", spec.schedule);
-                self.recorder.warning(cron, "UnparseableSchedule", text);
-                return Ok(None);
-            }
-        };
         let now = self.context.clock.now();
-        if schedule.next(now, &zone).is_none() {
-            let why = "time difference between two schedules is less than 1 second";
-            let text = format!("invalid schedule: {} : {why}", spec.schedule);
-            self.recorder.warning(cron, "InvalidSchedule", text);
-            return Ok(None);
-        }
+        let Some((schedule, zone)) = self.schedule(cron, spec, now) else { return Ok(None) };
         let due = plan::due(cron, spec, &schedule, &zone, now);
         let Some(at) = due.at else { return Ok(due.recheck) };
         if due.many_missed {
@@ -201,16 +174,59 @@ impl Controller {
             return Ok(due.recheck);
         }
         let job_name = plan::job_name(cron, at);
-        let active = status.active.clone().unwrap_or_default();
+        let active = status.active.iter().flatten();
         let processed = status.last_schedule_time.as_ref().is_some_and(|last| last.0 == at);
-        if processed || active.iter().any(|active| active.name.as_deref() == Some(&job_name)) {
+        if processed || active.into_iter().any(|active| active.name.as_deref() == Some(&job_name)) {
             return Ok(due.recheck);
         }
+        if self.may_start(cron, spec, status).await? {
+            self.create(cron, plan::new_job(cron, spec, &zone, at), at, status).await?;
+            status.last_schedule_time = Some(time::truncated(at));
+        }
+        Ok(due.recheck)
+    }
+
+    /// The schedule and its time zone; none if it is suspended, or, with an event, if it is invalid.
+    fn schedule(&self, cron: &CronJob, spec: &CronJobSpec, now: Timestamp) -> Option<(Schedule, TimeZone)> {
+        let zone = match spec.time_zone.as_deref() {
+            None => TimeZone::system(),
+            Some(named) => match TimeZone::get(named) {
+                Ok(zone) => zone,
+                Err(_) => {
+                    let text = format!("invalid timeZone: \"{named}\": unknown time zone {named}");
+                    self.recorder.warning(cron, "UnknownTimeZone", text);
+                    return None;
+                }
+            },
+        };
+        if spec.suspend == Some(true) {
+            return None;
+        }
+        let schedule = match Schedule::parse(&spec.schedule) {
+            Ok(schedule) => schedule,
+            Err(error) => {
+                let text = format!("unparseable schedule: \"{}\" : {error}", spec.schedule);
+                self.recorder.warning(cron, "UnparseableSchedule", text);
+                return None;
+            }
+        };
+        if schedule.next(now, &zone).is_none() {
+            let why = "time difference between two schedules is less than 1 second";
+            let text = format!("invalid schedule: {} : {why}", spec.schedule);
+            self.recorder.warning(cron, "InvalidSchedule", text);
+            return None;
+        }
+        Some((schedule, zone))
+    }
+
+    /// Whether a job may start besides the active ones, which are deleted if it replaces them.
+    async fn may_start(&self, cron: &CronJob, spec: &CronJobSpec, status: &mut CronJobStatus) -> Result<bool> {
+        let active = status.active.clone().unwrap_or_default();
         match spec.concurrency_policy.as_deref() {
             Some("Forbid") if !active.is_empty() => {
                 let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
                 self.recorder.normal(cron, "JobAlreadyActive", text);
-                return Ok(due.recheck);
+                return Ok(false);
             }
             Some("Replace") => {
                 let api: Api<Job> = Api::namespaced(self.context.client.clone(), namespace(cron));
@@ -222,9 +238,7 @@ impl Controller {
             }
             _ => {}
         }
-        self.create(cron, plan::new_job(cron, spec, &zone, at), at, status).await?;
-        status.last_schedule_time = Some(time::truncated(at));
-        Ok(due.recheck)
+        Ok(true)
     }
 
     async fn create(&self, cron: &CronJob, job: Job, due: Timestamp, status: &mut CronJobStatus) -> Result<()> {
