@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use knarr_cri::CallError;
 use tokio::time::Instant;
 
 use super::{Message, Worker};
@@ -59,18 +60,7 @@ impl Worker {
                     self.put_container(view);
                     return;
                 }
-                Err(error) if error.is_not_found() => {
-                    self.runtime.forget(id);
-                    self.state.exits.remove(id);
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a container");
-                    if exited {
-                        self.recheck_exit(id);
-                    }
-                    return;
-                }
+                Err(error) => return self.not_observed(id, exited, &error),
             }
         }
     }
@@ -117,19 +107,21 @@ impl Worker {
                     self.runtime.put_sandbox(view);
                     return;
                 }
-                Err(error) if error.is_not_found() => {
-                    self.runtime.forget(id);
-                    self.state.exits.remove(id);
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a sandbox");
-                    if exited {
-                        self.recheck_exit(id);
-                    }
-                    return;
-                }
+                Err(error) => return self.not_observed(id, exited, &error),
             }
+        }
+    }
+
+    /// Forgets a container or sandbox that is gone. One that cannot be read is checked again if it exited.
+    fn not_observed(&mut self, id: &str, exited: bool, error: &CallError) {
+        if error.is_not_found() {
+            self.runtime.forget(id);
+            self.state.exits.remove(id);
+            return;
+        }
+        tracing::warn!(%error, pod = pod::title(&self.pod), id, "cannot read a container or sandbox");
+        if exited {
+            self.recheck_exit(id);
         }
     }
 }
