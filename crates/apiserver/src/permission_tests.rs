@@ -90,7 +90,7 @@ async fn a_node_gets_tokens_of_its_pods_and_evicts_no_others() {
         let (code, pod) = cluster.json("POST", pods, pod).await;
         assert_eq!(code, 201, "{pod}");
         uids.push(pod["metadata"]["uid"].clone());
-        // The task that follows pods does not run here.
+        // The task that watches pods does not run here.
         cluster.server().security.node_graph.pod_changed(None, Some(&pod));
     }
     let token = |bound: Value, audiences: Value| {

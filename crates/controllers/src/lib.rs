@@ -3,9 +3,9 @@
 //! The input is a [`Context`]: an API client, shared informers and settings. The output is writes to the API, and nothing else;
 //! any controller can be disabled and run elsewhere, Kubernetes' own included. [`run`] starts those that the settings enable.
 //!
-//! Each controller is a directory: `plan` (and files beside it) holds pure functions from desired and observed state to actions
-//! and status; `mod.rs` wires informers to a work queue and carries plans out. Add a controller by adding its
-//! directory and its row in [`registry`].
+//! Each controller is a directory or a file: `plan` (and files beside it) holds pure functions from desired and observed
+//! state to actions and status; `mod.rs` wires informers to a work queue and carries plans out. Add a controller by adding
+//! its module and its row in [`registry`].
 
 mod clock;
 pub mod common;

@@ -3,7 +3,7 @@
 //! Input: a client of the Kubernetes API and [`Settings`]. Output: containers run through CRI, the status of pods and
 //! node in the API, and HTTPS endpoints for logs, exec and metrics. A pod passes through the modules in this order:
 //! `source` (where pods come from) → `pods` (admission) → `worker` (one task per pod, whose `plan` is a pure function)
-//! → `volumes` → `container` (the runtime's configuration) → `cgroup` → `probes` → `status` → `node` → `server`.
+//! → `volumes` → `container` (the runtime's configuration) → `cgroup` → `probes` → `worker::status` → `node` → `server`.
 //!
 //! Start reading at [`run`], then at `worker/plan`.
 

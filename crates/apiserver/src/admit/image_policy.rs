@@ -24,7 +24,7 @@ pub struct ImagePolicyWebhook {
     webhook: ConfiguredWebhook,
     allow_ttl: Duration,
     deny_ttl: Duration,
-    /// Whether pods are allowed if the webhook gives no answer.
+    /// Whether pods are allowed if the webhook gives no response.
     default_allow: bool,
     /// By a hash of the question, which holds texts of any length that users choose.
     cache: Mutex<HashMap<[u8; 32], (Review, Instant)>>,
@@ -212,7 +212,7 @@ mod tests {
             assert_eq!(outcome.err().as_deref(), refused, "{image}");
         }
         let received = server.received();
-        assert_eq!(received.len(), 3, "answers are cached");
+        assert_eq!(received.len(), 3, "responses are cached");
         let sent: Value = serde_json::from_slice(&received[0].body).unwrap();
         assert_eq!(sent["spec"], json!({"containers": [{"image": "good"}], "namespace": "n"}));
         let (closed, open) = (plugin(""), plugin(", defaultAllow: true"));

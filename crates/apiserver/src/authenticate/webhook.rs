@@ -1,4 +1,4 @@
-//! Tokens that another server knows: it is asked with a TokenReview, and its answers are cached.
+//! Tokens that another server knows: it is asked with a TokenReview, and its responses are cached.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(webhook.user("unknown", &api, &api).await, Ok(None));
         }
         let received = server.received();
-        assert_eq!(received.len(), 4, "answers are cached");
+        assert_eq!(received.len(), 4, "responses are cached");
         let sent: Value = serde_json::from_slice(&received[0].body).unwrap();
         assert_eq!(sent["spec"], json!({"token": "good", "audiences": ["api"]}));
         webhook.user("good", &["other".to_owned()], &api).await.unwrap();

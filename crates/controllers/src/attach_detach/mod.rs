@@ -1,6 +1,6 @@
 //! Attaches volumes of CSI drivers to the nodes whose pods use them, and detaches them afterwards.
 //!
-//! A VolumeAttachment is the request to a driver, and its status the driver's answer; both and the nodes' `volumesInUse` are
+//! A VolumeAttachment is the request to a driver, and its status the driver's response; both and the nodes' `volumesInUse` are
 //! all the state there is, so a restart loses nothing. A node mounts a volume only while its `volumesAttached` lists it:
 //! a volume is removed from that list, and only then, if the node has not reported it in use, is it detached.
 //! Disks of a storage network (iSCSI, Fibre Channel) are attached by the nodes themselves, and have no VolumeAttachment: to

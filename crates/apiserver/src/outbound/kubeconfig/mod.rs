@@ -35,7 +35,7 @@ pub struct ConfiguredWebhook {
     client: Mutex<(Option<Arc<Identity>>, Arc<HttpClient>)>,
 }
 
-/// Why a webhook gave no usable answer.
+/// Why a webhook gave no usable response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookFailure {
     #[error("{0}")]
