@@ -236,10 +236,16 @@ impl ApiServer {
             let (aggregation, of_users) = (&self.discovery.aggregation, &self.security.request_headers);
             return Ok(aggregate::serve(aggregation, of_users, &remote, &mut request).await.into());
         }
-        if routed.target.is_resource() {
-            resource_handler::handle(self, &mut request).await
-        } else {
-            endpoint::serve(self, &mut request).await
+        // Pinned here, so that a request has the future of its handler once, traced or not.
+        let handled = std::pin::pin!(async {
+            match routed.target.is_resource() {
+                true => resource_handler::handle(self, &mut request).await,
+                false => endpoint::serve(self, &mut request).await,
+            }
+        });
+        match self.telemetry.tracer.get().and_then(|_| running.place()) {
+            Some(place) => knarr_traces::within(place, handled).await,
+            None => handled.await,
         }
     }
 

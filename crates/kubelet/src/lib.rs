@@ -300,6 +300,7 @@ async fn collect_images(context: Arc<Context>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(300));
     loop {
         ticks.tick().await;
+        let _span = traces::internal("Images/GarbageCollect");
         match images::collect_garbage(&context, false).await {
             Ok(0) => {}
             Ok(freed) => tracing::info!(freed, "removed unused images"),

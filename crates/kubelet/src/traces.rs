@@ -29,9 +29,9 @@ pub fn start(
     Ok(())
 }
 
-/// The span of an authorized request. Its sender is the API server or an administrator: their traces go on.
+/// The span of an authorized request. As in Kubernetes, its sender does not decide what is sampled here.
 pub fn request(method: &str, path: &'static str, headers: &HeaderMap) -> Option<Span> {
-    let parent = TraceContext::of_headers(headers).map_or(Parent::None, Parent::Trusted);
+    let parent = TraceContext::of_headers(headers).map_or(Parent::None, Parent::Linked);
     let mut span = TRACER.get()?.span(format!("{method} /{path}"), Kind::Server, parent)?;
     span.text("http.request.method", method);
     Some(span)
@@ -48,10 +48,17 @@ pub fn sync(operation: &str, own: &Pod) -> Option<Span> {
     Some(span)
 }
 
-/// Records a call to the container runtime that ended now.
+/// The span of something that this node does by itself.
+pub fn internal(name: &'static str) -> Option<Span> {
+    TRACER.get()?.span(name, Kind::Internal, Parent::None)
+}
+
+/// Records a call to the container runtime that ended now, as part of the sync that caused it.
 pub fn runtime_called(method: &str, took: Duration, succeeded: bool) {
     let Some(tracer) = TRACER.get() else { return };
-    let Some(mut span) = tracer.span(call_name(method), Kind::Client, Parent::None) else { return };
+    let within = knarr_traces::child_of_current(call_name(method), Kind::Client);
+    // A sync that is not sampled has no span: its calls are sampled by themselves.
+    let Some(mut span) = within.or_else(|| tracer.span(call_name(method), Kind::Client, Parent::None)) else { return };
     if !succeeded {
         span.failed("");
     }

@@ -94,7 +94,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("relay", &[]),
     ("rules", &["api", "component-flags"]),
     ("scheduler", &["api", "client", "metrics", "supervisor"]),
-    ("store", &["metrics", "supervisor"]),
+    ("store", &["metrics", "supervisor", "traces"]),
     ("supervisor", &[]),
     ("traces", &["metrics", "supervisor"]),
     ("tunnel", &["relay", "supervisor"]),

@@ -5,12 +5,14 @@
 
 mod configuration;
 mod context;
+mod current;
 mod exporter;
 mod messages;
 mod span;
 
 pub use configuration::{Configuration, ConfigurationError};
-pub use context::TraceContext;
+pub use context::{TRACEPARENT, TraceContext};
+pub use current::{Place, call_within, child_of_current, current, within};
 pub use span::{Kind, Parent, Span};
 
 use std::sync::Arc;

@@ -35,6 +35,10 @@ pub async fn serve(
     if let Ok(host) = HeaderValue::from_str(&remote.destination.authority()) {
         headers.insert(HOST, host);
     }
+    let span = request.running.span(format!("HTTP {}", request.parts.method));
+    if let Some(span) = &span {
+        headers.insert(knarr_traces::TRACEPARENT, span.context().header());
+    }
     let is_upgrade = headers.contains_key(UPGRADE);
     let path = request.parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     match forward_request(request, connection, &path, headers).await {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use knarr_metrics::{Counter, Family, Gauge, Histogram};
-use knarr_traces::{Kind, Span};
+use knarr_traces::{Kind, Place, Span};
 use parking_lot::Mutex;
 
 use crate::kinds::Resource;
@@ -204,8 +204,13 @@ impl InFlightRequest {
     }
 
     /// A span within that of the request, if that is sampled.
-    pub fn span(&self, name: &'static str) -> Option<Span> {
+    pub fn span(&self, name: impl Into<String>) -> Option<Span> {
         self.span.lock().as_ref()?.child(name, Kind::Client)
+    }
+
+    /// The place of the request's span, if it is sampled.
+    pub fn place(&self) -> Option<Place> {
+        self.span.lock().as_ref().map(Span::place)
     }
 
     /// Counts what the request opened, a stream, as long as the result lives.

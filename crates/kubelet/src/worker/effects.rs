@@ -28,10 +28,14 @@ impl Worker {
         let sender = self.sender.clone();
         // Boxed, as a task would hold a large future twice: before and while it awaits it.
         let work = Box::pin(work);
+        let sync = knarr_traces::current();
         knarr_supervisor::spawn(async move {
             let work = AssertUnwindSafe(async {
                 knarr_supervisor::fault::point("operation");
-                work.await
+                match sync {
+                    Some(sync) => knarr_traces::within(sync, work).await,
+                    None => work.await,
+                }
             });
             let outcome = work.catch_unwind().await;
             let outcome = outcome.unwrap_or_else(|panic| Outcome::Panicked(panic_message(&*panic)));

@@ -230,7 +230,7 @@ impl Worker {
             knarr_supervisor::fault::point("worker");
             let started = std::time::Instant::now();
             let span = crate::traces::sync(self.operation_type(), &self.pod);
-            let wake_at = self.step();
+            let wake_at = knarr_traces::call_within(span.as_ref().map(knarr_traces::Span::place), || self.step());
             drop(span);
             let labels = [("operation_type", self.operation_type())];
             self.context.metrics.observe("kubelet_pod_worker_duration_seconds", &labels, started.elapsed());

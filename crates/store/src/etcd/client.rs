@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
+use knarr_traces::{Kind, Span, child_of_current};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -233,8 +234,22 @@ where
     if needs_leader {
         require_leader(&mut request);
     }
-    let response = grpc.unary(request, PathAndQuery::from_static(path), codec).await?;
-    Ok(response.into_inner())
+    let mut span = child_of_current(path.trim_start_matches('/'), Kind::Client);
+    if let Some(span) = &span {
+        add_trace(&mut request, span);
+    }
+    let response = grpc.unary(request, PathAndQuery::from_static(path), codec).await;
+    if let (Some(span), Err(status)) = (&mut span, &response) {
+        span.failed(status.message());
+    }
+    Ok(response?.into_inner())
+}
+
+/// Makes what etcd traces of a request part of the same trace.
+fn add_trace<T>(request: &mut Request<T>, span: &Span) {
+    if let Ok(context) = MetadataValue::try_from(span.context().header().as_bytes()) {
+        request.metadata_mut().insert("traceparent", context);
+    }
 }
 
 async fn open_watch(channel: Channel, create: WatchCreate) -> Result<Streaming<WatchResponse>, Status> {
@@ -278,6 +293,16 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_carry_the_place_of_their_span() {
+        let tracer = knarr_traces::Tracer::without_collector(1_000_000);
+        let span = tracer.span("call", Kind::Client, knarr_traces::Parent::None).unwrap();
+        let mut request = Request::new(());
+        add_trace(&mut request, &span);
+        let carried = request.metadata().get("traceparent").and_then(|value| value.to_str().ok());
+        assert_eq!(carried.and_then(knarr_traces::TraceContext::parse), Some(span.context()));
+    }
 
     #[test]
     fn a_member_that_failed_is_avoided_for_a_while() {

@@ -155,6 +155,21 @@ async fn oversized_values_are_refused_as_too_large() {
 }
 
 #[tokio::test]
+async fn writes_are_part_of_the_trace_of_their_request() {
+    let cluster = EtcdCluster::start(1);
+    let store = cluster.connect("/registry/").await;
+    let tracer = knarr_traces::Tracer::without_collector(1_000_000);
+    let request = tracer.span("request", knarr_traces::Kind::Server, knarr_traces::Parent::None).unwrap();
+    let trace = request.context().trace;
+    let written = async { store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap().revision };
+    let revision = knarr_traces::within(request.place(), written).await;
+    assert_eq!(tracer.waiting(), [("etcdserverpb.KV/Txn".to_owned(), trace)]);
+    // Outside of a request, nothing is recorded.
+    store.delete("/registry/pods/a", revision).await.unwrap();
+    assert_eq!(tracer.waiting().len(), 1);
+}
+
+#[tokio::test]
 async fn without_etcd_writes_fail_and_what_is_known_stays_readable() {
     let cluster = EtcdCluster::start(1);
     let store = cluster.connect("/registry/").await;
