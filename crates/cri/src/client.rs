@@ -14,6 +14,7 @@ use tonic_prost::ProstCodec;
 
 use crate::CONTAINERD_NAMESPACE;
 use crate::error::CallError;
+use crate::exec_output;
 use crate::messages::*;
 
 /// The timeout of calls that only read or change a record; starting processes may take long on a busy node.
@@ -21,6 +22,8 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 const LONG_TIMEOUT: Duration = Duration::from_secs(240);
 /// The runtime supervises the progress of pulls itself; this only guards against a runtime that hangs.
 const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
+/// How much later than its head the rest of a response may be.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Large nodes list hundreds of images and containers in one response.
 const MAX_RESPONSE_BYTES: usize = 32 << 20;
 
@@ -90,14 +93,20 @@ impl Runtime {
         A: prost::Message + Default + 'static,
     {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES);
-        grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
         let mut request = Request::new(request);
         request.set_timeout(limit);
-        let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
-        match response.await {
-            Ok(response) => Ok(response.into_inner()),
-            Err(status) => Err(CallError::Refused { method, status: Box::new(status) }),
-        }
+        let call = async {
+            grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
+            let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
+            response
+                .map(tonic::Response::into_inner)
+                .map_err(|status| CallError::Refused { method, status: Box::new(status) })
+        };
+        // The deadline in the request ends with the head of the response, after which a runtime may hang, too.
+        tokio::time::timeout(limit.saturating_add(BODY_TIMEOUT), call).await.unwrap_or_else(|_| {
+            let status = Box::new(tonic::Status::deadline_exceeded("the runtime did not respond in time"));
+            Err(CallError::Refused { method, status })
+        })
     }
 
     /// Calls a service of containerd beyond CRI. Other runtimes respond `Unimplemented`.
@@ -261,12 +270,24 @@ impl Runtime {
         self.call::<_, Empty>("ReopenContainerLog", path, request, SHORT_TIMEOUT).await.map(drop)
     }
 
-    /// Runs a command in a container to completion, with an optional time limit.
-    pub async fn exec_sync(&self, id: &str, command: Vec<String>, limit: Option<Duration>) -> Result<ExecSyncResponse> {
+    /// Runs a command in a container to completion, with an optional time limit. Of each output, the first `keep` bytes are
+    /// returned.
+    pub async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        limit: Option<Duration>,
+        keep: usize,
+    ) -> Result<ExecSyncResponse> {
         let seconds = limit.map_or(0, |limit| i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX));
         let request = ExecSyncRequest { container_id: id.to_string(), cmd: command, timeout: seconds };
         let bound = limit.map_or(PULL_TIMEOUT, |limit| limit.saturating_add(SHORT_TIMEOUT));
-        self.call("ExecSync", "/runtime.v1.RuntimeService/ExecSync", request, bound).await
+        let started = Instant::now();
+        let response = exec_output::run(self.channel.clone(), &request, keep, bound).await;
+        if let Some(observer) = &self.observer {
+            observer("ExecSync", started.elapsed(), response.is_ok());
+        }
+        response.map_err(|status| CallError::Refused { method: "ExecSync", status: Box::new(status) })
     }
 
     /// Prepares a streaming exec; returns the URL of its stream.

@@ -11,6 +11,7 @@ pub mod messages;
 
 mod client;
 mod error;
+mod exec_output;
 
 pub use client::{Observer, Runtime};
 pub use error::CallError;

@@ -131,10 +131,18 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
     std::fs::create_dir_all(parent.path().join("logs")).expect("a directory");
     let (sandbox, id) = run_container(&runtime, parent.path()).await;
     let output = runtime
-        .exec_sync(&id, ["/bin/busybox", "echo", "inside"].map(String::from).to_vec(), Some(Duration::from_secs(10)))
+        .exec_sync(
+            &id,
+            ["/bin/busybox", "sh", "-c", "/bin/busybox yes | /bin/busybox head -c 12000000 >&2; echo inside; exit 3"]
+                .map(String::from)
+                .to_vec(),
+            Some(Duration::from_secs(10)),
+            1000,
+        )
         .await
         .expect("a command runs");
-    assert_eq!((output.exit_code, output.stdout.as_slice()), (0, b"inside\n".as_slice()));
+    assert_eq!((output.exit_code, output.stdout.as_slice()), (3, b"inside\n".as_slice()));
+    assert_eq!(output.stderr.len(), 1000, "the rest of the output is dropped");
 
     let elsewhere = Containerd::new(&directory, Path::new("/usr/lib/cni"), &parent.path().join("elsewhere"));
     let runtime = elsewhere.ensure().await.expect("a restart with other settings");

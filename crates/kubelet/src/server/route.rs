@@ -21,6 +21,8 @@ use crate::runtime::ContainerView;
 use crate::settings::Tuning;
 use crate::worker::Handle;
 
+/// Bytes of each output of a command that `/run` responds with. The runtime keeps no more.
+const MAX_OUTPUT: usize = 16 << 20;
 /// The host's log directory.
 const SYSTEM_LOGS: &str = "/var/log";
 
@@ -275,7 +277,7 @@ async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, 
         Err(response) => return response,
     };
     let command = query.get("cmd").unwrap_or_default().split(' ').map(ToString::to_string).collect();
-    match server.context.runtime.exec_sync(&id, command, None).await {
+    match server.context.runtime.exec_sync(&id, command, None, MAX_OUTPUT).await {
         Ok(response) => {
             let mut output = response.stdout;
             output.extend_from_slice(&response.stderr);

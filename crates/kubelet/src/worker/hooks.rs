@@ -44,11 +44,12 @@ async fn perform(
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
         let rendered = command.join(" ");
-        let response = context.runtime.exec_sync(target.id, command, limit).await.map_err(|error| error.message())?;
+        let response = context.runtime.exec_sync(target.id, command, limit, MAX_OUTPUT).await;
+        let response = response.map_err(|error| error.message())?;
         if response.exit_code == 0 {
             return Ok(());
         }
-        let shown = |output: &[u8]| String::from_utf8_lossy(&output[..output.len().min(MAX_OUTPUT)]).into_owned();
+        let shown = |output: &[u8]| String::from_utf8_lossy(output).into_owned();
         return Err(format!(
             "command '{rendered}' exited with {}: {}, message: \"{}\"",
             response.exit_code,

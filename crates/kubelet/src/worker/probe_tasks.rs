@@ -21,6 +21,9 @@ use crate::probes::schedule::{self, Prober, Slot, Target, Timing};
 use crate::probes::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::runtime::{ContainerView, RuntimePod};
 
+/// Bytes of a command's output that are kept.
+const MAX_OUTPUT: usize = 10 << 10;
+
 /// The probes of one pod's containers, by the container's name.
 pub struct ProbeTasks {
     running: HashMap<(String, ProbeKind), Running>,
@@ -345,12 +348,12 @@ impl Task {
             Ok(command) => command,
             Err(error) => return Outcome::Unknown(error.to_string()),
         };
-        match self.context.runtime.exec_sync(id, command, Some(limit)).await {
+        match self.context.runtime.exec_sync(id, command, Some(limit), MAX_OUTPUT).await {
             Ok(output) if output.exit_code == 0 => Outcome::Success,
             Ok(response) => {
                 let mut output = response.stdout;
                 output.extend_from_slice(&response.stderr);
-                output.truncate(10 << 10);
+                output.truncate(MAX_OUTPUT);
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
             Err(error) if error.is_timeout() => Outcome::Failure(spec.timeout_message(limit)),

@@ -184,11 +184,17 @@ impl Plugin {
         A: prost::Message + Default + 'static,
     {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
-        grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
         let mut request = Request::new(request);
         request.set_timeout(CALL_TIMEOUT);
-        let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
-        Ok(response.into_inner())
+        let call = async {
+            grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await
+        };
+        // The deadline in the request ends with the head of the response. All pods of the node wait for an allocation.
+        let response = tokio::time::timeout(CALL_TIMEOUT, call).await;
+        response
+            .unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded("context deadline exceeded")))
+            .map(tonic::Response::into_inner)
     }
 
     /// A stream of the plugin's devices, with a new list after each change.
