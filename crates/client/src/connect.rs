@@ -156,12 +156,13 @@ impl Service<Request<Body>> for Connections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let measured = Measured::start(&request);
         let connection = if is_watch(request.uri().query()) { &self.watches } else { &self.requests };
-        let (epoch, response) = (self.reachability.start_request(), connection.request(request));
-        let reachability = self.reachability.clone();
+        let (connection, reachability) = (connection.clone(), self.reachability.clone());
+        // By the caller's task: a panic in the one that calls this, which all requests share, would fail them for ever.
         Box::pin(async move {
-            let response = response.await;
+            let measured = Measured::start(&request);
+            let epoch = reachability.start_request();
+            let response = connection.request(request).await;
             measured.finish(&response);
             reachability.finish_request(epoch, response.as_ref().err().map(|error| error as &dyn std::error::Error));
             response

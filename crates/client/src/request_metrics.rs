@@ -52,6 +52,9 @@ impl Measured {
     pub(crate) fn start(request: &Request<Body>) -> Measured {
         let host = request.uri().authority().map_or(IN_PROCESS, |authority| authority.as_str()).to_owned();
         let method = request.method().clone();
+        if cfg!(debug_assertions) && method != http::Method::GET && request.uri().path().ends_with("/status") {
+            knarr_supervisor::fault::point("status");
+        }
         if let Some(size) = request.body().size_hint().exact() {
             REQUEST_SIZE.observe(&[&host, method.as_str()], size as f64);
         }

@@ -303,7 +303,8 @@ impl Scheduler {
             let now = (self.now)();
             let node = node.clone();
             let messages = self.messages.clone();
-            knarr_supervisor::spawn(async move {
+            // A panic would leave the pod that needs the room waiting for a deletion.
+            knarr_supervisor::spawn_linked("preemption", async move {
                 match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
                     Ok(()) => {
                         let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use knarr_client::k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_client::kube::{Api, Client};
+use knarr_supervisor::Supervisor;
 use parking_lot::Mutex;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -44,16 +45,21 @@ struct Shared {
     file: PathBuf,
 }
 
-/// A running balancer; dropping it closes all connections.
+/// A running balancer. Its tasks, and all connections, end with the supervisor that it was started with.
 pub struct Balancer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    _tasks: JoinSet<()>,
 }
 
 impl Balancer {
     /// Listens on loopback. `server` is the one that was given to the agent, `authorities` (DER) those of the cluster.
-    pub async fn start(server: &http::Uri, authorities: &[Vec<u8>], data: &Path, node: &str) -> anyhow::Result<Self> {
+    pub async fn start(
+        server: &http::Uri,
+        authorities: &[Vec<u8>],
+        data: &Path,
+        node: &str,
+        supervisor: &Supervisor,
+    ) -> anyhow::Result<Self> {
         let given = authority_of(server)?;
         let file = data.join("servers.json");
         let servers = Servers::new(given, load(&file), node);
@@ -65,10 +71,12 @@ impl Balancer {
                 .context("cannot listen on loopback for connections to the servers")?,
         };
         let address = listener.local_addr()?;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, Arc::clone(&shared)));
-        tasks.spawn(health::check(Arc::clone(&shared), authorities.to_vec()));
-        Ok(Self { address, shared, _tasks: tasks })
+        let listener = Arc::new(listener);
+        let passing_on = Arc::clone(&shared);
+        supervisor.restart("server-balancer", move || accept(Arc::clone(&listener), Arc::clone(&passing_on)));
+        let (checked, authorities) = (Arc::clone(&shared), authorities.to_vec());
+        supervisor.restart("server-health", move || health::check(Arc::clone(&checked), authorities.clone()));
+        Ok(Self { address, shared })
     }
 
     /// The address of all servers.
@@ -119,12 +127,14 @@ impl Shared {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: Arc<TcpListener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(pass_on(stream, Arc::clone(&shared)))),
+                Ok((stream, _)) => {
+                    connections.spawn(knarr_supervisor::inherit(pass_on(stream, Arc::clone(&shared))));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection to the servers");
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
@@ -188,10 +198,7 @@ fn load(file: &Path) -> Vec<String> {
 }
 
 fn save(file: &Path, servers: &[String]) -> anyhow::Result<()> {
-    let beside = file.with_extension("new");
-    std::fs::write(&beside, serde_json::to_vec(servers)?)
-        .with_context(|| format!("cannot write {}", beside.display()))?;
-    std::fs::rename(&beside, file).with_context(|| format!("cannot write {}", file.display()))
+    crate::servers::write_private(file, &serde_json::to_vec(servers)?)
 }
 
 #[cfg(test)]
@@ -231,7 +238,7 @@ mod tests {
             Arc::new(Shared { servers: Mutex::new(servers), changes: watch::Sender::new(()), file: file.clone() });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let _accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let _accepting = tokio::spawn(accept(Arc::new(listener), Arc::clone(&shared)));
         let (name, mut held) = said(address).await;
         assert_eq!(name, "1");
         shared.learn(&[one.clone(), two.clone()]);

@@ -64,8 +64,10 @@ pub(super) async fn keep(shared: Arc<Shared>, settings: TunnelSettings) {
         });
         for server in servers {
             let (settings, gate) = (settings.clone(), gate.clone());
-            tunnels.entry(server.clone()).or_insert_with(|| tasks.spawn(keep_one(server, settings, gate)));
+            let keep = |server| knarr_supervisor::inherit(keep_one(server, settings, gate));
+            tunnels.entry(server.clone()).or_insert_with(|| tasks.spawn(keep(server)));
         }
+        // One that panicked is started again in the next round.
         while tasks.try_join_next().is_some() {}
         sleep(LIST_INTERVAL).await;
     }

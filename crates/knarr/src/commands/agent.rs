@@ -59,7 +59,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let supervisor = Supervisor::new(&Registry::default());
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir, supervisor.registry());
     let joined = tokio::select! {
-        joined = join(&arguments) => joined?,
+        joined = join(&arguments, &supervisor) => joined?,
         stopped = signals::stopped() => return stopped,
     };
     let ingress = early.or_else(|| bind_ingress(&arguments, &joined.cluster));
@@ -92,14 +92,14 @@ struct Joined {
     cluster: Cluster,
 }
 
-async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
+async fn join(arguments: &Arguments, supervisor: &Supervisor) -> anyhow::Result<Joined> {
     let name = arguments.node.name()?;
     let trust = trust(arguments);
     let authorities = authorities(arguments, &trust).await?;
     let authority_file = trust.file();
     let directory = arguments.data_dir.join("kubelet/pki");
     let token = &arguments.token.bootstrap;
-    let balancer = Balancer::start(&arguments.server, &authorities, &arguments.data_dir, &name).await?;
+    let balancer = Balancer::start(&arguments.server, &authorities, &arguments.data_dir, &name, supervisor).await?;
     let server = balancer.url()?;
     let identity =
         until_reached(|| Identity::obtain(&server, &authorities, token, &name, &directory, &authority_file)).await?;
@@ -189,7 +189,7 @@ async fn serve(
             tracing::error!(%error, "cannot listen for signals");
         }
     };
-    let files = NodeFiles { client_ca: Some(trust(&arguments).file()), serving: None };
+    let files = NodeFiles { client_ca: Some(trust(&arguments).file()), ..NodeFiles::default() };
     let node = node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown);
     common::supervised(supervisor, "kubelet", node).await
 }

@@ -71,6 +71,10 @@ impl Csi {
         if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory) {
             tracing::warn!(%error, directory = %directory.display(), "cannot create the directory of CSI plugins");
         }
+        // A previous run of this component may have registered them: two registrations of one plugin are refused.
+        if let Some(dra) = self.dra.get() {
+            dra.unregister_all();
+        }
         let mut plugins: BTreeMap<PathBuf, Plugin> = BTreeMap::new();
         let mut watchers = Watchers::default();
         let mut running = JoinSet::new();
@@ -126,13 +130,13 @@ impl Csi {
                 };
                 plugins.insert(socket.clone(), Plugin { identity: *identity, phase: Phase::Registering { failures } });
                 let (csi, socket, identity) = (self.clone(), socket.clone(), *identity);
-                running.spawn(async move {
-                    let outcome = csi.register(&socket).await;
+                running.spawn(knarr_supervisor::inherit(async move {
+                    let outcome = knarr_supervisor::caught(csi.register(&socket)).await;
                     if let Err(error) = &outcome {
                         tracing::warn!(error, socket = %socket.display(), failures, "cannot register a plugin");
                     }
                     Finished { socket, identity, outcome }
-                });
+                }));
             }
         }
     }

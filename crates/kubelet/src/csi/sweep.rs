@@ -31,10 +31,10 @@ impl Csi {
                 if attempt.next.is_some_and(|at| at <= now) {
                     attempt.next = None;
                     let csi = self.clone();
-                    running.spawn(async move {
-                        let outcome = csi.unstage_if_unused(&id).await;
+                    running.spawn(knarr_supervisor::inherit(async move {
+                        let outcome = knarr_supervisor::caught(csi.unstage_if_unused(&id)).await;
                         (id, outcome)
-                    });
+                    }));
                 }
             }
             let due = attempts.values().filter_map(|attempt| attempt.next).min();

@@ -111,6 +111,15 @@ impl Dra {
         Ok(())
     }
 
+    /// Forgets all plugins, which are about to be registered again.
+    pub fn unregister_all(&self) {
+        for driver in self.drivers.0.lock().values_mut() {
+            driver.plugins.drain(..).for_each(|plugin| plugin.gone.cancel());
+            driver.wipe_at.get_or_insert(Instant::now() + self.slice_grace);
+        }
+        self.drivers_changed.notify_one();
+    }
+
     pub fn unregister(&self, name: &str, endpoint: &str) {
         let Ok(gone) = knarr_csi::socket_path(endpoint) else { return };
         if let Some(driver) = self.drivers.0.lock().get_mut(name) {

@@ -292,6 +292,16 @@ async fn pods_of_a_missing_driver_are_cleaned_up_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn plugins_register_again_after_the_watch_of_plugins_was_restarted() {
+    let rig = Rig::new().await;
+    rig.dra.unregister_all();
+    let error = rig.dra.prepare(&pod("p", &["c"])).await.expect_err("no driver");
+    assert_eq!(error, "prepare dynamic resources: DRA driver driver is not registered");
+    rig.register();
+    rig.dra.prepare(&pod("p", &["c"])).await.expect("prepared");
+}
+
+#[tokio::test]
 async fn slices_of_a_driver_that_is_gone_are_deleted() {
     let mut rig = Rig::new().await;
     let keeper = tokio::spawn(rig.dra.clone().keep_slices());

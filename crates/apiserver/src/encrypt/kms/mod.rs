@@ -103,7 +103,8 @@ impl KmsProvider {
 
     /// Asks the plugin for its status, and makes a new seed if its key has changed.
     async fn poll(&self) -> bool {
-        let checked = self.check().await;
+        // Without polls, the last result would stand for ever.
+        let checked = knarr_supervisor::caught(self.check()).await;
         if let Err(error) = &checked {
             tracing::warn!(provider = self.name, error, "the KMS plugin is unhealthy");
         }

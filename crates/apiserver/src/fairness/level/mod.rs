@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::allocation::{LevelDemand, SeatLimits, Shares};
@@ -47,7 +48,8 @@ pub struct State {
     /// Whether its object is gone: it is dropped when its last request has finished.
     pub quiescing: bool,
     waiters: HashMap<RequestId, oneshot::Sender<()>>,
-    timer_runs: bool,
+    /// The task that releases seats at their time.
+    timer: Option<AbortHandle>,
     retry_after: RetryAfter,
 }
 
@@ -67,7 +69,7 @@ impl Level {
             demand: Demand::default(),
             quiescing: false,
             waiters: HashMap::new(),
-            timer_runs: false,
+            timer: None,
             retry_after: RetryAfter::default(),
         };
         let exempt = spec.response == Response::Exempt;
@@ -139,22 +141,26 @@ impl Level {
                 let _ = waiter.send(());
             }
         }
-        if state.set.waiting() > 0 && state.set.next_release().is_some() && !state.timer_runs {
-            state.timer_runs = self.start_timer();
+        // One that panicked is finished, too.
+        let has_timer = state.timer.as_ref().is_some_and(|timer| !timer.is_finished());
+        if state.set.waiting() > 0 && state.set.next_release().is_some() && !has_timer {
+            state.timer = self.start_timer();
         }
         result
     }
 
     /// Releases seats at their time while requests wait for them.
-    fn start_timer(self: &Arc<Self>) -> bool {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return false };
+    fn start_timer(self: &Arc<Self>) -> Option<AbortHandle> {
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
         let level = self.clone();
-        runtime.spawn(async move {
+        let timer = runtime.spawn(async move {
             loop {
                 let next = level.with_queues(|state, now, started| {
                     state.set.advance(now, started);
                     let next = state.set.next_release().filter(|_| state.set.waiting() > 0);
-                    state.timer_runs = next.is_some();
+                    if next.is_none() {
+                        state.timer = None;
+                    }
                     next
                 });
                 match next {
@@ -163,7 +169,7 @@ impl Level {
                 }
             }
         });
-        true
+        Some(timer.abort_handle())
     }
 
     fn permit(self: &Arc<Self>, flow: &Arc<FlowStats>, id: RequestId, estimate: Estimate) -> Permit {

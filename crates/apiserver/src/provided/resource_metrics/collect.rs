@@ -113,7 +113,14 @@ async fn scrape_while_requested(
 ) {
     let mut stopping = server.stopping.clone();
     loop {
-        read_all(&server, &nodes).await;
+        // A panic must not end the rounds: while there are requests, nobody starts them again.
+        let round = async {
+            read_all(&server, &nodes).await;
+            Ok(())
+        };
+        if let Err(reason) = knarr_supervisor::caught(round).await {
+            tracing::error!(reason, "cannot read the usage of nodes");
+        }
         rounds.send_modify(|rounds| *rounds += 1);
         let round = *rounds.borrow();
         let is_fast = round < 2 || round < MAX_FAST_ROUNDS && !all_known(&nodes.lock());

@@ -92,17 +92,16 @@ impl Registration {
             }
         };
         self.devices.connected(&resource, plugin.clone());
-        while let Some(item) = stream.next().await {
-            match item {
-                Ok(list) => {
-                    self.devices.set_devices(&resource, read(list));
-                    (self.changed)();
-                }
-                Err(error) => {
-                    tracing::debug!(%error, resource, "the device list of a plugin ended");
-                    break;
-                }
+        let received = async {
+            while let Some(item) = stream.next().await {
+                self.devices.set_devices(&resource, read(item.map_err(|error| error.to_string())?));
+                (self.changed)();
             }
+            Ok(())
+        };
+        // After a panic, too, its devices must not stay allocatable.
+        if let Err(reason) = knarr_supervisor::caught(received).await {
+            tracing::debug!(reason, resource, "the device list of a plugin ended");
         }
         tracing::info!(resource, "a device plugin disconnected");
         self.devices.disconnected(&resource, &plugin, Instant::now());
