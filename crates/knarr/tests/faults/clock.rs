@@ -5,6 +5,9 @@ use std::process::Command;
 
 use crate::harness::Node;
 
+/// The file name of the library that shifts clocks.
+pub const LIBRARY: &str = "libshifted_clock.so";
+
 /// The clock of the processes of one node.
 pub struct Clock {
     shift: PathBuf,
@@ -20,9 +23,12 @@ impl Clock {
         Clock { shift }
     }
 
-    /// Steps the clock to this distance from the right time.
-    pub fn step(&self, seconds: i64) {
+    /// Steps the clock of a process of the node to this distance from the right time.
+    pub fn step(&self, process: u32, seconds: i64) {
         use std::os::unix::fs::FileExt;
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
+        // A static program loads no library, and has the host's clock.
+        assert!(maps.contains(LIBRARY), "the clock of process {process} cannot be stepped");
         // In place: the file is mapped.
         let file = std::fs::File::options().write(true).open(&self.shift).expect("a file");
         file.write_all_at(&seconds.to_ne_bytes(), 0).expect("it is written");
@@ -31,7 +37,7 @@ impl Clock {
 
 /// Compiles the library that shifts clocks.
 pub fn library(directory: &Path) -> PathBuf {
-    let library = directory.join("libshifted_clock.so");
+    let library = directory.join(LIBRARY);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shifted_clock.rs");
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let output = Command::new(rustc)

@@ -35,10 +35,15 @@ pub enum Fault {
     Expiry,
     SlowDisk,
     FullDisk,
-    /// The process of a node's agent is killed; its pods run on.
-    KillAgent,
-    SuspendAgent,
-    CutAgent,
+}
+
+/// What happens to a node while a server has a fault of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentFault {
+    /// The process of the agent is killed; its pods run on.
+    Kill,
+    Suspend,
+    CutLink,
 }
 
 /// After which another server takes over what a server was elected for.
@@ -46,7 +51,6 @@ const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// More seconds than certificates are valid.
 const CERTIFICATE_LIFETIME: i64 = 400 * 24 * 3600;
 
-/// The faults of servers, and those of nodes.
 const KINDS: [fn(&mut StdRng) -> Fault; 15] = [
     |_| Fault::Kill,
     |_| Fault::Reboot,
@@ -65,22 +69,24 @@ const KINDS: [fn(&mut StdRng) -> Fault; 15] = [
     |_| Fault::SlowDisk,
     |_| Fault::FullDisk,
 ];
-const AGENT_KINDS: [Fault; 3] = [Fault::KillAgent, Fault::SuspendAgent, Fault::CutAgent];
+const AGENT_KINDS: [AgentFault; 3] = [AgentFault::Kill, AgentFault::Suspend, AgentFault::CutLink];
 
 impl Fault {
-    pub fn random(random: &mut StdRng, has_agents: bool) -> Self {
-        let count = KINDS.len() + if has_agents { AGENT_KINDS.len() } else { 0 };
-        let number = random.random_range(0..count);
-        match number.checked_sub(KINDS.len()) {
-            Some(number) => AGENT_KINDS[number],
-            None => KINDS[number](random),
-        }
+    pub fn random(random: &mut StdRng) -> Self {
+        let number = random.random_range(0..KINDS.len());
+        KINDS[number](random)
+    }
+}
+
+impl AgentFault {
+    /// Two of three faults of servers are accompanied by one of a node.
+    pub fn random(random: &mut StdRng) -> Option<Self> {
+        random.random_ratio(2, 3).then(|| AGENT_KINDS[random.random_range(0..AGENT_KINDS.len())])
     }
 }
 
 impl ThreeServers {
-    /// Lets a fault happen to a server for some time. Only the last server has a disk of its own; nodes are chosen by the
-    /// same number.
+    /// Lets a fault happen to a server for some time. Only the last server has a disk of its own.
     pub fn inflict(&mut self, server: usize, fault: Fault, hold: Duration) {
         let last = self.nodes.len() - 1;
         match fault {
@@ -133,26 +139,29 @@ impl ThreeServers {
                     self.nodes[last].start();
                 }
             }
-            Fault::KillAgent => {
-                let agent = self.agent(server);
-                agent.kill();
-                std::thread::sleep(hold);
-                agent.start();
-            }
-            Fault::SuspendAgent => suspend(pid(self.agent(server).pid()), hold),
-            Fault::CutAgent => {
-                let number = self.agent_number(server);
-                self.switch.set_link(number, false);
-                std::thread::sleep(hold);
-                self.switch.set_link(number, true);
-            }
+        }
+    }
+
+    pub fn begin(&mut self, agent: usize, fault: AgentFault) {
+        match fault {
+            AgentFault::Kill => self.agent(agent).kill(),
+            AgentFault::Suspend => kill(pid(self.agent(agent).pid()), Signal::SIGSTOP).expect("it runs"),
+            AgentFault::CutLink => self.switch.set_link(self.agent_number(agent), false),
+        }
+    }
+
+    pub fn end(&mut self, agent: usize, fault: AgentFault) {
+        match fault {
+            AgentFault::Kill => self.agent(agent).start(),
+            AgentFault::Suspend => kill(pid(self.agent(agent).pid()), Signal::SIGCONT).expect("it still exists"),
+            AgentFault::CutLink => self.switch.set_link(self.agent_number(agent), true),
         }
     }
 
     fn step_clock(&self, server: usize, seconds: i64, hold: Duration) {
-        self.clocks[server].step(seconds);
+        self.clocks[server].step(self.nodes[server].pid(), seconds);
         std::thread::sleep(hold);
-        self.clocks[server].step(0);
+        self.clocks[server].step(self.nodes[server].pid(), 0);
     }
 
     fn impair(&self, server: usize, (from, to): (u32, u32), delay: Duration, hold: Duration) {

@@ -129,10 +129,10 @@ fn certificates_follow_a_clock_that_was_wrong() {
     let contents = || files.map(|file| read(servers.nodes[1].data.join(file)));
     let before = contents();
     // Most of the certificates' year is over: they are renewed, for a time that has not come for the others.
-    servers.clocks[1].step(300 * DAY);
+    servers.clocks[1].step(servers.nodes[1].pid(), 300 * DAY);
     wait_for("renewed certificates", || contents().iter().zip(&before).all(|(new, old)| new != old));
     let early = contents();
-    servers.clocks[1].step(0);
+    servers.clocks[1].step(servers.nodes[1].pid(), 0);
     wait_for("certificates of the right time", || contents().iter().zip(&early).all(|(new, old)| new != old));
     servers.await_members();
     servers.kubectl(1, &["create", "configmap", "right-again", "--from-literal=key=value"]);

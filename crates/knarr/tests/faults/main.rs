@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 
 use allocations::Allocations;
-use fault::Fault;
+use fault::{AgentFault, Fault};
 use pods::Pods;
 use servers::ThreeServers;
 use traffic::Traffic;
@@ -82,12 +82,20 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     let mut count = 0;
     while started.elapsed() < length {
         let number = random.random_range(0..3);
-        let fault = Fault::random(&mut random, pods.is_some());
+        let fault = Fault::random(&mut random);
+        let agent = AgentFault::random(&mut random).filter(|_| pods.is_some());
         let hold = hold(&mut random);
-        eprintln!("{:?}: {fault:?} of {} for {hold:?}", started.elapsed(), servers.nodes[number].name);
+        let name = &servers.nodes[number].name;
+        eprintln!("{:?}: {fault:?} of {name} and {agent:?} of a node for {hold:?}", started.elapsed());
         allocations.create(&servers, number);
+        if let Some(fault) = agent {
+            servers.begin(number, fault);
+        }
         servers.inflict(number, fault, hold);
-        count += 1;
+        if let Some(fault) = agent {
+            servers.end(number, fault);
+        }
+        count += 1 + usize::from(agent.is_some());
         // Two of three servers at once would be too many: the cluster is whole before the next fault.
         servers.await_members();
         workload.await_writes(5);

@@ -96,7 +96,7 @@ impl ThreeServers {
         arguments.extend(flags.iter().map(ToString::to_string));
         let mut node = Node::new(host, &name_of(number), "server", self.directory.path(), arguments);
         node.set_program(&self.program);
-        self.clocks.push(Clock::of(&mut node, &self.directory.path().join("libshifted_clock.so")));
+        self.clocks.push(Clock::of(&mut node, &self.directory.path().join(clock::LIBRARY)));
         node.start();
         self.nodes.push(node);
         self.await_ready(number);
