@@ -76,6 +76,11 @@ impl ClientConnection {
         ClientConnection { clients, chain: chain.to_vec(), sender, valid_until_time }
     }
 
+    /// Whether its client authenticates users itself.
+    pub fn is_front_proxy(&self) -> bool {
+        matches!(self.sender, Sender::FrontProxy)
+    }
+
     /// The sender of a request that arrives now.
     pub fn sender(&self, now: UnixTime) -> Sender {
         if self.chain.is_empty() || self.valid_until_time.is_some_and(|end| now <= end) {

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::connection::ClientConnection;
 use crate::request::User;
 
-/// The credentials that a session stands for.
-#[derive(Clone, Debug)]
+/// The credentials that a session stands for. Tokens and certificates are checked again for each request, and so are the
+/// headers of the user that their owner impersonates.
+#[derive(Clone)]
 pub enum Credential {
-    /// A bearer token, and the headers of the user that its bearer impersonates. Both are checked again for each request.
+    /// A bearer token.
     Token(Arc<str>, Arc<HeaderMap>),
-    /// A user who showed something else, such as a client certificate.
+    /// The client certificate of a connection, which may be closed.
+    Certificate(Arc<ClientConnection>, Arc<HeaderMap>),
+    /// A user whom a front proxy or this process names.
     User(Arc<User>),
 }
 

@@ -40,8 +40,9 @@ async fn serve_with_limits(
     let connected = move |peer: Peer<'_>| {
         let connected = Arc::new(ClientConnection::new(serving.clients(), peer.certificates, UnixTime::now()));
         let server = server.clone();
-        move |request: Request<Incoming>| {
+        move |mut request: Request<Incoming>| {
             let (server, sender) = (server.clone(), connected.sender(UnixTime::now()));
+            request.extensions_mut().insert(connected.clone());
             async move { server.handle(request, &sender).await }
         }
     };

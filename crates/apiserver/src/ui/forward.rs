@@ -16,6 +16,7 @@ use http::header::{
 };
 use http::{Method, Request, Response, Uri};
 use knarr_api::status::Status;
+use rustls_pki_types::UnixTime;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -81,19 +82,22 @@ pub fn resolve<B>(server: &ApiServer, mut request: Request<B>) -> Result<(Reques
         request.headers_mut().remove(secret);
     }
     request.extensions_mut().insert(ProxyPath(format!("{PREFIX}{key}")));
-    let sender = sender(credential, request.headers_mut()).ok_or_else(absent)?;
+    let sender = sender(credential, request.headers_mut(), UnixTime::now()).ok_or_else(absent)?;
     Ok((request, sender))
 }
 
-/// Who sends a request: the user that the session stands for, or the bearer of its token.
-pub fn sender(credential: Credential, headers: &mut HeaderMap) -> Option<Sender> {
+/// Who sends a request: the user that the session stands for, the owner of its certificate, or the bearer of its token.
+pub fn sender(credential: Credential, headers: &mut HeaderMap, now: UnixTime) -> Option<Sender> {
     headers.remove(http::header::AUTHORIZATION);
+    if let Credential::Token(_, impersonated) | Credential::Certificate(_, impersonated) = &credential
+        && !impersonated.is_empty()
+    {
+        impersonate_as(headers, impersonated);
+    }
     match credential {
         Credential::User(user) => Some(Sender::Remote(Some(user))),
-        Credential::Token(token, impersonated) => {
-            if !impersonated.is_empty() {
-                impersonate_as(headers, &impersonated);
-            }
+        Credential::Certificate(connection, _) => Some(connection.sender(now)),
+        Credential::Token(token, _) => {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
             value.set_sensitive(true);
             headers.insert(http::header::AUTHORIZATION, value);

@@ -1,10 +1,18 @@
 //! What clients of the page try, who want more than their credentials give.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full};
+use jiff::{SignedDuration, Timestamp};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use serde_json::{Value, json};
 
+use crate::authenticate::ClientConnection;
+use crate::pki::{Identity, Pki, Purpose};
 use crate::request::Sender;
 use crate::request_tests::Cluster;
 
@@ -71,6 +79,41 @@ async fn a_session_ends_with_its_token_whoever_it_impersonates() {
     }
 }
 
+/// A session outlives no certificate, with or without a user that it impersonates, and is that user's until then.
+#[tokio::test]
+async fn a_session_ends_with_its_certificate() {
+    let cluster = Cluster::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
+    let at = |time: Timestamp| UnixTime::since_unix_epoch(Duration::from_secs(time.as_second().unsigned_abs()));
+    for (issued, impersonated, user) in [
+        (now, None, Ok("kubernetes-admin")),
+        (now, Some("ann"), Ok("ann")),
+        (now - SignedDuration::from_hours(24 * 366), None, Err(401)),
+        (now - SignedDuration::from_hours(24 * 366), Some("ann"), Err(401)),
+    ] {
+        let leaf = pki
+            .authority
+            .sign(&Purpose::Client { user: "kubernetes-admin".into(), group: "system:masters".into() }, issued);
+        let leaf = leaf.unwrap();
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect();
+        let connection = Arc::new(ClientConnection::new(pki.serving.clients(), &chain, at(issued)));
+        let mut request = Request::post("/ui/link").body(Full::new(Bytes::new())).unwrap();
+        request.headers_mut().extend(
+            impersonated
+                .map(|name| (http::HeaderName::from_static("impersonate-user"), HeaderValue::from_static(name))),
+        );
+        request.extensions_mut().insert(connection.clone());
+        let response = cluster.server().handle(request, &connection.sender(at(issued))).await;
+        assert_eq!(response.status(), 200);
+        let link: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+        let (_, session) = post(&cluster, "/ui/session", &HeaderMap::new(), &json!({"code": link["code"]})).await;
+        let token = session["token"].as_str().unwrap();
+        assert_eq!(user_of(&cluster, token).await, user.map(str::to_owned), "{issued} {impersonated:?}");
+    }
+}
+
 /// Whoever impersonates by a session cannot choose another user with headers of its own.
 #[test]
 fn the_user_of_a_session_is_not_replaced_by_headers() {
@@ -83,8 +126,8 @@ fn the_user_of_a_session_is_not_replaced_by_headers() {
     let mut stored = given("ann");
     stored.remove("impersonate-group");
     let mut headers = given("eve");
-    let credential = super::Credential::Token("t".into(), std::sync::Arc::new(stored));
-    assert!(super::forward::sender(credential, &mut headers).is_some());
+    let credential = super::Credential::Token("t".into(), Arc::new(stored));
+    assert!(super::forward::sender(credential, &mut headers, UnixTime::now()).is_some());
     assert_eq!(headers["impersonate-user"], "ann");
     assert!(!headers.contains_key("impersonate-group"));
 }

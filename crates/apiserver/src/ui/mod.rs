@@ -1,8 +1,8 @@
 //! The web page below `/ui/`: its files, the sign-in of browsers, and the diagnosis of the cluster it shows first.
 //!
 //! `POST /ui/link`, sent with the credentials of a user, creates a code that works once. A browser exchanges it at
-//! `/ui/session` for a token, which stands for the credentials that the link was created with: a bearer token is verified
-//! again for each request, so that a session never outlives it.
+//! `/ui/session` for a token, which stands for the credentials that the link was created with: a bearer token or a
+//! client certificate is verified again for each request, so that a session never outlives it.
 
 pub mod forward;
 #[cfg(test)]
@@ -22,10 +22,11 @@ use http::request::Parts;
 use http::{Method, Response};
 use knarr_api::status::Status;
 use knarr_ui::{Asset, CODE_LIFETIME, SESSION_LIFETIME, TOKEN_PREFIX};
+use rustls_pki_types::UnixTime;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::authenticate::{Credential, Sessions, bearer, impersonation_headers};
+use crate::authenticate::{ClientConnection, Credential, Sessions, bearer, impersonation_headers};
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{ANONYMOUS, Sender, User};
 use crate::response::{self, Body};
@@ -124,7 +125,7 @@ pub fn resolve_session(sessions: &Sessions, parts: &mut Parts) -> Option<Sender>
     let token = bearer(&parts.headers).ok().flatten()?;
     let credential = sessions.credential(&token, Instant::now())?;
     parts.extensions.insert(SessionToken(token));
-    forward::sender(credential, &mut parts.headers)
+    forward::sender(credential, &mut parts.headers, UnixTime::now())
 }
 
 fn memmem(text: &[u8], part: &[u8]) -> bool {
@@ -173,8 +174,13 @@ pub fn is_open_to(user: &User, path: &str) -> bool {
 
 fn create_link(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Response<Body> {
     let headers = &request.parts.headers;
-    let credential = match bearer(headers) {
-        Ok(Some(token)) => Credential::Token(token.into(), Arc::new(impersonation_headers(headers))),
+    let impersonated = || Arc::new(impersonation_headers(headers));
+    let connection = request.parts.extensions.get::<Arc<ClientConnection>>();
+    let credential = match (bearer(headers), connection) {
+        (Ok(Some(token)), _) => Credential::Token(token.into(), impersonated()),
+        (_, Some(connection)) if !connection.is_front_proxy() => {
+            Credential::Certificate(connection.clone(), impersonated())
+        }
         _ => Credential::User(Arc::new(request.user.clone())),
     };
     let code = server.security.sessions.create_code(&request.user.name, credential, Instant::now());
