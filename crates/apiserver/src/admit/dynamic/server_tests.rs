@@ -175,6 +175,44 @@ async fn failed_webhook_calls_refuse_or_allow_by_failure_policy() {
     make(&cluster, MAPS, map("m", json!({}))).await;
 }
 
+/// What changes while admission decides on its deletion is decided on again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_deleted_as_it_was_admitted() {
+    let cluster = Cluster::new().await;
+    let (arrived, mut arrivals) = tokio::sync::mpsc::unbounded_channel();
+    let (proceed, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = parking_lot::Mutex::new(blocked);
+    let server = TestServer::start(move |_, review| {
+        let request = &review["request"];
+        let is_kept = request["oldObject"]["metadata"]["labels"]["keep"] == "yes";
+        let _ = arrived.send(());
+        // Until the other end is dropped.
+        let _ = tokio::task::block_in_place(|| blocked.lock().recv());
+        let response = json!({"uid": request["uid"], "allowed": !is_kept});
+        json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
+    })
+    .await;
+    make(&cluster, MAPS, map("m", json!({}))).await;
+    let mut rule = rule();
+    rule["operations"] = json!(["DELETE"]);
+    let configuration =
+        configuration("ValidatingWebhookConfiguration", server.client_config("/"), json!({"rules": [rule]}));
+    make(&cluster, &format!("{GROUP}/validatingwebhookconfigurations"), configuration).await;
+    let path = format!("{MAPS}/m");
+    let delete = cluster.request("DELETE", &path, "application/json", Value::Null);
+    let label = async {
+        arrivals.recv().await;
+        let patch = json!({"metadata": {"labels": {"keep": "yes"}}});
+        let (code, _) = cluster.request("PATCH", &path, "application/merge-patch+json", patch).await;
+        drop(proceed);
+        code
+    };
+    let ((deleted, refusal), labelled) = tokio::join!(delete, label);
+    assert_eq!((labelled, deleted), (200, 400), "{refusal}");
+    let (code, _) = cluster.request("GET", &path, "application/json", Value::Null).await;
+    assert_eq!(code, 200);
+}
+
 #[tokio::test]
 async fn custom_resources_are_converted_by_webhooks() {
     let cluster = Cluster::new().await;
