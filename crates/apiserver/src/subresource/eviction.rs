@@ -74,7 +74,7 @@ enum Verdict {
 }
 
 fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
-    let budgets = call.server.objects.list("policy", "poddisruptionbudgets", &call.target.namespace);
+    let budgets = call.server.objects.read_all("policy", "poddisruptionbudgets", &call.target.namespace)?;
     let labels = pod.fields(&["metadata", "labels"]);
     let mut matching = budgets.iter().filter(|budget| {
         let selector = budget.at(&["spec", "selector"]);
@@ -227,6 +227,28 @@ async fn mark(call: &ResourceRequest<'_>, deleting: &mut DeleteOptions) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request_tests::Cluster;
+
+    #[tokio::test]
+    async fn a_budget_that_cannot_be_read_allows_no_eviction() {
+        let cluster = Cluster::new().await;
+        let account = json!({"metadata": {"name": "default"}});
+        cluster.json("POST", "/api/v1/namespaces/default/serviceaccounts", account).await;
+        let pods = "/api/v1/namespaces/default/pods";
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        assert_eq!(cluster.json("POST", pods, pod).await.0, 201);
+        let running = json!({"status": {"phase": "Running"}});
+        let status = format!("{pods}/p/status");
+        assert_eq!(cluster.request("PATCH", &status, "application/merge-patch+json", running).await.0, 200);
+        let key = "/registry/poddisruptionbudgets/default/b";
+        let unreadable = cluster.server().store.create(key, "k8s:enc:unknown".into(), None).await.unwrap();
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+        let path = format!("{pods}/p/eviction");
+        let (code, refusal) = cluster.json("POST", &path, eviction.clone()).await;
+        assert_eq!(code, 500, "{refusal}");
+        cluster.server().store.delete(key, unreadable.revision).await.unwrap();
+        assert_eq!(cluster.json("POST", &path, eviction).await.0, 201);
+    }
 
     #[test]
     fn a_budget_allows_disruptions_until_it_is_exhausted() {
