@@ -1,5 +1,6 @@
 //! Decodes request bodies into objects, with defaults and strict field validation.
 
+pub mod list_items;
 #[cfg(test)]
 mod malformed_tests;
 
@@ -146,6 +147,7 @@ pub fn body_as(
 ) -> Result<Value, Status> {
     let encoding = accept::body_encoding(call.headers, expected.custom.is_some())?;
     let decoded = typed(encoding, expected, body)?;
+    list_items::check(&decoded.value)?;
     call.emptied.lock().clone_from(&decoded.emptied);
     let mut object = decoded.value;
     check_fields(call, expected, &expected.kind, decoded.problems, validation)?;

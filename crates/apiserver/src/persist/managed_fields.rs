@@ -11,7 +11,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
 use super::{patch, strategy};
-use crate::decode::{Expected, normalize, set_defaults};
+use crate::decode::{Expected, list_items, normalize, set_defaults};
 use crate::kinds::Resource;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::{FieldValidation, WriteOptions};
@@ -97,6 +97,7 @@ impl Configuration {
                 )));
             }
         };
+        list_items::check(&value)?;
         Ok(Configuration { value, problems: decoded.problems })
     }
 
@@ -120,6 +121,7 @@ impl Configuration {
 
     /// The result of an apply, decoded as an object of its kind.
     fn finished(&self, call: &ResourceRequest<'_>, applied: &Value, live: Option<&Value>) -> Result<Value, Status> {
+        list_items::check(applied)?;
         let expected = Expected::of(call.resource)?;
         let mut object = expected.decode_value(applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
         object["kind"] = expected.kind.kind.as_str().into();

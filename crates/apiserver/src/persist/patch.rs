@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::managed_fields;
 use super::update::{Updated, update};
-use crate::decode::{Expected, set_defaults};
+use crate::decode::{Expected, list_items, set_defaults};
 use crate::resource_request::ResourceRequest;
 use crate::route::accept;
 use crate::route::options::{FieldValidation, WriteKind, WriteOptions};
@@ -145,6 +145,7 @@ impl Patch {
                 changed = strategic_merge(changed, patch.clone(), expected.node).map_err(patch_status)?;
             }
         }
+        list_items::check(&changed)?;
         let refused = |why: &str| self.refused(expected, current, &changed, why);
         self.check_type(expected, &changed).map_err(|why| refused(&why))?;
         let decoded = expected.decode_value(&changed).map_err(|error| refused(&error.to_string()))?;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::policy::{Level, RequestAuditConfig};
 use super::{Audit, NotStored};
 use crate::authenticate::Impersonated;
-use crate::decode::set_defaults;
+use crate::decode::{list_items, set_defaults};
 use crate::kinds::Kinds;
 use crate::request::{Target, User};
 use crate::response::Body;
@@ -141,11 +141,12 @@ impl<'a> Record<'a> {
         if target.verb != "patch" {
             self.name(&object);
         }
-        let resource = kinds.resource(&target.group, &target.version, &target.resource);
-        if let Some(resource) = resource.filter(|_| target.verb != "patch" && target.subresource.is_empty()) {
-            set_defaults(resource, &mut object);
-        }
         if self.config.level >= Level::Request {
+            let resource = kinds.resource(&target.group, &target.version, &target.resource);
+            let is_object = target.verb != "patch" && target.subresource.is_empty();
+            if let Some(resource) = resource.filter(|_| is_object && list_items::check(&object).is_ok()) {
+                set_defaults(resource, &mut object);
+            }
             let object = self.without_omitted_fields(object);
             self.set("requestObject", object);
         }
@@ -195,7 +196,8 @@ impl<'a> Record<'a> {
                     }
                 }
             }
-            if self.config.level >= Level::RequestResponse {
+            // As in Kubernetes, only of resources: other responses are no objects, and codes of browser sessions are secret.
+            if self.config.level >= Level::RequestResponse && self.event.contains_key("objectRef") {
                 let object = self.without_omitted_fields(object);
                 self.set("responseObject", object);
             }

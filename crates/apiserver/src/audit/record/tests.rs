@@ -68,6 +68,30 @@ async fn a_request_is_recorded_in_stages() {
     assert_eq!(last["stageTimestamp"], "1970-01-01T00:00:00.000000Z");
 }
 
+/// The response to `/ui/link` is a code that signs in as the user, and that to `/ui/forward` a link with a key.
+#[tokio::test]
+async fn responses_that_are_no_objects_are_not_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let audit = audit(&path, Mode::Blocking);
+    let list = json!({"kind": "PodList", "items": []});
+    let refusal = json!({"kind": "Status", "reason": "Forbidden"});
+    for (resource, body, recorded) in
+        [("", json!({"code": "secret"}), Value::Null), ("", refusal.clone(), Value::Null), ("pods", list.clone(), list)]
+    {
+        let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
+        let target = Target { verb: "list".into(), resource: resource.into(), ..Target::default() };
+        let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+        record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
+        record.responded(&mut Response::new(Body::full(body.to_string())), false, Timestamp::UNIX_EPOCH);
+        record.write().await.unwrap();
+        let lines = lines(&path);
+        let last = lines.last().unwrap();
+        assert_eq!(last["responseObject"], recorded);
+        assert_eq!(last["responseStatus"].get("reason"), body.get("reason"), "the outcome is recorded");
+    }
+}
+
 #[tokio::test]
 async fn impersonation_and_panics_are_recorded() {
     let directory = tempfile::tempdir().unwrap();
