@@ -1,15 +1,22 @@
 //! Deletes connection tracking entries to endpoints that are gone. TCP recovers by itself; a UDP client that keeps sending
 //! would reach nothing for as long as it sends.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
+use parking_lot::Mutex;
 use tokio::process::Command;
+use tokio::sync::Notify;
 
-use super::frontends::Frontend;
+use super::frontends::{Endpoint, Frontend};
 use crate::protocol::Protocol;
 
+/// If more endpoints of a Service's port are gone at once, all its flows are deleted instead: one command, after which clients
+/// of the other endpoints get one again.
+const MAX_ENDPOINTS: usize = 16;
+
 /// UDP flows from a Service address to an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     /// `None` for a node port.
     service: Option<IpAddr>,
@@ -17,16 +24,41 @@ pub struct Flow {
     endpoint: Option<IpAddr>,
 }
 
-/// Flows that must be deleted when a Service changes.
-pub fn stale(before: &[Frontend], after: &[Frontend]) -> Vec<Flow> {
-    let mut flows = Vec::new();
-    for old in before.iter().filter(|frontend| frontend.protocol == Protocol::Udp) {
-        let new = after.iter().find(|frontend| frontend.name == old.name);
-        for endpoint in old.inside.iter().chain(&old.outside) {
-            let stays = new.is_some_and(|new| new.inside.contains(endpoint) || new.outside.contains(endpoint));
-            if !stays {
-                add(&mut flows, old, Some(endpoint.address));
+/// Deletes flows beside the updates of Services, which must not wait: the author of a Service decides how many there are.
+#[derive(Default)]
+pub struct Cleaner {
+    pending: Mutex<BTreeSet<Flow>>,
+    notify: Notify,
+}
+
+impl Cleaner {
+    pub fn add(&self, flows: BTreeSet<Flow>) {
+        if !flows.is_empty() {
+            self.pending.lock().extend(flows);
+            self.notify.notify_one();
+        }
+    }
+
+    /// Runs until dropped.
+    pub async fn run(&self) {
+        loop {
+            let flows = std::mem::take(&mut *self.pending.lock());
+            for flow in combined(flows) {
+                delete(&flow).await;
             }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// Flows that must be deleted when a Service changes.
+pub fn stale(before: &[Frontend], after: &[Frontend]) -> BTreeSet<Flow> {
+    let mut flows = BTreeSet::new();
+    for old in before.iter().filter(|frontend| frontend.protocol == Protocol::Udp) {
+        let new = after.iter().filter(|frontend| frontend.name == old.name);
+        let kept: HashSet<&Endpoint> = new.flat_map(|new| new.inside.iter().chain(&new.outside)).collect();
+        for endpoint in old.inside.iter().chain(&old.outside).filter(|endpoint| !kept.contains(endpoint)) {
+            add(&mut flows, old, Some(endpoint.address));
         }
     }
     // Flows of a Service that had no endpoint may be tracked without one.
@@ -39,39 +71,44 @@ pub fn stale(before: &[Frontend], after: &[Frontend]) -> Vec<Flow> {
     flows
 }
 
-fn add(flows: &mut Vec<Flow>, frontend: &Frontend, endpoint: Option<IpAddr>) {
+fn add(flows: &mut BTreeSet<Flow>, frontend: &Frontend, endpoint: Option<IpAddr>) {
     let addresses = frontend.cluster_addresses.iter().chain(&frontend.external_addresses);
-    let of_addresses = addresses.map(|address| Flow { service: Some(*address), port: frontend.port, endpoint });
-    let of_node = frontend.node_port.map(|port| Flow { service: None, port, endpoint });
-    for flow in of_addresses.chain(of_node) {
-        if !flows.contains(&flow) {
-            flows.push(flow);
-        }
+    flows.extend(addresses.map(|address| Flow { service: Some(*address), port: frontend.port, endpoint }));
+    flows.extend(frontend.node_port.map(|port| Flow { service: None, port, endpoint }));
+}
+
+/// Few commands for many flows.
+fn combined(flows: BTreeSet<Flow>) -> Vec<Flow> {
+    let mut by_place: BTreeMap<(Option<IpAddr>, u16), Vec<Flow>> = BTreeMap::new();
+    for flow in flows {
+        by_place.entry((flow.service, flow.port)).or_default().push(flow);
     }
+    let few = |((service, port), flows): ((Option<IpAddr>, u16), Vec<Flow>)| {
+        let is_all = flows.len() > MAX_ENDPOINTS || flows.iter().any(|flow| flow.endpoint.is_none());
+        if is_all { vec![Flow { service, port, endpoint: None }] } else { flows }
+    };
+    by_place.into_iter().flat_map(few).collect()
 }
 
 /// Deletes flows. Missing flows, or a missing tool, do not affect new clients.
-pub async fn remove(flows: Vec<Flow>) {
-    for flow in flows {
-        let mut command = Command::new("conntrack");
-        command.args(["-D", "-p", "udp", "--orig-port-dst", &flow.port.to_string()]);
-        if let Some(service) = flow.service {
-            command.args(["--orig-dst", &service.to_string()]);
-        }
-        if let Some(endpoint) = flow.endpoint {
-            command.args(["--dst-nat", &endpoint.to_string()]);
-        }
-        match command.output().await {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => tracing::trace!(message = %String::from_utf8_lossy(&output.stderr), "conntrack"),
-            Err(error) => tracing::debug!(%error, "cannot run conntrack"),
-        }
+async fn delete(flow: &Flow) {
+    let mut command = Command::new("conntrack");
+    command.args(["-D", "-p", "udp", "--orig-port-dst", &flow.port.to_string()]).kill_on_drop(true);
+    if let Some(service) = flow.service {
+        command.args(["--orig-dst", &service.to_string()]);
+    }
+    if let Some(endpoint) = flow.endpoint {
+        command.args(["--dst-nat", &endpoint.to_string()]);
+    }
+    match command.output().await {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => tracing::trace!(message = %String::from_utf8_lossy(&output.stderr), "conntrack"),
+        Err(error) => tracing::debug!(%error, "cannot run conntrack"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::frontends::Endpoint;
     use super::*;
 
     fn frontend(protocol: Protocol, last: &[u8]) -> Frontend {
@@ -108,5 +145,32 @@ mod tests {
         ] {
             assert_eq!(stale(&[frontend(protocol, before)], &[frontend(protocol, after)]).len(), count);
         }
+    }
+
+    /// A Service of hundreds of ports whose hundreds of endpoints are all replaced at once.
+    #[test]
+    fn many_flows_are_found_and_deleted_with_few_commands() {
+        let endpoint = |number: u16, network: u8| {
+            let [high, low] = number.to_be_bytes();
+            Endpoint { address: [10, network, high, low].into(), port: 53, is_local: false }
+        };
+        let frontends = |network: u8| -> Vec<Frontend> {
+            let endpoints: Vec<Endpoint> = (0..300).map(|number| endpoint(number, network)).collect();
+            let one = |port: u16| Frontend {
+                name: format!("n/s:p{port}"),
+                port,
+                inside: endpoints.clone(),
+                outside: endpoints.clone(),
+                ..frontend(Protocol::Udp, &[])
+            };
+            (1..=300).map(one).collect()
+        };
+        let started = std::time::Instant::now();
+        let commands = combined(stale(&frontends(1), &frontends(2)));
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "{:?}", started.elapsed());
+        assert_eq!(commands.len(), 300);
+        assert!(commands.iter().all(|flow| flow.endpoint.is_none()));
+        let few = combined(stale(&[frontend(Protocol::Udp, &[1, 2, 3])], &[frontend(Protocol::Udp, &[3])]));
+        assert_eq!(few.iter().filter_map(|flow| flow.endpoint).count(), 2, "others keep their flows");
     }
 }

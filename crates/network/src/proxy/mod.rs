@@ -39,6 +39,7 @@ pub use status::StatusSettings;
 use crate::capture::Protected;
 use crate::cidr::Cidr;
 use claims::Claims;
+use conntrack::Cleaner;
 use dirty::{Dirty, Pending};
 use health::HealthPorts;
 use protected::Finder;
@@ -69,10 +70,17 @@ pub struct Settings {
 pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce() + Send) {
     let status = Status::new();
     let serving = status::serve(&settings, Arc::clone(&status));
-    tokio::join!(serving, sync_loop(informers, settings.clone(), status, synced));
+    let cleaner = Arc::new(Cleaner::default());
+    tokio::join!(serving, cleaner.run(), sync_loop(informers, settings.clone(), status, Arc::clone(&cleaner), synced));
 }
 
-async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>, synced: impl FnOnce() + Send) {
+async fn sync_loop(
+    informers: Informers,
+    settings: Settings,
+    status: Arc<Status>,
+    cleaner: Arc<Cleaner>,
+    synced: impl FnOnce() + Send,
+) {
     let dirty = Arc::new(Dirty::default());
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
@@ -114,6 +122,7 @@ async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>
         settings,
         known: HashMap::new(),
         health: HealthPorts::new(Arc::clone(&status)),
+        cleaner,
         slots: Default::default(),
         hairpins: Default::default(),
         networks: BTreeSet::new(),
@@ -238,6 +247,8 @@ struct Proxy {
     /// The installed frontends, by Service.
     known: HashMap<String, Vec<Frontend>>,
     health: HealthPorts,
+    /// Deletes what the kernel tracks of endpoints that are gone.
+    cleaner: Arc<Cleaner>,
     /// Numbers of endpoints, by family.
     slots: [Slots; 2],
     /// Pods that may reach themselves, by family.
@@ -304,7 +315,7 @@ impl Proxy {
         self.installed = true;
         self.networks = networks;
         self.protected = protected;
-        let mut gone = Vec::new();
+        let mut gone = BTreeSet::new();
         for (name, frontends) in desired {
             tracing::info!(target: "journey", step = "proxied", object = format!("services/{name}"));
             let before = match frontends.is_empty() {
@@ -315,7 +326,7 @@ impl Proxy {
             gone.extend(conntrack::stale(before.as_deref().unwrap_or_default(), now));
             self.health.set(&name, now);
         }
-        conntrack::remove(gone).await;
+        self.cleaner.add(gone);
         Ok(())
     }
 }

@@ -234,8 +234,9 @@ fn short_name(name: &str, frontend: &Frontend) -> String {
     format!("{}-{}", short_hash(&format!("{name}/{}", frontend.protocol.name())), readable.trim_end_matches('-'))
 }
 
+/// Long enough that nobody finds two Services of the same name: a transaction that fails would fail for all of them.
 fn short_hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().take(5).map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -323,6 +324,21 @@ mod tests {
             let guard = rules.chains.iter().find(|(name, _)| name.starts_with("allowed-")).unwrap().1;
             assert!(guard[0].starts_with(expected) && guard[1] == "drop", "{ranges:?}: {guard:?}");
         }
+    }
+
+    /// The digests of these names begin with the same 40 bits, which a program finds within seconds.
+    #[test]
+    fn services_of_similar_names_share_nothing() {
+        let mut slots = Slots::default();
+        let [one, other] = ["afn3a", "apz73"].map(|end| {
+            let name = format!("n/{}{end}:http", "a".repeat(58));
+            of(&[Frontend { name, ..frontend(2) }], Family::V4, &settings(), &mut slots)
+        });
+        assert!(one.chains.keys().all(|chain| !other.chains.contains_key(chain)), "{:?}", one.chains);
+        let numbers = |rules: &Rules| {
+            rules.elements.keys().filter(|(map, _)| *map == ENDPOINTS).cloned().collect::<BTreeSet<_>>()
+        };
+        assert!(numbers(&one).is_disjoint(&numbers(&other)), "one of them would get the endpoints of the other");
     }
 
     #[test]
