@@ -91,6 +91,12 @@ impl CompiledPolicy {
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.ingress.iter().chain(&self.egress).flatten()
     }
+
+    /// Removes peers, which are then not allowed.
+    pub fn retain_peers(&mut self, mut keep: impl FnMut(&Peer) -> bool) {
+        let rules = self.ingress.iter_mut().chain(&mut self.egress).flatten();
+        rules.filter_map(|rule| rule.peers.as_mut()).for_each(|peers| peers.retain(&mut keep));
+    }
 }
 
 impl Group {

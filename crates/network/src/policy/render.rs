@@ -40,19 +40,32 @@ impl Direction {
     }
 }
 
-/// A permission as nftables rules: the product of peers and ports.
-pub fn render_rule(rule: &Rule, direction: Direction, family: Family) -> Vec<String> {
+/// A policy's chain, and those to which it jumps. A permission of several peers on several ports has a chain of its own for
+/// the ports: the product of both would grow with the square of the policy.
+pub fn chains(key: &str, rules: &[Rule], direction: Direction, family: Family) -> Vec<(String, Vec<String>)> {
     let ip = family.name();
     let side = if direction == Direction::In { "saddr" } else { "daddr" };
-    let who: Vec<String> = match &rule.peers {
-        None => vec![String::new()],
-        Some(peers) => peers.iter().filter_map(|peer| write_peer(peer, ip, side, family)).collect(),
-    };
-    let places: Vec<String> = match &rule.ports {
-        None => vec![String::new()],
-        Some(ports) => write_ports(ports, ip),
-    };
-    who.iter().flat_map(|who| places.iter().map(move |place| format!("{who}{place}accept"))).collect()
+    let name = policy_chain(key, direction);
+    let (mut own, mut chains) = (Vec::new(), Vec::new());
+    for (number, rule) in rules.iter().enumerate() {
+        let who: Vec<String> = match &rule.peers {
+            None => vec![String::new()],
+            Some(peers) => peers.iter().filter_map(|peer| write_peer(peer, ip, side, family)).collect(),
+        };
+        let places: Vec<String> = match &rule.ports {
+            None => vec![String::new()],
+            Some(ports) => write_ports(ports, ip),
+        };
+        if who.len() > 1 && places.len() > 1 {
+            let inner = format!("{name}-{number}");
+            own.extend(who.iter().map(|who| format!("{who}jump {inner}")));
+            chains.push((inner, places.iter().map(|place| format!("{place}accept")).collect()));
+        } else {
+            own.extend(who.iter().flat_map(|who| places.iter().map(move |place| format!("{who}{place}accept"))));
+        }
+    }
+    chains.push((name, own));
+    chains
 }
 
 fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<String> {
@@ -142,8 +155,9 @@ pub fn port_set((protocol, name): &(Protocol, String)) -> String {
     format!("port-{}", short_hash(&format!("{} {name}", protocol.name())))
 }
 
+/// Long enough that nobody finds two objects of the same name: a transaction that fails would fail for all policies.
 pub fn short_hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

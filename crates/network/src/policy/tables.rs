@@ -91,6 +91,11 @@ impl Tables {
         }
     }
 
+    /// The number of elements of a set.
+    pub fn size(&self, set: &str) -> usize {
+        self.desired.elements.get(set).map_or(0, BTreeMap::len)
+    }
+
     /// Adds an element to a set; one that is added twice must be removed twice.
     pub fn add_element(&mut self, set: &str, element: String) {
         *self.shares.entry((set.to_owned(), element.clone())).or_default() += 1;

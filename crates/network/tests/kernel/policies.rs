@@ -260,6 +260,20 @@ pub fn policies_decide_which_connections_succeed() {
         ),
         ("another protocol", on(json!([{"port": 80, "protocol": "UDP"}])), vec![("shop/db", "shop/web", 80, false)]),
         (
+            "several peers on several ports",
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{
+                "from": [{"podSelector": {"matchLabels": {"app": "db"}}}, {"ipBlock": {"cidr": "192.168.0.0/16"}}],
+                "ports": [{"port": 80}, {"port": "admin"}]}]}),
+            vec![
+                ("bank/vault", "shop/web", 80, false),
+                ("shop/db", "shop/web", 81, false),
+                ("shop/db", "shop/web", 80, true),
+                ("shop/db", "shop/web", 8080, true),
+                ("outside", "shop/web", 81, false),
+                ("outside", "shop/web", 8080, true),
+            ],
+        ),
+        (
             "nowhere",
             json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"]}),
             vec![

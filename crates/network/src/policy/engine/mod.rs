@@ -7,10 +7,15 @@ use knarr_client::selector::Labels;
 
 use super::compiled::{CompiledPolicy, Group, Peer, Port};
 use super::member::PolicyPod;
-use super::render::{Direction, group_set, policy_chain, port_set, render_rule, short_hash};
+use super::render::{Direction, chains, group_set, policy_chain, port_set, short_hash};
 use super::tables::{ITSELF, KNOWN, Tables};
 use crate::protocol::Protocol;
 use crate::proxy::Family;
+
+/// What the selectors of one namespace's policies may cost: a pod in a set costs one, a set of its own more. Whoever writes policies
+/// chooses how many selectors match all pods of the cluster, and every node keeps the sets.
+const MAX_COST: usize = 1 << 18;
+const COST_OF_SET: usize = 64;
 
 pub struct Engine {
     tables: [Tables; 2],
@@ -20,6 +25,8 @@ pub struct Engine {
     policies: BTreeMap<String, CompiledPolicy>,
     /// Sets of pods that rules reference.
     groups: BTreeMap<String, RefCounted<Group>>,
+    /// Sets that the policies of a namespace reference, by namespace and set, with the number of references.
+    selectors: BTreeMap<(String, String), usize>,
     /// Sets of named ports that rules reference, by protocol and name.
     ports: BTreeMap<String, RefCounted<(Protocol, String)>>,
     /// Chains that combine several policies, with the number of pods that use each.
@@ -45,6 +52,7 @@ impl Default for Engine {
             pods: BTreeMap::new(),
             policies: BTreeMap::new(),
             groups: BTreeMap::new(),
+            selectors: BTreeMap::new(),
             ports: BTreeMap::new(),
             combined: HashMap::new(),
         }
@@ -109,6 +117,7 @@ impl Engine {
             return;
         }
         let old = self.policies.remove(key);
+        let policy = policy.map(|policy| self.fitted(key, policy));
         // Add references of the new policy before releasing those of the old one: shared groups stay.
         if let Some(policy) = &policy {
             self.use_sets(policy);
@@ -132,15 +141,55 @@ impl Engine {
             }
         }
         if let Some(old) = old {
-            for direction in Direction::BOTH {
-                let still = policy.as_ref().and_then(|policy| direction.rules(policy));
-                if direction.rules(&old).is_some() && still.is_none() {
-                    let chain = policy_chain(key, direction);
-                    self.tables.iter_mut().for_each(|tables| tables.set_chain(&chain, None));
+            for tables in &mut self.tables {
+                let still = policy.as_ref().map(|policy| chains_of(key, policy, tables.family())).unwrap_or_default();
+                for chain in
+                    chains_of(key, &old, tables.family()).into_keys().filter(|chain| !still.contains_key(chain))
+                {
+                    tables.set_chain(&chain, None);
                 }
             }
             self.leave_sets(&old);
         }
+    }
+
+    /// The policy without the selectors beyond the limit of its namespace: their pods are not let in.
+    fn fitted(&self, key: &str, mut policy: CompiledPolicy) -> CompiledPolicy {
+        let namespace = policy.namespace.clone();
+        let size = |set: &str| self.tables.iter().map(|tables| tables.size(set)).sum::<usize>();
+        let last = (format!("{namespace}\0"), String::new());
+        let held = self.selectors.range((namespace.clone(), String::new())..last).map(|((_, set), _)| set);
+        let mut cost = held.map(|set| COST_OF_SET + size(set)).sum::<usize>();
+        let (mut counted, mut left_out) = (BTreeSet::new(), 0_usize);
+        policy.retain_peers(|peer| {
+            let Peer::Group(group) = peer else { return true };
+            let place = (namespace.clone(), group_set(group));
+            if self.selectors.contains_key(&place) || counted.contains(&place.1) {
+                return true;
+            }
+            let is_affordable = cost + COST_OF_SET <= MAX_COST && {
+                let matching = self.pods.values().filter(|pod| self.is_in(group, &pod.member));
+                cost += COST_OF_SET + matching.map(|pod| pod.member.addresses.len()).sum::<usize>();
+                cost <= MAX_COST
+            };
+            match is_affordable {
+                true => drop(counted.insert(place.1)),
+                false => left_out += 1,
+            }
+            is_affordable
+        });
+        if left_out > 0 {
+            tracing::warn!(
+                policy = key,
+                left_out,
+                "the selectors of a namespace match too many pods; some of them let nobody in"
+            );
+        }
+        policy
+    }
+
+    fn is_in(&self, group: &Group, member: &PolicyPod) -> bool {
+        group.contains(member, self.namespaces.get(&member.namespace))
     }
 
     /// Adds a pod to all matching sets, or removes it from them.
@@ -213,12 +262,9 @@ impl Engine {
     }
 
     fn write_policy(&mut self, key: &str, policy: &CompiledPolicy) {
-        for direction in Direction::BOTH {
-            let Some(rules) = direction.rules(policy) else { continue };
-            for tables in &mut self.tables {
-                let family = tables.family();
-                let lines = rules.iter().flat_map(|rule| render_rule(rule, direction, family)).collect();
-                tables.set_chain(&policy_chain(key, direction), Some(lines));
+        for tables in &mut self.tables {
+            for (chain, lines) in chains_of(key, policy, tables.family()) {
+                tables.set_chain(&chain, Some(lines));
             }
         }
     }
@@ -226,6 +272,7 @@ impl Engine {
     fn use_sets(&mut self, policy: &CompiledPolicy) {
         for group in groups_of(policy) {
             let set = group_set(group);
+            *self.selectors.entry((policy.namespace.clone(), set.clone())).or_default() += 1;
             if let Some(used) = self.groups.get_mut(&set) {
                 used.users += 1;
                 continue;
@@ -258,6 +305,13 @@ impl Engine {
 
     fn leave_sets(&mut self, policy: &CompiledPolicy) {
         for set in groups_of(policy).map(group_set) {
+            let place = (policy.namespace.clone(), set.clone());
+            if let Some(count) = self.selectors.get_mut(&place) {
+                *count -= 1;
+                if *count == 0 {
+                    self.selectors.remove(&place);
+                }
+            }
             if leave(&mut self.groups, &set) {
                 self.tables.iter_mut().for_each(|tables| tables.remove_set(&set));
             }
@@ -268,6 +322,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// The chains of a policy in both directions.
+fn chains_of(key: &str, policy: &CompiledPolicy, family: Family) -> BTreeMap<String, Vec<String>> {
+    let of = |direction: Direction| Some(chains(key, direction.rules(policy)?, direction, family));
+    Direction::BOTH.into_iter().filter_map(of).flatten().collect()
 }
 
 /// Releases a reference. Returns whether it was the last one.

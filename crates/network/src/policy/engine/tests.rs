@@ -29,7 +29,7 @@ fn without_hashes(line: &str) -> String {
     let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
     for word in &mut words {
         if let Some((before, hash)) = word.rsplit_once('-')
-            && hash.len() == 16
+            && hash.len() == 32
         {
             *word = before.to_owned();
         }
@@ -105,4 +105,83 @@ fn namespaces_add_and_remove_their_pods() {
     assert_eq!(changes(&mut engine), ["add element pods { 10.0.0.5 }"]);
     engine.set_namespace("m", Some(Labels::default()));
     assert_eq!(changes(&mut engine), ["delete element pods { 10.0.0.5 }"]);
+}
+
+/// The product of peers and ports of one policy would be ten billion rules.
+#[test]
+fn rules_grow_with_a_policy_and_not_with_its_square() {
+    let spec = |count: usize| {
+        let peers: Vec<Value> = (0..count)
+            .map(|number| json!({"ipBlock": {"cidr": format!("10.{}.{}.0/24", number / 250, number % 250)}}))
+            .collect();
+        let ports: Vec<Value> = (0..count).map(|number| json!({"port": format!("p{number}")})).collect();
+        json!({"podSelector": {}, "ingress": [{"from": peers, "ports": ports}]})
+    };
+    let mut engine = Engine::default();
+    engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
+    changes(&mut engine);
+    engine.set_policy("n/p", Some(policy(spec(2))));
+    let rules =
+        |lines: &[String]| lines.iter().filter(|line| line.starts_with("add rule policy")).cloned().collect::<Vec<_>>();
+    let inner = "policy-in-HASH-0".replace("-HASH", "");
+    let lines: Vec<String> = rules(&changes(&mut engine)).iter().map(|line| without_numbers(line)).collect();
+    assert_eq!(
+        lines,
+        [
+            format!("add rule policy-in ip saddr 10.0.0.0/24 jump {inner}"),
+            format!("add rule policy-in ip saddr 10.0.1.0/24 jump {inner}"),
+            format!("add rule {inner} meta l4proto tcp ip daddr . th dport @port accept"),
+            format!("add rule {inner} meta l4proto tcp ip daddr . th dport @port accept"),
+        ]
+    );
+    engine.set_policy("n/p", Some(policy(spec(10_000))));
+    assert_eq!(rules(&changes(&mut engine)).len(), 20_000);
+    engine.set_policy("n/p", Some(policy(spec(1))));
+    assert!(
+        changes(&mut engine).iter().any(|line| line.starts_with("delete chain policy-in")),
+        "the inner chain is gone"
+    );
+}
+
+/// Removes the hash before the number of an inner chain, too.
+fn without_numbers(line: &str) -> String {
+    let words = line.split(' ').map(|word| match word.rsplit_once("-0") {
+        Some((before, "")) => format!("{}-0", without_hashes(before)),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Selectors that differ and all match the whole cluster fill the memory of every node.
+#[test]
+fn selectors_of_one_namespace_do_not_fill_memory() {
+    let mut engine = Engine::default();
+    engine.set_namespace("n", Some(Labels::default()));
+    for number in 0..2_000 {
+        let address = format!("10.1.{}.{}", number / 250, number % 250);
+        engine.set_pod(&format!("n/p{number}"), Some(member("n", "web", &address, false)));
+    }
+    let spec = |prefix: &str, count: usize| {
+        let peers: Vec<Value> = (0..count)
+            .map(|number| {
+                json!({"namespaceSelector": {}, "podSelector": {"matchExpressions": [
+                {"key": format!("{prefix}{number}"), "operator": "DoesNotExist"}]}})
+            })
+            .collect();
+        json!({"podSelector": {}, "ingress": [{"from": peers}]})
+    };
+    let size = |engine: &Engine| engine.groups.keys().map(|set| engine.tables[0].size(set)).sum::<usize>();
+    engine.set_policy("n/first", Some(policy(spec("a", 5))));
+    assert_eq!((engine.groups.len(), size(&engine)), (5, 10_000));
+    engine.set_policy("n/second", Some(policy(spec("b", 5_000))));
+    engine.set_policy("n/third", Some(policy(spec("c", 5_000))));
+    assert!(size(&engine) <= MAX_COST, "{}", size(&engine));
+    let other = json!({"metadata": {"name": "p", "namespace": "m"}, "spec": spec("d", 5)});
+    engine.set_policy("m/p", Some(CompiledPolicy::of(&serde_json::from_value(other).unwrap())));
+    assert!(size(&engine) > 10_000 && engine.selectors.keys().filter(|(namespace, _)| namespace == "m").count() == 5);
+    // What is gone makes room, and nothing stays of it.
+    for key in ["n/first", "n/second", "n/third", "m/p"] {
+        engine.set_policy(key, None);
+    }
+    assert!(engine.groups.is_empty() && engine.selectors.is_empty());
 }
