@@ -16,6 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
+use crate::connections::network_of;
 use crate::payload::Payload;
 use crate::pod_connection::PodConnection;
 use crate::raw_connection::RawConnection;
@@ -24,6 +25,8 @@ use crate::worker;
 
 /// Maximum number of idle connections per pod.
 const MAX_IDLE: usize = 256;
+/// Maximum number of clients with a connection of their own per pod.
+const MAX_CLIENTS: usize = 256;
 
 /// All targets that Ingresses reference.
 pub struct Backends {
@@ -46,7 +49,9 @@ pub struct Pod {
     connect: Duration,
     /// One pool per worker: a connection stays on the thread whose runtime drives it.
     idle: Box<[Mutex<Idle>]>,
-    shared: tokio::sync::Mutex<Option<http2::SendRequest<Payload>>>,
+    /// Connections over HTTP/2, one for all requests of a client. One that does not read its responses blocks its connection,
+    /// which must not be that of others.
+    shared: tokio::sync::Mutex<HashMap<IpAddr, http2::SendRequest<Payload>>>,
 }
 
 /// Idle connections, the oldest first.
@@ -144,9 +149,9 @@ impl Backend {
 
 impl Pod {
     /// An idle or new connection for the general proxy. `fresh` skips idle ones: the pod may have closed them all.
-    pub async fn connection(&self, fresh: bool) -> Result<Connection, ConnectError> {
+    pub async fn connection(&self, client: IpAddr, fresh: bool) -> Result<Connection, ConnectError> {
         if self.speaks_http2 {
-            return self.shared_connection().await.map(Connection::Shared);
+            return self.shared_connection(network_of(client)).await.map(Connection::Shared);
         }
         while let Some(mut line) = (!fresh).then(|| self.own_idle().lock().lines.pop_back()).flatten() {
             if line.is_open() {
@@ -192,10 +197,15 @@ impl Pod {
         &self.idle[worker::current() % self.idle.len()]
     }
 
-    async fn shared_connection(&self) -> Result<http2::SendRequest<Payload>, ConnectError> {
+    async fn shared_connection(&self, client: IpAddr) -> Result<http2::SendRequest<Payload>, ConnectError> {
         let mut shared = self.shared.lock().await;
-        if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
+        if let Some(connection) = shared.get(&client).filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
+        }
+        shared.retain(|_, connection| !connection.is_closed());
+        if let Some(any) = shared.keys().next().copied().filter(|_| shared.len() >= MAX_CLIENTS) {
+            // It is closed when its requests have ended.
+            shared.remove(&any);
         }
         let stream = self.open().await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
@@ -204,7 +214,7 @@ impl Pod {
                 tracing::trace!(%error, "a connection to a pod closed");
             }
         });
-        *shared = Some(sender.clone());
+        shared.insert(client, sender.clone());
         Ok(sender)
     }
 

@@ -47,7 +47,7 @@ impl Connections {
 }
 
 /// What counts as one client. A host of IPv6 has all addresses of its network of 64 bits to choose from.
-fn network_of(client: IpAddr) -> IpAddr {
+pub fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
         address => address,

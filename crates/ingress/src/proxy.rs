@@ -1,5 +1,6 @@
 //! Proxies one request to a pod and its response back, for everything that the fast path does not serve.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ impl Proxy {
         forwarded::set(request.headers_mut(), origin, Some(host.clone()));
         let progress = Progress::new();
         let request = request.map(|body| Either::Left(SentBody::new(body, &progress)));
-        let response = self.send(&backend, request, &host, &progress).await?;
+        let response = self.send(&backend, request, &host, origin.client(), &progress).await?;
         Ok(finish(response, upgrade, origin))
     }
 
@@ -74,12 +75,13 @@ impl Proxy {
         backend: &Backend,
         mut request: Request<Payload>,
         host: &HeaderValue,
+        client: IpAddr,
         progress: &Progress,
     ) -> Result<Response<ForwardedBody>, Problem> {
         let spare = is_repeatable(&request).then(|| head_of(&request));
         let mut pod = backend.next().ok_or(Problem::NoPods)?;
         for attempt in 1..=ATTEMPTS {
-            let error = match pod.connection(attempt > 1).await {
+            let error = match pod.connection(client, attempt > 1).await {
                 Ok(connection) => {
                     address_to(&mut request, &connection, host);
                     let exchange = exchange(connection, request, &pod);

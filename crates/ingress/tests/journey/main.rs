@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use cluster::{connect, start, start_with};
 use pods::WAS_SHY;
@@ -372,6 +373,43 @@ async fn grpc_calls_pass_with_their_trailers() {
     // HTTP/1 clients reach such pods, too.
     let response = ask(cluster.http, get("shop.example", "/grpc")).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+/// Requests share connections to a pod that speaks HTTP/2, but not with those of a client that reads no responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read_block_no_others() {
+    let cluster = start().await;
+    let address = cluster.http;
+    let request = |length: usize| {
+        format!(
+            "POST /grpc HTTP/1.1\r\nHost: shop.example\r\nTE: trailers\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        )
+    };
+    let head = request(1 << 30);
+    // The pod sends back what it gets, so that nothing more is accepted once nothing more is read.
+    let silent = tokio::task::spawn_blocking(move || {
+        let fill = move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+            stream
+        };
+        let filling: Vec<_> = (0..4).map(|_| std::thread::spawn(fill.clone())).collect();
+        filling.into_iter().map(|one| one.join().unwrap()).collect::<Vec<TcpStream>>()
+    });
+    let silent = silent.await.unwrap();
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = other.connect(address).await.unwrap();
+    let mut response = String::new();
+    let exchange = async {
+        other.write_all((request(5) + "hello").as_bytes()).await.unwrap();
+        other.read_to_string(&mut response).await.unwrap();
+    };
+    tokio::time::timeout(TIMEOUT, exchange).await.expect("a response");
+    assert!(response.starts_with("HTTP/1.1 200") && response.contains("hello"), "{response}");
+    drop(silent);
 }
 
 #[tokio::test(flavor = "multi_thread")]

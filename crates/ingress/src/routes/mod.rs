@@ -1,11 +1,14 @@
 //! The routing table: built from Ingresses, queried by host and path. Pure.
 
+mod paths;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::networking::v1::{HTTPIngressPath, Ingress, IngressBackend, IngressClass};
+use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
 
 use crate::{CLASS, CONTROLLER};
+use paths::Paths;
 
 /// The port of a Service that requests go to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,22 +26,16 @@ pub enum Port {
 
 /// `T` is the backend that serves a target.
 pub struct Table<T> {
-    hosts: HashMap<String, Vec<Rule<T>>>,
+    hosts: HashMap<String, Paths<T>>,
     /// Without the star: `.example.org`.
-    wildcards: HashMap<String, Vec<Rule<T>>>,
-    anywhere: Vec<Rule<T>>,
+    wildcards: HashMap<String, Paths<T>>,
+    anywhere: Paths<T>,
     default: Option<Arc<T>>,
-}
-
-struct Rule<T> {
-    path: String,
-    is_exact: bool,
-    backend: Arc<T>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { hosts: HashMap::new(), wildcards: HashMap::new(), anywhere: Vec::new(), default: None }
+        Self { hosts: HashMap::new(), wildcards: HashMap::new(), anywhere: Paths::default(), default: None }
     }
 }
 
@@ -64,15 +61,11 @@ impl<T> Table<T> {
                 };
                 for path in &http.paths {
                     if let Some(target) = target(namespace, &path.backend) {
-                        rules.push(new_rule(path, backend_of(target)));
+                        let text = path.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
+                        rules.add(text, path.path_type == "Exact", backend_of(target));
                     }
                 }
             }
-        }
-        let lists = table.hosts.values_mut().chain(table.wildcards.values_mut()).chain([&mut table.anywhere]);
-        for rules in lists {
-            // The longest path first, exact before prefix; the sort is stable, so older rules stay before newer.
-            rules.sort_by_key(|rule| (std::cmp::Reverse(rule.path.len()), !rule.is_exact));
         }
         table
     }
@@ -90,19 +83,7 @@ impl<T> Table<T> {
         // A wildcard stands for one label.
         let wildcard = host.find('.').and_then(|dot| self.wildcards.get(&host[dot..]));
         let lists = [self.hosts.get(host), wildcard, Some(&self.anywhere)];
-        let rule = lists.into_iter().flatten().find_map(|rules| rules.iter().find(|rule| rule.matches(path)));
-        rule.map(|rule| &rule.backend).or(self.default.as_ref())
-    }
-}
-
-impl<T> Rule<T> {
-    fn matches(&self, path: &str) -> bool {
-        if self.is_exact {
-            return path == self.path;
-        }
-        // A prefix matches whole path elements.
-        let prefix = self.path.trim_end_matches('/');
-        path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        lists.into_iter().flatten().find_map(|rules| rules.find(path)).or(self.default.as_ref())
     }
 }
 
@@ -135,11 +116,6 @@ pub fn climbs(path: &str) -> bool {
 fn decoded(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
-}
-
-fn new_rule<T>(path: &HTTPIngressPath, backend: Arc<T>) -> Rule<T> {
-    let text = path.path.clone().filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
-    Rule { path: text, is_exact: path.path_type == "Exact", backend }
 }
 
 /// Ingresses by age: nobody takes a host, path or certificate from an older one.
