@@ -43,8 +43,10 @@ impl Zone {
     }
 
     pub fn resolve(&self, directory: &Directory, name: &Name, kind: u16, turn: usize) -> Outcome {
-        if let Some(labels) = name.before(&self.apex) {
-            return self.within(directory, &labels, kind, turn);
+        if name.is_under(&self.apex) {
+            // No object has a name that is not text, and nobody else knows names of the cluster.
+            let labels = name.before(&self.apex);
+            return labels.map_or(Outcome::NoSuchName, |labels| self.within(directory, &labels, kind, turn));
         }
         match reversed(name) {
             Some(address) => match directory.owners(address).as_slice() {

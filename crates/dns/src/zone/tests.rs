@@ -123,3 +123,12 @@ fn services_with_many_endpoints_cost_no_more_than_a_message_holds() {
     assert_eq!(distinct.len(), MAX_RECORDS);
     assert!(sections.additional.len() <= 2000);
 }
+
+/// They would otherwise be sent to servers outside, as names of other domains are.
+#[test]
+fn names_of_the_cluster_that_are_no_text_are_nobody_s() {
+    let zone = Zone::new("cluster.local", vec![]).unwrap();
+    let name =
+        Name::from_wire([b"\x02\xff\xfe\x03svc".as_slice(), Name::from_text("cluster.local").unwrap().wire()].concat());
+    assert_eq!(zone.resolve(&directory(), &name, kind::A, 0), Outcome::NoSuchName);
+}
