@@ -8,7 +8,7 @@ use knarr_client::csi_migration::driver_of_provisioner;
 use knarr_client::events::EventType;
 use knarr_client::pod;
 
-use super::matching::{best, claim_class, is_for, unsuited};
+use super::matching::{best, claim_class, is_for, mismatch};
 use crate::common::key::{name, uid};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -25,7 +25,7 @@ pub(super) struct Observed {
     pub default_class: Option<String>,
     /// The volume the claim names.
     pub requested: Option<Arc<PersistentVolume>>,
-    /// Volumes of the claim's class, and those bound to it.
+    /// Free volumes of the claim's class, and those for the claim.
     pub candidates: Vec<Arc<PersistentVolume>>,
     /// Pods that use the claim.
     pub pods: Vec<Arc<Pod>>,
@@ -54,9 +54,13 @@ pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(BIND_COMPLETED))
 }
 
+/// The volume that a claim names.
+pub(super) fn requested_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
+}
+
 pub(super) fn plan(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep {
-    let requested = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
-    match (is_bound(claim), requested) {
+    match (is_bound(claim), requested_volume(claim)) {
         (true, None) => ClaimStep::Lost(
             "ClaimLost",
             "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
@@ -99,16 +103,6 @@ fn plan_requested(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimSt
             }
         },
     }
-}
-
-fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
-    if super::matching::volume_class(volume) != claim_class(claim) {
-        return Some("storageClassName does not match");
-    }
-    if !super::matching::has_modes(volume, claim) {
-        return Some("incompatible accessMode");
-    }
-    unsuited(volume, claim)
 }
 
 fn plan_unbound(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep {

@@ -9,6 +9,7 @@ use knarr_client::selector::Selector;
 use crate::common::key::{name, namespace, uid};
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+const TOO_SMALL: &str = "requested PV is too small";
 
 pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     let annotated = claim.metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
@@ -29,7 +30,8 @@ pub(super) fn is_for(reference: &ObjectReference, claim: &PersistentVolumeClaim)
         && reference.uid.as_deref().is_none_or(|desired| desired.is_empty() || desired == uid(claim))
 }
 
-/// The volume already reserved for the claim, else the smallest that fits. With `delayed`, only the scheduler chooses freely.
+/// The volume already reserved for the claim, else of those with the fewest access modes the smallest that fits. With
+/// `delayed`, only the scheduler chooses freely.
 pub(super) fn best(
     claim: &PersistentVolumeClaim,
     candidates: &[Arc<PersistentVolume>],
@@ -38,6 +40,7 @@ pub(super) fn best(
     let fitting: Vec<&Arc<PersistentVolume>> = candidates
         .iter()
         .filter(|volume| volume.metadata.deletion_timestamp.is_none() && unsuited(volume, claim).is_none())
+        .filter(|volume| has_modes(volume, claim))
         .collect();
     let meant = fitting.iter().find(|volume| {
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -56,30 +59,52 @@ pub(super) fn best(
         spec.is_some_and(|spec| spec.claim_ref.is_none())
             && volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
             && volume_class(volume) == claim_class(claim)
-            && has_modes(volume, claim)
             && selector.matches(volume.metadata.labels.as_ref())
     });
-    free.min_by(|a, b| capacity(a).cmp(&capacity(b)).then_with(|| name(&***a).cmp(name(&***b)))).cloned()
+    free.min_by(|a, b| {
+        let modes = |volume: &PersistentVolume| {
+            volume.spec.as_ref().map_or(0, |spec| spec.access_modes.iter().flatten().count())
+        };
+        modes(a).cmp(&modes(b)).then_with(|| capacity(a).cmp(&capacity(b))).then_with(|| name(&***a).cmp(name(&***b)))
+    })
+    .cloned()
 }
 
-/// Why a claim cannot use a volume, as the event's message.
-pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+/// Why a claim cannot have the volume that it names, as the event's message.
+pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+    let problem = match () {
+        () if volume.metadata.deletion_timestamp.is_some() => {
+            return Some(format!("the volume is marked for deletion \"{}\"", name(volume)));
+        }
+        () if capacity(volume) < requested(claim) => TOO_SMALL,
+        () if volume_class(volume) != claim_class(claim) => "storageClassName does not match",
+        () => match unsuited(volume, claim) {
+            Some(problem) => problem,
+            None if !has_modes(volume, claim) => "incompatible accessMode",
+            None => return None,
+        },
+    };
+    Some(problem.to_owned())
+}
+
+/// Why no claim like this can use the volume.
+fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let (volume_spec, claim_spec) = (volume.spec.as_ref()?, claim.spec.as_ref()?);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
     if capacity(volume) < requested(claim) {
-        return Some("requested PV is too small");
-    }
-    if mode(&volume_spec.volume_mode) != mode(&claim_spec.volume_mode) {
-        return Some("incompatible volumeMode");
+        return Some(TOO_SMALL);
     }
     if attributes(&volume_spec.volume_attributes_class_name) != attributes(&claim_spec.volume_attributes_class_name) {
         return Some("volumeAttributesClassName does not match");
     }
+    if mode(&volume_spec.volume_mode) != mode(&claim_spec.volume_mode) {
+        return Some("incompatible volumeMode");
+    }
     None
 }
 
-pub(super) fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let offered = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     let desired = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     desired.iter().all(|mode| offered.contains(mode))
@@ -140,6 +165,36 @@ mod tests {
     }
 
     #[test]
+    fn of_fitting_volumes_the_one_with_the_fewest_access_modes_is_chosen() {
+        let volumes = [
+            volume("both", "5Gi", json!({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]})),
+            volume("one", "50Gi", json!({})),
+        ];
+        assert_eq!(name(&*best(&claim(json!({})), &volumes, false).unwrap()), "one");
+        assert_eq!(name(&*best(&claim(json!({})), &volumes[..1], false).unwrap()), "both");
+    }
+
+    #[test]
+    fn a_named_volume_must_fit() {
+        let leaving = json!({"metadata": {"name": "leaving", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let named = |extra| volume("v", "5Gi", extra);
+        for (volume, expected) in [
+            (named(json!({})), None),
+            (Arc::new(serde_json::from_value(leaving).unwrap()), Some("the volume is marked for deletion \"leaving\"")),
+            (volume("v", "1Gi", json!({"storageClassName": "d"})), Some("requested PV is too small")),
+            (named(json!({"storageClassName": "d", "volumeMode": "Block"})), Some("storageClassName does not match")),
+            (named(json!({"volumeMode": "Block", "accessModes": []})), Some("incompatible volumeMode")),
+            (
+                named(json!({"volumeMode": "Block", "volumeAttributesClassName": "gold"})),
+                Some("volumeAttributesClassName does not match"),
+            ),
+            (named(json!({"accessModes": ["ReadOnlyMany"]})), Some("incompatible accessMode")),
+        ] {
+            assert_eq!(mismatch(&volume, &claim(json!({}))).as_deref(), expected);
+        }
+    }
+
+    #[test]
     fn a_volume_meant_for_the_claim_comes_first() {
         let volumes = [
             volume("right", "10Gi", json!({})),
@@ -148,5 +203,7 @@ mod tests {
         assert_eq!(name(&*best(&claim(json!({})), &volumes, true).unwrap()), "meant");
         let former = [volume("former", "50Gi", json!({"claimRef": {"namespace": "ns", "name": "c", "uid": "old"}}))];
         assert!(best(&claim(json!({})), &former, false).is_none());
+        let meant = json!({"claimRef": {"namespace": "ns", "name": "c"}, "accessModes": ["ReadOnlyMany"]});
+        assert!(best(&claim(json!({})), &[volume("unfit", "50Gi", meant)], false).is_none());
     }
 }

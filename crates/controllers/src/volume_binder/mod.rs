@@ -31,9 +31,11 @@ use volume::VolumeStep;
 
 /// Index of pods by the claims they use.
 pub(crate) const BY_CLAIM: &str = "claim";
-/// Index of volumes by storage class, and of volumes by the claim they are bound to.
-const BY_CLASS: &str = "class";
+/// Index of volumes without a claim by storage class, and of the others by their claim.
+const FREE: &str = "free";
 const FOR_CLAIM: &str = "for-claim";
+/// Index of claims that are not bound, by storage class.
+const UNBOUND: &str = "unbound";
 
 pub async fn run(context: Context) {
     let claims = context.informers.of::<PersistentVolumeClaim>();
@@ -41,7 +43,14 @@ pub async fn run(context: Context) {
     let classes = context.informers.of::<StorageClass>();
     let pods = context.informers.of::<Pod>();
     index_pods_by_claim(&pods);
-    volumes.add_index(BY_CLASS, |volume| vec![matching::volume_class(volume).to_owned()]);
+    claims.add_index(UNBOUND, |claim| {
+        let class = (!claim::is_bound(claim)).then(|| matching::claim_class(claim).to_owned());
+        class.into_iter().collect()
+    });
+    volumes.add_index(FREE, |volume| {
+        let is_free = volume.spec.as_ref().is_none_or(|spec| spec.claim_ref.is_none());
+        is_free.then(|| matching::volume_class(volume).to_owned()).into_iter().collect()
+    });
     volumes.add_index(FOR_CLAIM, |volume| {
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -142,20 +151,11 @@ impl Binder {
     /// Claims of a class that wait for a volume, the oldest first. Claims with delayed binding are left out, since the
     /// scheduler chooses their volume.
     fn wake_waiting(&self, class: &str) {
-        let mut waiting = Vec::new();
         let is_delayed = self.classes.get("", class).is_some_and(|class| claim::waits_for_consumer(&class));
-        let names_volume = |claim: &PersistentVolumeClaim| {
-            let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-            named.is_some_and(|name| !name.is_empty())
-        };
-        self.claims.for_each(|claim| {
-            let may_bind = !is_delayed || names_volume(claim);
-            if may_bind && !claim::is_bound(claim) && matching::claim_class(claim) == class {
-                waiting.push((claim.metadata.creation_timestamp.clone(), Key::of(&**claim)));
-            }
-        });
-        waiting.sort();
-        waiting.into_iter().for_each(|(_, key)| self.claim_queue.add(key));
+        let mut waiting = self.claims.by_index(UNBOUND, class);
+        waiting.retain(|claim| !is_delayed || claim::requested_volume(claim).is_some());
+        waiting.sort_by_cached_key(|claim| (claim.metadata.creation_timestamp.clone(), Key::of(&**claim)));
+        waiting.iter().for_each(|claim| self.claim_queue.add(Key::of(&**claim)));
     }
 
     async fn reconcile_claim(&self, key: Key) -> Result<()> {
@@ -165,11 +165,9 @@ impl Binder {
             self.confirmed.lock().remove(uid(&*claim));
         }
         let class = matching::claim_class(&claim).to_owned();
-        let mut candidates = self.volumes.by_index(BY_CLASS, &class);
+        let mut candidates = self.volumes.by_index(FREE, &class);
         candidates.extend(self.volumes.by_index(FOR_CLAIM, &key.to_string()));
-        let requested =
-            claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
-        let requested = match requested {
+        let requested = match claim::requested_volume(&claim) {
             Some(volume) => self.volume_of(volume, claim::is_bound(&claim)).await?,
             None => None,
         };
