@@ -62,7 +62,10 @@ impl Controller {
         let revoked = self.revoke(id, node, verify).await;
         match &revoked {
             Ok(()) => {
-                self.state.lock().disks.detach(id, node);
+                let mut state = self.state.lock();
+                state.disks.detach(id, node);
+                state.in_use.remove(&id.attachment_name(node));
+                drop(state);
                 tracing::info!(volume = id.unique_name(), node, forced = !verify, "released a disk");
                 // Another node may wait for it.
                 self.queue.add(id.clone());

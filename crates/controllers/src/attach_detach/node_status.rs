@@ -19,6 +19,11 @@ impl Controller {
         let _one_writer = lock.lock().await;
         let Some(object) = self.nodes.get("", node) else {
             self.state.lock().reported.remove(node);
+            // Nodes come and go; a lock that someone waits for has more references than the map's and this one.
+            let mut locks = self.node_locks.lock();
+            if Arc::strong_count(&lock) == 2 {
+                locks.remove(node);
+            }
             return Ok(());
         };
         let attached = self.attached_to(node);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use knarr_client::{Informer, owner, pod};
 
@@ -53,13 +53,17 @@ pub(super) fn is_attached(node: &Node, id: &VolumeId) -> bool {
     attached.any(|volume| volume.name == id.unique_name())
 }
 
-/// Whether a pod needs its volumes no more: it has finished, or it is deleted and all its containers have terminated.
+/// Whether a pod needs its volumes no more: it has finished, or it is deleted and none of its containers runs. The node's
+/// `volumesInUse` still keeps the volume until it is unmounted.
 fn is_done(pod: &Pod) -> bool {
-    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let terminated = || {
-        statuses.into_iter().all(|container| container.state.as_ref().is_some_and(|state| state.terminated.is_some()))
+    let runs = |status: &ContainerStatus| {
+        status.state.as_ref().is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
     };
-    pod::is_terminal(pod) || pod::is_terminating(pod) && terminated()
+    let any_runs = |status: &PodStatus| {
+        let all = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+        all.into_iter().flatten().flatten().any(runs)
+    };
+    pod::is_terminal(pod) || pod::is_terminating(pod) && !pod.status.as_ref().is_some_and(any_runs)
 }
 
 /// The PersistentVolumes that the claims of a pod are bound to.
@@ -253,23 +257,32 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_its_volumes_until_its_containers_have_terminated() {
-        let pod = |deleted: bool, phase: &str, state: Value| -> Pod {
+    fn a_pod_needs_its_volumes_while_a_container_runs() {
+        let pod = |deleted: bool, phase: &str, kind: &str, state: Value| -> Pod {
             let metadata = if deleted { json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}) } else { json!({}) };
             let container =
                 json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
-            let status = json!({"phase": phase, "containerStatuses": [container]});
-            serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+            serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase, kind: [container]}}))
+                .unwrap()
         };
-        let terminated = json!({"terminated": {"exitCode": 0}});
-        for (pod, done) in [
-            (pod(false, "Running", json!({})), false),
-            (pod(false, "Running", terminated.clone()), false),
-            (pod(true, "Running", json!({})), false),
-            (pod(true, "Running", terminated.clone()), true),
-            (pod(false, "Succeeded", terminated), true),
+        let (main, init, added) = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses");
+        let (running, terminated) = (json!({"running": {}}), json!({"terminated": {"exitCode": 0}}));
+        let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
+        for (deleted, phase, kind, state, done) in [
+            (false, "Running", main, &running, false),
+            (false, "Running", main, &terminated, false),
+            (false, "Pending", main, &waiting, false),
+            (true, "Running", main, &running, false),
+            (true, "Running", main, &json!({}), false),
+            (true, "Running", init, &running, false),
+            (true, "Running", added, &running, false),
+            (true, "Running", main, &terminated, true),
+            (true, "Pending", main, &waiting, true),
+            (false, "Succeeded", main, &terminated, true),
         ] {
-            assert_eq!(is_done(&pod), done);
+            assert_eq!(is_done(&pod(deleted, phase, kind, state.clone())), done, "{deleted} {phase} {kind} {state}");
         }
+        let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(is_done(&serde_json::from_value(gone).unwrap()), "no container was started");
     }
 }
