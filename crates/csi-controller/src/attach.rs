@@ -72,7 +72,9 @@ impl Attacher {
         };
         if let Err(error) = &outcome {
             let field = if is_deleted(attachment) { "detachError" } else { "attachError" };
-            let report = json!({"time": time::now(), "message": error.to_string()});
+            // The kubelet learns from the code that the node has too many volumes.
+            let code = error.code().filter(|_| !is_deleted(attachment)).map(|code| code as i32);
+            let report = json!({"time": time::now(), "message": error.to_string(), "errorCode": code});
             self.write(attachment, json!({"status": {"attached": is_attached, field: report}})).await?;
         }
         outcome
@@ -174,10 +176,7 @@ impl Attacher {
 
     /// Whether another VolumeAttachment refers to the volume.
     fn is_attached_elsewhere(&self, volume: &PersistentVolume, attachment: &VolumeAttachment) -> bool {
-        self.driver.attachments.list().iter().any(|other| {
-            uid(&**other) != uid(attachment)
-                && other.spec.source.persistent_volume_name.as_deref() == Some(name(volume))
-        })
+        self.driver.attachments_of(volume).iter().any(|other| uid(&**other) != uid(attachment))
     }
 }
 

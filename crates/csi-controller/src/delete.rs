@@ -100,12 +100,7 @@ async fn delete(driver: &Driver, volume: &PersistentVolume) -> Result<()> {
 }
 
 async fn delete_content(driver: &Driver, volume: &PersistentVolume) -> Result<()> {
-    let attached = driver
-        .attachments
-        .list()
-        .into_iter()
-        .find(|attachment| attachment.spec.source.persistent_volume_name.as_deref() == Some(name(volume)));
-    if let Some(attachment) = attached {
+    if let Some(attachment) = driver.attachments_of(volume).first() {
         let node = &attachment.spec.node_name;
         return Err(Error::Later(format!("persistentvolume {} is still attached to node {node}", name(volume))));
     }

@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 const WORKERS: usize = 8;
+/// Index of VolumeAttachments by PersistentVolume.
+const BY_VOLUME: &str = "volume";
 
 /// Where a driver is: the node's segments of its topology (none for drivers without), and the node.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +75,18 @@ impl Driver {
         let volume = self.volumes.get("", name).filter(|volume| self.serves(volume))?;
         let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
         (reference.uid == claim.metadata.uid).then_some(volume)
+    }
+
+    /// Call this once before [`Driver::attachments_of`].
+    pub fn add_indexes(&self) {
+        self.attachments.add_index(BY_VOLUME, |attachment| {
+            attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
+        });
+    }
+
+    /// The VolumeAttachments that refer to a volume.
+    pub fn attachments_of(&self, volume: &PersistentVolume) -> Vec<Arc<VolumeAttachment>> {
+        self.attachments.by_index(BY_VOLUME, volume.metadata.name.as_deref().unwrap_or_default())
     }
 
     pub fn queue<T: knarr_client::work_queue::Key>(&self) -> Arc<WorkQueue<T>> {

@@ -2,7 +2,7 @@
 
 use knarr_client::api_error;
 pub(crate) use knarr_client::api_error::{ignore_not_found, is_already_there};
-use knarr_csi::CallError;
+use knarr_csi::{CallError, Code};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -16,6 +16,13 @@ pub(crate) enum Error {
     /// Another component must act first.
     #[error("{0}")]
     Later(String),
+}
+
+impl Error {
+    /// The code of a driver's error.
+    pub fn code(&self) -> Option<Code> {
+        if let Self::Call(error) = self { Some(error.code()) } else { None }
+    }
 }
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;

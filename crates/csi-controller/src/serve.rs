@@ -53,6 +53,7 @@ pub(crate) async fn serve(
         capabilities,
         space_changed: Notify::new(),
     });
+    driver.add_indexes();
     tracing::info!(driver = name, local = driver.is_local, "serving a CSI driver");
     if driver.is_local {
         run(driver).await;

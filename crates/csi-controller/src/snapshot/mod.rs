@@ -12,6 +12,7 @@ mod volume_snapshot;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use knarr_client::{Change, Informer, WorkQueue, run_workers};
 use knarr_csi::messages::ControllerCapability;
 use kube::Api;
@@ -24,6 +25,8 @@ pub(crate) use source::{content_source, has_source, is_for_populator, source_nod
 use plan::NODE;
 use types::{GROUP_VERSION, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
+/// Index of VolumeSnapshots by the claim they are taken of.
+const BY_CLAIM: &str = "claim";
 /// How often an API server without the kinds is asked for them.
 const DISCOVERY_PERIOD: Duration = Duration::from_secs(30);
 
@@ -51,7 +54,12 @@ pub(crate) async fn run(driver: Arc<Driver>) {
         content_queue: driver.queue(),
         driver,
     });
+    controller.snapshots.add_index(BY_CLAIM, |snapshot| {
+        let claim = snapshot.spec.source.persistent_volume_claim_name.as_ref();
+        claim.map(|claim| claim_key(namespace(snapshot), claim)).into_iter().collect()
+    });
     controller.watch();
+    controller.watch_sources();
     controller.snapshots.synced().await;
     controller.contents.synced().await;
     controller.classes.synced().await;
@@ -101,6 +109,34 @@ impl Snapshots {
         });
     }
 
+    /// A snapshot may be older than its claim, or its claim than the volume.
+    fn watch_sources(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.driver.claims.on_change(move |change| {
+            let (Some(controller), claim) = (weak.upgrade(), change.latest()) else { return };
+            let volume = |claim: &PersistentVolumeClaim| claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+            if volume(claim) != change.previous().and_then(|old| volume(old)) {
+                controller.queue_snapshots_of(namespace(&**claim), name(&**claim));
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.driver.volumes.on_change(move |change| {
+            let (Some(controller), volume) = (weak.upgrade(), change.latest()) else { return };
+            let claim = |volume: &PersistentVolume| volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+            let claimed_by = claim(volume);
+            if claimed_by != change.previous().and_then(|old| claim(old))
+                && let Some((namespace, name)) = claimed_by.and_then(|to| to.namespace.zip(to.name))
+            {
+                controller.queue_snapshots_of(&namespace, &name);
+            }
+        });
+    }
+
+    fn queue_snapshots_of(&self, namespace: &str, claim: &str) {
+        let snapshots = self.snapshots.by_index(BY_CLAIM, &claim_key(namespace, claim));
+        snapshots.iter().for_each(|snapshot| self.queue.add(Key::of(&**snapshot)));
+    }
+
     fn api(&self, snapshot: &VolumeSnapshot) -> Api<VolumeSnapshot> {
         Api::namespaced(self.driver.kube.clone(), namespace(snapshot))
     }
@@ -114,4 +150,8 @@ impl Snapshots {
         content.spec.driver == self.driver.name
             && (!self.driver.is_local || annotation(content, NODE) == Some(self.driver.node.as_str()))
     }
+}
+
+fn claim_key(namespace: &str, claim: &str) -> String {
+    format!("{namespace}/{claim}")
 }

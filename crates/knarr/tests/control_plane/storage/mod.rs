@@ -186,6 +186,22 @@ async fn snapshots_are_taken_restored_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_waits_until_its_claim_has_a_volume() {
+    let cluster = Cluster::start(1, true).await;
+    cluster.apply_json(&json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "early"},
+        "spec": {"volumeSnapshotClassName": "snap", "source": {"persistentVolumeClaimName": "data"}},
+    }));
+    cluster.claim("data", "late", "1Gi");
+    cluster
+        .until_event("data", "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+        .await;
+    cluster.until("volumesnapshot/early", ".metadata.finalizers", "").await;
+    cluster.pod("web", "data", None);
+    cluster.until("volumesnapshot/early", ".status.readyToUse", "true").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_volume_is_attached_although_controllers_are_killed() {
     let mut cluster = Cluster::start(2, false).await;
     cluster.claim("data", "now", "1Gi");
