@@ -40,13 +40,14 @@ pub async fn context(
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
     let tokens = tokens::Tokens::new(client.clone());
+    let drivers = informers.of::<CSIDriver>();
     let parts = csi::Parts {
         client: client.clone(),
         tokens: tokens.clone(),
         objects: Arc::new(csi::InformedObjects {
             node_name: settings.node_name.clone(),
             node: node.clone(),
-            drivers: informers.of::<CSIDriver>(),
+            drivers: drivers.clone(),
         }),
         metrics: metrics.clone(),
     };
@@ -58,6 +59,12 @@ pub async fn context(
     node.on_change(move |change| {
         if let Some(csi) = notified.upgrade() {
             csi.node_changed(change.latest());
+        }
+    });
+    let notified = Arc::downgrade(&csi);
+    drivers.on_change(move |_| {
+        if let Some(csi) = notified.upgrade() {
+            csi.driver_objects_changed();
         }
     });
     let resources =

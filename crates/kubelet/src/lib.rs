@@ -214,6 +214,7 @@ fn start_csi(csi: &Arc<csi::Csi>, supervisor: &Supervisor) {
     restart("kubelet/csi-drivers", |csi| Box::pin(csi.watch_plugins()));
     restart("kubelet/csi-node-info", |csi| Box::pin(csi.keep_node_info()));
     restart("kubelet/csi-unstage", |csi| Box::pin(csi.unstage_unused()));
+    restart("kubelet/csi-limits", |csi| Box::pin(csi.keep_limits()));
 }
 
 /// Serves the sockets for device plugins and monitoring agents, and maintains the pool of shared CPUs.

@@ -67,3 +67,16 @@ pub async fn attachment(client: &kube::Client, id: &VolumeId, node: &str) -> Res
         (false, None) => Err(format!("volume {} is not attached for volume attachment {name}", id.handle)),
     }
 }
+
+/// The code of the error with which the driver did not attach the volume; none if it did, or if that is unknown.
+pub async fn attach_error_code(client: &kube::Client, id: &VolumeId, node: &str) -> Option<i32> {
+    let name = attachment_name(&id.handle, &id.driver, node);
+    let attachments: Api<VolumeAttachment> = Api::all(client.clone());
+    match attachments.get_opt(&name).await {
+        Ok(found) => found?.status?.attach_error?.error_code,
+        Err(error) => {
+            tracing::debug!(error = api_text(&error), attachment = name, "cannot read a VolumeAttachment");
+            None
+        }
+    }
+}

@@ -10,6 +10,7 @@ use knarr_csi::messages::{
 };
 use knarr_csi::{CallError, Client};
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 
 use super::volume::CsiVolume;
 
@@ -49,11 +50,19 @@ impl Version {
 }
 
 #[derive(Default)]
-pub struct Drivers(RwLock<HashMap<String, Arc<Driver>>>);
+pub struct Drivers {
+    by_name: RwLock<HashMap<String, Arc<Driver>>>,
+    /// Other drivers are registered, or one's object in the API changed.
+    pub changed: Notify,
+}
 
 impl Drivers {
     pub fn get(&self, name: &str) -> Option<Arc<Driver>> {
-        self.0.read().get(name).cloned()
+        self.by_name.read().get(name).cloned()
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.by_name.read().keys().cloned().collect()
     }
 
     /// The text of a missing driver.
@@ -62,11 +71,13 @@ impl Drivers {
     }
 
     pub fn put(&self, name: &str, driver: Driver) {
-        self.0.write().insert(name.to_string(), Arc::new(driver));
+        self.by_name.write().insert(name.to_string(), Arc::new(driver));
+        self.changed.notify_one();
     }
 
     pub fn remove(&self, name: &str) {
-        self.0.write().remove(name);
+        self.by_name.write().remove(name);
+        self.changed.notify_one();
     }
 }
 

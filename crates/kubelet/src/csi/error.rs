@@ -41,6 +41,8 @@ pub struct CsiError {
     pub text: String,
     /// Nothing failed: the control plane or the driver is still to do its part, and the pod's worker is notified then.
     pub waits: bool,
+    /// It waits because the node has as many volumes as the driver can attach.
+    pub limit_exceeded: bool,
 }
 
 impl CsiError {

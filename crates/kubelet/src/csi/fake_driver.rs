@@ -39,6 +39,8 @@ pub struct Account {
     pub expands: Vec<NodeExpandVolumeRequest>,
     pub registrations: Vec<RegistrationStatus>,
     pub condition: Option<VolumeCondition>,
+    /// How many volumes the node takes, if not seven.
+    pub limit: Option<i64>,
     behaviours: HashMap<&'static str, VecDeque<Behaviour>>,
 }
 
@@ -243,7 +245,7 @@ impl Node for Fake {
         let topology = Topology { segments: [("fake/node".to_string(), "here".to_string())].into() };
         let response = NodeGetInfoResponse {
             node_id: "fake-node".into(),
-            max_volumes_per_node: 7,
+            max_volumes_per_node: self.account.lock().limit.unwrap_or(7),
             accessible_topology: Some(topology),
         };
         self.perform("NodeGetInfo", response, |_| Ok(())).await

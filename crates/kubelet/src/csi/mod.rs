@@ -10,6 +10,7 @@ mod cluster;
 mod drivers;
 mod error;
 mod expand;
+mod limits;
 mod mount;
 mod node_info;
 mod paths;

@@ -84,7 +84,7 @@ impl Mount<'_> {
 }
 
 fn failed(volume: &CsiVolume, step: Step, text: impl Into<String>) -> CsiError {
-    CsiError { step, spec_name: volume.spec_name.clone(), text: text.into(), waits: false }
+    CsiError { step, spec_name: volume.spec_name.clone(), text: text.into(), waits: false, limit_exceeded: false }
 }
 
 impl Csi {
@@ -111,7 +111,7 @@ impl Csi {
             None => return Err(self.driver_missing(request)),
         };
         let publish_context = match policy.is_attachable(volume) && !is_published {
-            true => self.attached(request).await?,
+            true => self.attached(request, &policy).await?,
             false => BTreeMap::new(),
         };
         let capabilities = match driver.capabilities().await {
@@ -121,7 +121,8 @@ impl Csi {
         };
         let context = pod::spec(request.pod).security_context.as_ref();
         let group = context.and_then(|context| context.fs_group);
-        let label = se_linux_option(request.pod, volume, &policy, Path::new("/sys/fs/selinux/enforce").exists());
+        let enabled = Path::new("/sys/fs/selinux/enforce").exists();
+        let label = enabled.then(|| se_linux_option(request.pod, request.name, volume, &policy)).flatten();
         let options = volume.mount_options.iter().cloned().chain(label.clone()).collect();
         let labelled = label.is_some();
         let mut mount =
@@ -197,9 +198,16 @@ impl Csi {
 
     /// Waits for the control plane: a volume may be used only while the node's status names it as in use, so that it is
     /// not detached meanwhile, and once the status names it as attached.
-    async fn attached(&self, request: &MountRequest<'_>) -> Result<BTreeMap<String, String>, CsiError> {
+    async fn attached(
+        &self,
+        request: &MountRequest<'_>,
+        policy: &DriverPolicy,
+    ) -> Result<BTreeMap<String, String>, CsiError> {
         let volume = request.volume;
-        self.wait_for_attach(&volume.id.unique_name(), &volume.spec_name, &request.notify)?;
+        if let Err(waits) = self.wait_for_attach(&volume.id.unique_name(), &volume.spec_name, &request.notify) {
+            let limit_exceeded = policy.limit_period.is_some() && self.exceeds_limit(&volume.id).await;
+            return Err(CsiError { limit_exceeded, ..waits });
+        }
         let context = cluster::attachment(&self.client, &volume.id, &self.node_name).await;
         context.map_err(|text| failed(volume, Step::WaitForAttach, text))
     }
@@ -207,7 +215,8 @@ impl Csi {
     /// Whether the node may use a volume, by its name in the node's status. If not yet, the pod's worker is notified then.
     pub fn wait_for_attach(&self, name: &str, spec_name: &str, notify: &Notify) -> Result<(), CsiError> {
         let waits = |text: String| {
-            Err(CsiError { step: Step::WaitForAttach, spec_name: spec_name.to_string(), text, waits: true })
+            let (step, spec_name) = (Step::WaitForAttach, spec_name.to_string());
+            Err(CsiError { step, spec_name, text, waits: true, limit_exceeded: false })
         };
         // Checked again after the wait was started, so that a change in between is not missed.
         let wait_for = |condition| self.state.wait_for(condition, notify.clone());
@@ -243,24 +252,38 @@ impl Csi {
     }
 }
 
-/// The mount option that labels all files of the volume at once, where the host uses SELinux, the driver supports it,
-/// and no other pod can use the volume with another label.
-fn se_linux_option(pod: &Pod, volume: &CsiVolume, policy: &DriverPolicy, enabled: bool) -> Option<String> {
-    if !enabled || !policy.se_linux_mount || volume.block || !volume.is_exclusive() {
+/// The mount option that labels all files of the volume at once, where the driver supports it, the pod does not want each file
+/// labelled, and no other pod or container can use the volume with another label.
+fn se_linux_option(pod: &Pod, name: &str, volume: &CsiVolume, policy: &DriverPolicy) -> Option<String> {
+    let context = pod::spec(pod).security_context.as_ref();
+    let change_policy = context.and_then(|context| context.se_linux_change_policy.as_deref());
+    if !policy.se_linux_mount || volume.block || !volume.is_exclusive() || change_policy == Some("Recursive") {
         return None;
     }
-    let options = pod::spec(pod).security_context.as_ref()?.se_linux_options.as_ref()?;
+    let of_pod = context.and_then(|context| context.se_linux_options.as_ref());
+    let spec = pod::spec(pod);
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let users = containers.filter(|container| container.volume_mounts.iter().flatten().any(|mount| mount.name == name));
+    let mut wanted = users
+        .map(|container| container.security_context.as_ref().and_then(|own| own.se_linux_options.as_ref()).or(of_pod));
+    let options = wanted.next().flatten()?;
+    if wanted.any(|other| other != Some(options)) {
+        return None;
+    }
     let level = options.level.as_deref().filter(|level| !level.is_empty())?;
     let part = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_string());
     let (user, role) = (part(&options.user, "system_u"), part(&options.role, "object_r"));
     let kind = part(&options.type_, "container_file_t");
-    Some(format!("context=\"{user}:{role}:{kind}:{level}\""))
+    let label = format!("{user}:{role}:{kind}:{level}");
+    // Drivers join mount options, of which the author's text must be only one.
+    let is_label = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.,_-".contains(&byte));
+    is_label.then(|| format!("context=\"{label}\""))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn labels_are_mounted_only_where_they_are_needed() {
@@ -271,14 +294,31 @@ mod tests {
                 "csi": { "driver": "d", "volumeHandle": "h" } } });
             CsiVolume::persistent(&serde_json::from_value(volume).expect("a volume"), false).expect("a CSI volume")
         };
-        let pod: Pod = serde_json::from_value(json!({ "spec": { "containers": [],
-            "securityContext": { "seLinuxOptions": { "level": "s0:c1,c2" } } } }))
-        .expect("a pod");
-        let exclusive = volume("ReadWriteOncePod");
-        let expected = "context=\"system_u:object_r:container_file_t:s0:c1,c2\"";
-        assert_eq!(se_linux_option(&pod, &exclusive, &policy, true).as_deref(), Some(expected));
-        assert_eq!(se_linux_option(&pod, &exclusive, &policy, false), None);
-        assert_eq!(se_linux_option(&pod, &volume("ReadWriteMany"), &policy, true), None);
-        assert_eq!(se_linux_option(&pod, &exclusive, &DriverPolicy::of(None), true), None);
+        let pod = |containers: Value, change: Value| -> Pod {
+            let context = json!({ "seLinuxOptions": { "level": "s0:c1,c2" }, "seLinuxChangePolicy": change });
+            let spec = json!({ "containers": containers, "securityContext": context });
+            serde_json::from_value(json!({ "spec": spec })).expect("a pod")
+        };
+        let user = json!({ "name": "c", "volumeMounts": [{ "name": "data", "mountPath": "/d" }] });
+        let mut own = user.clone();
+        own["securityContext"] = json!({ "seLinuxOptions": { "level": "s0:c3", "type": "t" } });
+        let mut hostile = user.clone();
+        hostile["securityContext"] = json!({ "seLinuxOptions": { "level": "s0\",dev,suid,bind,context=\"x" } });
+        let (exclusive, shared) = (volume("ReadWriteOncePod"), volume("ReadWriteMany"));
+        let (of_pod, of_container) =
+            ("context=\"system_u:object_r:container_file_t:s0:c1,c2\"", "context=\"system_u:object_r:t:s0:c3\"");
+        let (any, none) = (Value::Null, DriverPolicy::of(None));
+        for (pod, volume, policy, expected) in [
+            (pod(json!([user]), any.clone()), &exclusive, &policy, Some(of_pod)),
+            (pod(json!([user, { "name": "other" }]), json!("MountOption")), &exclusive, &policy, Some(of_pod)),
+            (pod(json!([own]), any.clone()), &exclusive, &policy, Some(of_container)),
+            (pod(json!([user, own]), any.clone()), &exclusive, &policy, None),
+            (pod(json!([user]), json!("Recursive")), &exclusive, &policy, None),
+            (pod(json!([user]), any.clone()), &shared, &policy, None),
+            (pod(json!([user]), any.clone()), &exclusive, &none, None),
+            (pod(json!([hostile]), any.clone()), &exclusive, &policy, None),
+        ] {
+            assert_eq!(se_linux_option(&pod, "data", volume, policy).as_deref(), expected, "{pod:?}");
+        }
     }
 }

@@ -114,6 +114,18 @@ impl NodeInfo {
         Ok(())
     }
 
+    /// Writes another limit of a driver that is there.
+    pub async fn set_limit(&self, name: &str, info: DriverInfo) -> Result<(), String> {
+        let mut drivers = self.drivers.lock().await;
+        let Some(known) = drivers.get_mut(name).filter(|known| known.limit != info.limit) else { return Ok(()) };
+        let changed = DriverInfo { limit: info.limit, ..known.clone() };
+        let entry = driver_entry(name, &changed);
+        let written = repeat(|| self.update(Some(name), |drivers| put_driver(drivers, &entry))).await;
+        written.map_err(|error| format!("error updating CSINode object with CSI driver node info: {error}"))?;
+        *known = changed;
+        Ok(())
+    }
+
     async fn write(&self, name: &str, info: &DriverInfo) -> Result<(), String> {
         let written = self.update_node(Some(info), name).await;
         written.map_err(|error| format!("error updating Node object with CSI driver node info: {error}"))?;

@@ -1,5 +1,7 @@
 //! What a driver asks of the kubelet: its CSIDriver object, or the defaults without one.
 
+use std::time::Duration;
+
 use k8s_openapi::api::storage::v1::{CSIDriver, TokenRequest};
 
 use super::volume::{CsiVolume, Lifecycle};
@@ -15,6 +17,8 @@ pub struct DriverPolicy {
     pub tokens_in_secrets: bool,
     pub requires_republish: bool,
     pub se_linux_mount: bool,
+    /// How often the driver is asked how many volumes the node takes.
+    pub limit_period: Option<Duration>,
 }
 
 impl DriverPolicy {
@@ -31,6 +35,11 @@ impl DriverPolicy {
             tokens_in_secrets: spec.service_account_token_in_secrets == Some(true),
             requires_republish: spec.requires_republish == Some(true),
             se_linux_mount: spec.se_linux_mount == Some(true),
+            limit_period: spec
+                .node_allocatable_update_period_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
         }
     }
 

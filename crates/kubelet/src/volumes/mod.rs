@@ -108,6 +108,11 @@ impl VolumeError {
     pub fn waits(&self) -> bool {
         matches!(self, Self::Csi(error) if error.waits)
     }
+
+    /// The node has as many volumes as the driver can attach.
+    pub fn exceeds_limit(&self) -> bool {
+        matches!(self, Self::Csi(error) if error.limit_exceeded)
+    }
 }
 
 /// A volume as containers mount it.

@@ -13,6 +13,7 @@ use super::start::StartFailure;
 use super::state::{Operation, Termination, Waiting};
 use super::{Message, Worker};
 use crate::api_text::api_text;
+use crate::journey_events;
 use crate::pod;
 use crate::resources::AllocationRefusal;
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
@@ -57,6 +58,8 @@ impl From<kube::Error> for StatusError {
     }
 }
 
+/// The reason of pods that are rejected because the node has as many volumes as their driver can attach.
+const ATTACH_LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
 const SANDBOX_RETRY: Duration = Duration::from_secs(2);
 const RESIZE_RETRY: Duration = Duration::from_secs(3);
 const CLEAN_RETRY: Duration = Duration::from_secs(2);
@@ -71,9 +74,7 @@ impl Worker {
             (operation, Outcome::Panicked(reason)) => self.finish_panicked(operation, &reason),
             (_, Outcome::Allocated(Ok(()))) => self.state.to_allocate = false,
             (_, Outcome::Allocated(Err(refused))) => {
-                self.context.pod_event(&self.pod, true, refused.reason, refused.message.clone());
-                let rejected = Termination::Rejected { reason: refused.reason.into(), message: refused.message };
-                self.state.termination.get_or_insert(rejected);
+                self.reject(refused.reason, refused.message);
             }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
@@ -82,7 +83,10 @@ impl Worker {
             (_, Outcome::Volumes(Err(failure))) => {
                 tracing::debug!(error = failure.message, pod = pod::title(&self.pod), "volumes are not mounted");
                 let complete = !self.volumes.volumes.is_empty();
-                if self.state.volumes.fail_mount(complete, failure.waits(), now) {
+                let is_late = self.state.volumes.fail_mount(complete, failure.waits(), now);
+                if is_late && failure.limit_exceeded {
+                    self.reject(ATTACH_LIMIT_EXCEEDED, failure.limit_message());
+                } else if is_late {
                     self.context.pod_event(&self.pod, true, "FailedMount", failure.timeout_message());
                 }
             }
@@ -221,6 +225,14 @@ impl Worker {
         if let Err(error) = sized {
             tracing::warn!(%error, pod = pod::title(&self.pod), "cannot resize the pod's cgroup");
         }
+    }
+
+    /// The pod will not run on this node.
+    fn reject(&mut self, reason: &'static str, message: String) {
+        self.context.pod_event(&self.pod, true, reason, message.clone());
+        self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", reason)]);
+        journey_events::refused(&self.pod, &message);
+        self.state.termination.get_or_insert(Termination::Rejected { reason: reason.into(), message });
     }
 
     fn finish_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Instant) {

@@ -20,6 +20,8 @@ pub struct MountFailure {
     /// The volumes that are not mounted, and those of them that the control plane has not attached.
     pub unmounted: Vec<String>,
     pub unattached: Vec<String>,
+    /// One is not attached because the node has as many as its driver can attach.
+    pub limit_exceeded: bool,
 }
 
 impl MountFailure {
@@ -30,9 +32,17 @@ impl MountFailure {
 
     /// The event message for volumes that are not mounted for a long time.
     pub fn timeout_message(&self) -> String {
+        format!("Unable to attach or mount volumes: {}", self.missing())
+    }
+
+    /// Why the pod is rejected.
+    pub fn limit_message(&self) -> String {
+        format!("Node has reached its volume attachment limit, rejecting pod. {}", self.missing())
+    }
+
+    fn missing(&self) -> String {
         format!(
-            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[{}], failed to process \
-             volumes=[]: context deadline exceeded",
+            "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[]: context deadline exceeded",
             self.unmounted.join(" "),
             self.unattached.join(" ")
         )
@@ -54,7 +64,7 @@ pub async fn mount_volumes(
     if let Err(error) = ensured {
         let message = format!("Failed to create the pod's cgroup: {error}");
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
-        return Err(MountFailure { message, unmounted: Vec::new(), unattached: Vec::new() });
+        return Err(MountFailure { message, unmounted: Vec::new(), unattached: Vec::new(), limit_exceeded: false });
     }
     let mounted = volumes::mount_all(context, pod, downward, objects, first).await;
     mounted.map_err(|failed| {
@@ -66,7 +76,8 @@ pub async fn mount_volumes(
             names
         };
         let (unmounted, unattached) = (names(&|_| true), names(&volumes::VolumeError::waits));
-        MountFailure { message: messages.join("; "), unmounted, unattached }
+        let limit_exceeded = failed.iter().any(|(_, error)| error.exceeds_limit());
+        MountFailure { message: messages.join("; "), unmounted, unattached, limit_exceeded }
     })
 }
 

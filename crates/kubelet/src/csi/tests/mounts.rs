@@ -80,6 +80,27 @@ async fn a_missing_driver_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_driver_that_can_attach_no_more_is_asked_for_its_limit() {
+    let rig = Rig::new().await;
+    let attachment = paths::attachment_name("handle", DRIVER, "n");
+    let name = volume().id.unique_name();
+    for (period, code, exceeded) in [(Some(60), 8, true), (Some(60), 13, false), (None, 8, false)] {
+        rig.api.set_driver(json!({ "attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": period }));
+        rig.csi.set_reported(std::slice::from_ref(&name));
+        rig.api.put(
+            &format!("/apis/storage.k8s.io/v1/volumeattachments/{attachment}"),
+            json!({ "metadata": { "name": attachment }, "spec": { "attacher": DRIVER, "nodeName": "n", "source": {} },
+                "status": { "attached": false, "attachError": { "message": "no", "errorCode": code } } }),
+        );
+        let error = rig.mount("a", &volume()).await.expect_err("not attached");
+        assert!(error.waits, "{error}");
+        assert_eq!(error.limit_exceeded, exceeded, "{period:?} {code}");
+        let asked = rig.driver.take_calls();
+        assert_eq!(asked, if exceeded { vec!["NodeGetInfo".to_string()] } else { Vec::new() });
+    }
+}
+
+#[tokio::test]
 async fn an_attachable_volume_waits_for_the_control_plane() {
     let rig = Rig::new().await;
     rig.api

@@ -66,6 +66,31 @@ async fn drivers_register_when_their_socket_appears_and_leave_when_it_vanishes()
 }
 
 #[tokio::test]
+async fn a_limit_that_changes_is_asked_for_again() {
+    let rig = Rig::new().await;
+    let limit = || {
+        let node = rig.api.objects.lock()["/apis/storage.k8s.io/v1/csinodes/n"].clone();
+        node["spec"]["drivers"][0]["allocatable"]["count"].as_i64()
+    };
+    let keeping = tokio::spawn(rig.csi.clone().keep_limits());
+    assert_eq!(limit(), Some(7));
+    rig.driver.fake.account.lock().limit = Some(9);
+    rig.api.set_driver(json!({ "attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": 1 }));
+    rig.csi.driver_objects_changed();
+    let wait = async {
+        while limit() != Some(9) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the CSINode is updated");
+    let writes = rig.api.requests.lock().len();
+    rig.driver.take_calls();
+    rig.driver.wait_for_call("NodeGetInfo").await;
+    assert_eq!(rig.api.requests.lock().len(), writes, "the same limit is not written again");
+    keeping.abort();
+}
+
+#[tokio::test]
 async fn a_driver_of_the_same_name_or_of_another_protocol_is_refused() {
     let rig = Rig::new().await;
     let other = FakeDriver::start(&rig.directory.path().join("other.sock"), DRIVER);
