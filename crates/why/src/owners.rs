@@ -166,6 +166,9 @@ fn failed(object: &Value) -> Option<Finding> {
             "its rollout made no progress for longer than progressDeadlineSeconds",
             "see why its newest pods are not ready: `knarr why pod/NAME`",
         ),
+        "MinimumReplicasUnavailable" => {
+            ("its pods are not all ready yet", "wait, or see `knarr why pod/NAME` of those that are not")
+        }
         _ if bad.text(&["status"]) == "False" => ("its status reports a problem", "fix what the message names"),
         _ => ("it failed", "fix what the message names"),
     };

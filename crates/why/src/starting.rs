@@ -1,10 +1,14 @@
 //! Pods on a node whose containers do not start.
 
+use jiff::{SignedDuration, Timestamp};
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::evidence::{Evidence, quote};
 use crate::{Finding, attachments, near_name};
+
+/// How long a node may take to create containers before that needs an explanation.
+const USUAL_START: SignedDuration = SignedDuration::from_secs(10);
 
 /// Diagnoses a scheduled pod whose containers do not start.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
@@ -18,7 +22,7 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
         findings.extend(mounts(evidence, pod).or_else(|| sandbox(evidence, pod)));
     }
     if findings.is_empty() {
-        findings.extend(init_runs(pod));
+        findings.extend(init_runs(pod).or_else(|| takes_long(evidence, pod)));
     }
     findings
 }
@@ -242,6 +246,28 @@ fn sandbox(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         ("the pod's sandbox cannot be created", "see the runtime's logs on the node")
     };
     Some(Finding::new(cause, vec![quote(event)], fix))
+}
+
+/// A pod that was scheduled a while ago, and whose containers are still created without an error.
+fn takes_long(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let (container, _) = statuses(pod).find(|(_, status)| {
+        matches!(status.text(&["state", "waiting", "reason"]), "ContainerCreating" | "PodInitializing")
+    })?;
+    let scheduled: Timestamp = crate::condition(pod, "PodScheduled")?.text(&["lastTransitionTime"]).parse().ok()?;
+    let elapsed = evidence.now.duration_since(scheduled);
+    if elapsed < USUAL_START {
+        return None;
+    }
+    let image = container.text(&["image"]);
+    let observed = format!("it was scheduled {} s ago, and no error was reported since", elapsed.as_secs());
+    let last = evidence.event(pod, &["Pulling", "Pulled"]).filter(|event| event.text(&["reason"]) == "Pulling");
+    let cause = match last {
+        Some(_) => format!("its node is still pulling the image {image}"),
+        None => "its containers are still being created".to_owned(),
+    };
+    let (namespace, name) = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]));
+    let fix = format!("wait; `knarr journey -n {namespace} pod/{name}` shows what has happened so far");
+    Some(Finding::new(cause, last.map(quote).into_iter().chain([observed]).collect(), fix))
 }
 
 /// An init container that is still running.
