@@ -14,12 +14,18 @@ type Entry = (String, String, String, String, String);
 
 impl Absent {
     const LIMIT: usize = 10_000;
+    /// Authors of objects choose what references say. Longer ones are checked again each time.
+    const MAX_BYTES: usize = 1024;
 
     pub fn has(&self, namespace: &str, reference: &OwnerReference) -> bool {
         self.0.lock().contains(&entry(namespace, reference))
     }
 
     pub fn remember(&self, namespace: &str, reference: &OwnerReference) {
+        let OwnerReference { api_version, kind, name, uid, .. } = reference;
+        if [namespace, api_version, kind, name, uid].map(str::len).iter().sum::<usize>() > Self::MAX_BYTES {
+            return;
+        }
         let mut all = self.0.lock();
         if all.len() >= Self::LIMIT {
             all.clear();
@@ -55,6 +61,15 @@ mod tests {
             ("a", "ConfigMap", "y", false),
         ] {
             assert_eq!(absent.has(namespace, &reference(kind, name)), expected, "{namespace} {kind} {name}");
+        }
+    }
+    #[test]
+    fn long_references_do_not_fill_memory() {
+        let absent = Absent::default();
+        for (length, remembered) in [(36, 1), (1_000_000, 1)] {
+            let uid = "u".repeat(length);
+            absent.remember("a", &OwnerReference { uid, name: "x".to_owned(), ..OwnerReference::default() });
+            assert_eq!(absent.0.lock().len(), remembered);
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::error::{Error, Result, has_code, ignore_not_found, is_conflict};
 use absent::Absent;
 use graph::{Graph, Object};
 use kinds::Kinds;
-use plan::{Action, OwnerState, plan};
+use plan::{Action, OwnerState, is_name, plan};
 
 const REDISCOVER: Duration = Duration::from_secs(30);
 
@@ -102,6 +102,9 @@ impl Collector {
         }
         if self.absent.has(object.namespace(), reference) {
             return Ok(OwnerState::Gone);
+        }
+        if !is_name(&reference.name) {
+            return Err(Error::Later(format!("invalid resource name {:?}", reference.name)));
         }
         let Some(kind) = self.kinds.of_reference(reference) else {
             // The kind may appear again: nothing is deleted on a guess.

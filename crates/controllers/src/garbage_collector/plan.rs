@@ -26,6 +26,12 @@ pub(super) enum Action {
     },
 }
 
+/// Whether an object can have the name. Requests for others would lead elsewhere: a reference to `x/proxy/path` to what a
+/// pod serves there, with the rights of this controller.
+pub(super) fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#".contains(&byte))
+}
+
 pub(super) fn plan(
     owners: &[OwnerReference],
     states: &[OwnerState],
@@ -57,6 +63,17 @@ pub(super) fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_lead_to_no_other_path() {
+        for name in ["web", "system:controller:x", "a.b", "A_b"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "x:80/proxy/y", "a%2Fproxy", "?watch=1", "a?b", "a#b", "a b", "\u{e4}", "a\n"] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
     use OwnerState::{Gone, Present, Waiting};
 
     #[test]

@@ -74,6 +74,21 @@ async fn an_object_lives_as_long_as_one_of_its_owners() {
     cluster.until_list("ConfigMap", <[Value]>::is_empty).await;
 }
 
+/// No request is sent for an owner that no object can be: it would lead elsewhere, with the rights of the collector.
+#[tokio::test(start_paused = true)]
+async fn references_are_no_paths() {
+    let cluster = Cluster::start(CONTROLLERS).await;
+    let owner = |name: &str| {
+        let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": "1"});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "ownerReferences": [reference]}})
+    };
+    cluster.create(owner("x:80/proxy/y")).await;
+    cluster.until_quiet().await;
+    assert!(cluster.get("ConfigMap", "m").await.is_some());
+    cluster.patch("ConfigMap", "m", json!({"metadata": owner("x")["metadata"]})).await;
+    cluster.until_list("ConfigMap", <[Value]>::is_empty).await;
+}
+
 /// Owners of each other hold nobody up, and nothing else is touched.
 #[tokio::test(start_paused = true)]
 async fn a_cycle_is_deleted_in_the_foreground_too() {
