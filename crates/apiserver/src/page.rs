@@ -17,5 +17,5 @@ pub trait Page: Send + Sync {
     async fn serve(&self, head: &Parts, query: &Query, body: &Bytes) -> Response<Body>;
 }
 
-/// Handlers by the first segment of their path.
+/// Handlers by their path, which is one segment.
 pub type Pages = BTreeMap<&'static str, Arc<dyn Page>>;

@@ -24,7 +24,12 @@ use crate::state::ApiServer;
 pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    if let Some(page) = parts.first().and_then(|first| server.discovery.pages.get(first)) {
+    if !is_plain(path, &parts) {
+        return Ok(response::page_not_found().into());
+    }
+    if let [only] = parts[..]
+        && let Some(page) = server.discovery.pages.get(only)
+    {
         return Ok(page.serve(request.parts, request.query, &request.body).await.into());
     }
     if parts.as_slice() == [knarr_tunnel::PATH.trim_start_matches('/')] {
@@ -72,6 +77,13 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
         _ => response::page_not_found(),
     };
     Ok(response.into())
+}
+
+/// Whether a path is in the spelling that it is authorized in: authorizers compare it as it is written, so that one which
+/// denies `/metrics` knows nothing of `//metrics` or `/metrics/`.
+fn is_plain(path: &str, parts: &[&str]) -> bool {
+    let may_end_in_slash = matches!(parts.first(), None | Some(&("api" | "apis" | "openapi" | "version" | "ui")));
+    !path.contains("//") && (may_end_in_slash || !path.ends_with('/'))
 }
 
 /// Whether a path accepts only GET and HEAD; others respond the same to every method.
@@ -125,4 +137,37 @@ fn root(server: &ApiServer) -> http::Response<Body> {
 pub fn format_of(request: &AuthorizedRequest<'_>) -> Result<Format, Status> {
     let offer = Offer { custom: false, list: false, shapes: false };
     accept::negotiate(&request.parts.headers, request.query, offer)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http_body_util::Empty;
+
+    use crate::request_tests::{Cluster, admin};
+
+    /// Authorizers that deny a path see it as it is written.
+    #[tokio::test]
+    async fn another_spelling_of_a_path_is_another_path() {
+        let cluster = Cluster::new().await;
+        for (path, code) in [
+            ("/metrics", 200),
+            ("//metrics", 404),
+            ("/metrics/", 404),
+            ("/metrics//slis", 404),
+            ("/debug/api_priority_and_fairness/dump_queues", 200),
+            ("/debug//api_priority_and_fairness/dump_queues", 404),
+            ("/openid/v1/jwks/", 404),
+            ("/livez/ping", 200),
+            ("//livez/ping", 404),
+            ("/livez//ping", 404),
+            ("/version/", 200),
+            ("/api/", 200),
+            ("/", 200),
+        ] {
+            let request = Request::get(path).body(Empty::<bytes::Bytes>::new()).unwrap();
+            let response = cluster.server().handle(request, &admin()).await;
+            assert_eq!(response.status().as_u16(), code, "{path}");
+        }
+    }
 }
