@@ -240,3 +240,18 @@ async fn names_that_clients_ask_for_are_not_certified() {
     assert_eq!(certificate(&served("localhost").await.unwrap()), before);
     listening.stop().await;
 }
+
+/// Who signs in to the page with a certificate stays signed in as long as it is valid.
+#[tokio::test]
+async fn a_session_stands_for_the_certificate_of_its_connection() {
+    let server = ListeningServer::new().await;
+    let mut client = server.http2().await;
+    let response = client.send_request(server.request("POST", "/ui/link", vec![])).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let link: Value = serde_json::from_slice(&body).unwrap();
+    let sessions = &server.cluster.server().security.sessions;
+    let session = sessions.exchange(link["code"].as_str().unwrap(), std::time::Instant::now());
+    assert!(matches!(session, Some((_, crate::authenticate::Credential::Certificate(..)))));
+    drop(client);
+    server.stop().await;
+}
