@@ -56,14 +56,17 @@ pub fn open(lease: &Lease) -> Result<(), NftError> {
 }
 
 pub fn close(lease: &Lease) -> Result<(), NftError> {
-    // One transaction per element: a missing one must not keep the others.
-    for command in closing(&lease.addresses, &lease.ports) {
-        match nft::run(&command) {
-            Err(NftError::Refused(message)) if message.contains("No such file") => {}
-            result => result?,
-        }
+    let commands = closing(&lease.addresses, &lease.ports);
+    let is_missing = |error: &NftError| matches!(error, NftError::Refused(message) if message.contains("No such file"));
+    // All at once, as all other calls wait; one by one if some are missing, which must not keep the others.
+    match if commands.is_empty() { Ok(()) } else { nft::run(&commands.concat()) } {
+        Err(error) if is_missing(&error) => {}
+        result => return result,
     }
-    Ok(())
+    commands.iter().try_for_each(|command| match nft::run(command) {
+        Err(error) if is_missing(&error) => Ok(()),
+        result => result,
+    })
 }
 
 fn opening(addresses: &[IpAddr], ports: &[PortMapping]) -> String {
