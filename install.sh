@@ -155,7 +155,8 @@ drop_packages() {
             apt-get -s purge "$@" 2>/dev/null | awk '/^(Purg|Remv) / { print $2 }' | sort -u >"$scratch/purged"
             printf '%s\n' "$@" | sort -u >"$scratch/recorded"
             [ -z "$(comm -23 "$scratch/purged" "$scratch/recorded")" ] || return 1
-            DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq "$@" >/dev/null
+            # Debian calls some of them protected; this host did without.
+            DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq --allow-remove-essential "$@" >/dev/null
             ;;
         dnf | yum | zypper) rpm --erase "$@" ;;
         apk) apk del --quiet "$@" ;;
@@ -242,7 +243,7 @@ uninstall() {
         installed_packages "$(manager)" | comm -12 - $RECORD >"$scratch/record"
         packages=$(echo $(cat "$scratch/record"))
         say "removing the packages that were installed for it: $packages"
-        [ -z "$packages" ] || drop_packages "$(manager)" $packages || say "they stay, because something else needs them, or your package manager is not known here"
+        [ -z "$packages" ] || drop_packages "$(manager)" $packages || say "they stay: something else needs them, or they cannot be removed by this script"
     fi
     rm -rf "$(dirname $RECORD)"
     say "Knarr is removed"
