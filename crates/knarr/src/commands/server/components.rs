@@ -18,6 +18,7 @@ use super::shared_store::SharedStore;
 use crate::address::own_address;
 use crate::cluster::Cluster;
 use crate::commands::apiserver;
+use crate::commands::network;
 use crate::commands::node::{self, NodeFiles, Runtime};
 use crate::servers::{self, Elections};
 use crate::{helm, join};
@@ -49,6 +50,31 @@ impl Components {
                 Elections::among_servers(client, &self.arguments.node.name()?, &self.arguments.apiserver.data_dir)
             }
         }
+    }
+
+    /// Starts the controllers and the scheduler while this server is elected.
+    pub fn elect_control_plane(&self, elections: &Elections, running: &apiserver::Running, supervisor: &Supervisor) {
+        let (components, pki, listens) = (self.clone(), running.pki.clone(), running.listens);
+        elections.start(servers::CONTROLLERS_LEASE, supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            components.start_controllers(&pki, supervisor);
+            components.start_helm(&pki, listens, supervisor);
+        });
+        let components = self.clone();
+        elections.start(servers::SCHEDULER_LEASE, supervisor, move |fence, supervisor| {
+            components.within(fence).start_scheduler(supervisor);
+        });
+    }
+
+    /// Starts what serves the network of all nodes while this server is elected.
+    pub fn elect_network(&self, elections: &Elections, supervisor: &Supervisor) {
+        let components = self.clone();
+        elections.start(servers::NETWORK_LEASE, supervisor, move |fence, supervisor| {
+            let components = components.within(fence);
+            let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
+            let Arguments { node, network, .. } = &components.arguments;
+            network::start_central(&central, node, network, components.load_balancers(), supervisor);
+        });
     }
 
     /// Shows that this is a server, and lets others join.
@@ -194,7 +220,7 @@ impl Components {
         let arguments = self.arguments.node.clone();
         let data: PathBuf = self.arguments.apiserver.data_dir.clone();
         // The serving certificate is requested from the API, as on every other node, and renewed.
-        let files = NodeFiles { client_ca: Some(data.join("pki/ca.crt")), serving: None };
+        let files = NodeFiles { client_ca: Some(data.join("pki/ca.crt")), ..NodeFiles::default() };
         let client = self.client(self.node_user()?, "kubelet");
         Ok(async move {
             let shutdown = async move {

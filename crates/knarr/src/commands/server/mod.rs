@@ -13,12 +13,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use knarr_apiserver::startup;
 use knarr_client::Fence;
+use knarr_ingress::Listeners;
 use knarr_network::cidr::Cidr;
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
 
 use super::disable::{self, BuiltIn};
-use super::network::{self, NetworkArguments, NodeNetwork};
+use super::network::{NetworkArguments, NodeNetwork};
 use super::node::{Network, NodeArguments, Runtime};
 use super::storage::NodeStorage;
 use super::{apiserver, preflight};
@@ -67,12 +68,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         return servers::remove(removal).await;
     }
     let started = Instant::now();
-    disable::apply(&mut arguments.node, Some(&mut arguments.network.ingress));
-    arguments.apiserver.resource_metrics = !arguments.node.disable.has(BuiltIn::Metrics);
-    if arguments.node.cluster_dns.is_empty() {
-        arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
-    }
-    arguments.node.set_service_defaults(service::is_own_process());
+    set_defaults(&mut arguments);
     let data = arguments.apiserver.data_dir.clone();
     data_directory_lock::acquire(&data)?.until_exit();
     crate::upgrade::record(&data);
@@ -108,20 +104,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let (stop, stopped) = watch::channel(false);
     let supervisor = Supervisor::new(&registry);
     let elections = components.elections(&shared)?;
-    {
-        let (components, pki, listens) = (components.clone(), running.pki.clone(), running.listens);
-        elections.start(servers::CONTROLLERS_LEASE, &supervisor, move |fence, supervisor| {
-            let components = components.within(fence);
-            components.start_controllers(&pki, supervisor);
-            components.start_helm(&pki, listens, supervisor);
-        });
-    }
-    {
-        let components = components.clone();
-        elections.start(servers::SCHEDULER_LEASE, &supervisor, move |fence, supervisor| {
-            components.within(fence).start_scheduler(supervisor);
-        });
-    }
+    components.elect_control_plane(&elections, &running, &supervisor);
     let node = runtime.map(|runtime| components.node(runtime, stopped.clone())).transpose()?;
     // The network's permissions exist only after this.
     let info = ClusterInfo {
@@ -136,27 +119,9 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         join::ensure_local_storage(&setup).await.context("cannot create the local StorageClass")?;
     }
     if node.is_some() {
-        let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
-        network.start(
-            components.node_network()?,
-            components.client(components.node_user()?, "knarr-network"),
-            &supervisor,
-        )?;
-        let plugins = arguments.node.resources.plugin_root(&data);
-        let (name, storage) = (arguments.node.name()?, &arguments.node.storage);
-        let eviction = &arguments.node.eviction.eviction()?;
-        let storage = NodeStorage { arguments: storage, node: &name, data: &data, plugin_root: plugins, eviction };
-        storage.start(components.node_storage()?, &supervisor);
+        start_network_and_storage(&components, ingress, &supervisor)?;
     }
-    {
-        let components = components.clone();
-        elections.start(servers::NETWORK_LEASE, &supervisor, move |fence, supervisor| {
-            let components = components.within(fence);
-            let central = components.component(join::NETWORK_CONTROLLER, "knarr-network");
-            let Arguments { node, network, .. } = &components.arguments;
-            network::start_central(&central, node, network, components.load_balancers(), supervisor);
-        });
-    }
+    components.elect_network(&elections, &supervisor);
     components.admit_servers(&shared, &running, &supervisor).await?;
     {
         let (client, data) = (components.component(join::MANIFESTS, "knarr-manifests"), data.clone());
@@ -189,6 +154,33 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     running.stop().await;
     shared.close().await;
     ended
+}
+
+/// Sets what depends on other flags and on how this process was started.
+fn set_defaults(arguments: &mut Arguments) {
+    disable::apply(&mut arguments.node, Some(&mut arguments.network.ingress));
+    arguments.apiserver.resource_metrics = !arguments.node.disable.has(BuiltIn::Metrics);
+    if arguments.node.cluster_dns.is_empty() {
+        arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
+    }
+    arguments.node.set_service_defaults(service::is_own_process());
+}
+
+/// Starts the network and the storage of this node.
+fn start_network_and_storage(
+    components: &Components,
+    ingress: Option<Listeners>,
+    supervisor: &Supervisor,
+) -> anyhow::Result<()> {
+    let Arguments { apiserver, node, network, .. } = &components.arguments;
+    let data = &apiserver.data_dir;
+    let client = components.client(components.node_user()?, "knarr-network");
+    NodeNetwork { node, network, data, ingress }.start(components.node_network()?, client, supervisor)?;
+    let (name, eviction) = (node.name()?, node.eviction.eviction()?);
+    let plugin_root = node.resources.plugin_root(data);
+    let storage = NodeStorage { arguments: &node.storage, node: &name, data, plugin_root, eviction: &eviction };
+    storage.start(components.node_storage()?, supervisor);
+    Ok(())
 }
 
 /// Checks the requirements of all components.
