@@ -111,11 +111,11 @@ fn pages() -> Vec<PathBuf> {
     all.filter(|path| is_page(path) && file_name(path) != "CHANGELOG.md").collect()
 }
 
-/// The word of lower-case letters, digits and dashes that a text starts with.
+/// The word of lower-case letters, digits and dashes that a text starts with; none if it starts with a flag.
 fn first_word(text: &str) -> &str {
     let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
-    let word = &text[..text.find(|letter| !is_letter(letter)).unwrap_or(text.len())];
-    word.trim_end_matches('-')
+    let end = text.find(|letter| !is_letter(letter)).unwrap_or(text.len());
+    if text.starts_with('-') { "" } else { &text[..end] }
 }
 
 /// The files and anchors of links that stay within this repository.
