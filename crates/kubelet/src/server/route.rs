@@ -7,11 +7,13 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_cri::CallError;
 use knarr_cri::messages::{AttachRequest, ExecRequest};
 use knarr_zpages::Uptime;
 
 use super::logs::instance;
 use super::query::{Query, decode};
+use super::streams::CommandStreams;
 use super::{
     Body, Server, cadvisor, checkpoint, configuration, health, json, log_query, logs, metrics, node_metrics, stats,
     streams, system_logs, text, zpages,
@@ -212,13 +214,8 @@ async fn exec(
         return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr\n");
     }
     let call = ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr: stderr && !tty };
-    match server.context.runtime.exec(call).await {
-        Ok(url) => {
-            streams::join(request, &url, streams::Kind::Command(streams::CommandStreams { stdin, stdout, stderr, tty }))
-                .await
-        }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
-    }
+    let url = server.context.runtime.exec(call).await;
+    join_command(request, url, CommandStreams { stdin, stdout, stderr, tty }).await
 }
 
 async fn attach(
@@ -240,11 +237,18 @@ async fn attach(
         crate::pod::find(&pod, container).is_some_and(|found| found.container.tty == Some(true))
     });
     let call = AttachRequest { container_id: id, stdin, tty, stdout, stderr: stderr && !tty };
-    match server.context.runtime.attach(call).await {
-        Ok(url) => {
-            streams::join(request, &url, streams::Kind::Command(streams::CommandStreams { stdin, stdout, stderr, tty }))
-                .await
-        }
+    let url = server.context.runtime.attach(call).await;
+    join_command(request, url, CommandStreams { stdin, stdout, stderr, tty }).await
+}
+
+/// Joins the client with the streams of a command, at the URL that the runtime has for them.
+async fn join_command(
+    request: Request<Incoming>,
+    url: Result<String, CallError>,
+    wanted: CommandStreams,
+) -> Response<Body> {
+    match url {
+        Ok(url) => streams::join(request, &url, streams::Kind::Command(wanted)).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
 }
