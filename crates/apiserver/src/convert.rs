@@ -54,11 +54,15 @@ impl Converter {
         });
         let destination = self.destination.as_ref().map_err(|why| failed(why))?;
         let body = Bytes::from(review.to_string());
-        let response = server
-            .webhook_client
-            .post(&*server.objects, destination, Outgoing::new(body, WEBHOOK_TIMEOUT))
-            .await
-            .map_err(|why| failed(&why))?;
+        let mut span = knarr_traces::child_of_current("Call conversion webhook", knarr_traces::Kind::Client);
+        let trace = span.as_ref().map(knarr_traces::Span::context);
+        let request = Outgoing { trace, ..Outgoing::new(body, WEBHOOK_TIMEOUT) };
+        let response = server.webhook_client.post(&*server.objects, destination, request).await;
+        if let (Some(span), Err(why)) = (&mut span, &response) {
+            span.failed(&why.to_string());
+        }
+        drop(span);
+        let response = response.map_err(|why| failed(&why))?;
         let review: Value = serde_json::from_slice(&response).map_err(|why| failed(&why))?;
         let converted = check_review(&review, version, &uid).map_err(|why| failed(&why))?;
         if converted.len() != objects.len() {
