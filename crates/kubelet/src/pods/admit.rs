@@ -76,8 +76,8 @@ pub fn refusal(
         let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
         return refusal_of("SupplementalGroupsPolicyNotSupported", message);
     }
-    if let Some(name) = forbidden_sysctl(context, pod) {
-        return refusal_of("SysctlForbidden", format!("forbidden sysctl: \"{name}\" not allowlisted"));
+    if let Some(why) = forbidden_sysctl(&context.settings.allowed_unsafe_sysctls, pod) {
+        return refusal_of("SysctlForbidden", format!("forbidden sysctl: {why}"));
     }
     if let Some(refusal) = wrong_node(context, pod) {
         return Some(refusal);
@@ -105,17 +105,29 @@ fn has_app_armor() -> bool {
         && std::path::Path::new("/sys/kernel/security/apparmor").exists()
 }
 
-fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
-    let needed = pod::spec(pod).security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
-    let allowed = |name: &str| {
-        let name = name.replace('/', ".");
-        SAFE_SYSCTLS.contains(&name.as_str())
-            || context.settings.allowed_unsafe_sysctls.iter().any(|pattern| match pattern.strip_suffix('*') {
+/// Why a sysctl must not be set: it may affect more than the pod.
+fn forbidden_sysctl(allowed_unsafe: &[String], pod: &Pod) -> Option<String> {
+    let spec = pod::spec(pod);
+    let is_allowed = |name: &str| {
+        SAFE_SYSCTLS.contains(&name)
+            || allowed_unsafe.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(prefix) => name.starts_with(prefix),
-                None => *pattern == name,
+                None => pattern == name,
             })
     };
-    needed.map(|sysctl| &sysctl.name).find(|name| !allowed(name)).cloned()
+    let needed = spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
+    needed.map(|sysctl| sysctl.name.replace('/', ".")).find_map(|name| {
+        let of_host = match name.split('.').next() {
+            Some("net") => spec.host_network.filter(|shared| *shared).map(|_| "Net"),
+            // All others that are known to be of a namespace.
+            _ => spec.host_ipc.filter(|shared| *shared).map(|_| "IPC"),
+        };
+        match (is_allowed(&name), of_host) {
+            (false, _) => Some(format!("\"{name}\" not allowlisted")),
+            (true, Some(namespace)) => Some(format!("\"{name}\" not allowed with host {namespace} enabled")),
+            (true, None) => None,
+        }
+    })
 }
 
 /// The node's labels may have changed since the pod was bound.
@@ -205,6 +217,31 @@ fn host_ports(pod: &Pod) -> impl Iterator<Item = (i32, String, String)> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn sysctls_change_nothing_of_the_host() {
+        let unsafe_ones = ["kernel.msg*".to_string(), "net.core.somaxconn".to_string()];
+        for (name, host, expected) in [
+            ("net.ipv4.tcp_syncookies", json!({}), None),
+            ("net/ipv4/tcp_syncookies", json!({}), None),
+            ("net.core.somaxconn", json!({}), None),
+            ("kernel.msgmax", json!({ "hostNetwork": true }), None),
+            ("kernel.panic", json!({}), Some("\"kernel.panic\" not allowlisted")),
+            ("net.core.somaxconn.x", json!({}), Some("\"net.core.somaxconn.x\" not allowlisted")),
+            (
+                "net/ipv4/tcp_syncookies",
+                json!({ "hostNetwork": true }),
+                Some("\"net.ipv4.tcp_syncookies\" not allowed with host Net enabled"),
+            ),
+            ("kernel.msgmax", json!({ "hostIPC": true }), Some("\"kernel.msgmax\" not allowed with host IPC enabled")),
+        ] {
+            let mut spec = host;
+            spec["containers"] = json!([]);
+            spec["securityContext"] = json!({ "sysctls": [{ "name": name, "value": "1" }] });
+            let pod = serde_json::from_value(json!({ "spec": spec.clone() })).expect("a pod");
+            assert_eq!(forbidden_sysctl(&unsafe_ones, &pod).as_deref(), expected, "{spec}");
+        }
+    }
 
     #[test]
     fn profiles_that_confine_need_app_armor() {

@@ -8,6 +8,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use knarr_listen::Admission;
 use knarr_metrics::Indicators;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -65,6 +66,8 @@ pub fn flush_log() {
     let _ = std::io::stdout().lock().flush();
 }
 
+/// More connections, and more than three quarters of one client, are closed: any process of the host can open them.
+const MAX_CONNECTIONS: usize = 256;
 /// How long to wait before binding a used address again.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -114,12 +117,19 @@ pub async fn serve(address: SocketAddr) {
         }
         tokio::time::sleep(BIND_RETRY_INTERVAL).await;
     };
+    accept(listener).await;
+}
+
+async fn accept(listener: TcpListener) {
+    let admission = Admission::new(MAX_CONNECTIONS);
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, client)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
+        let Some(permit) = admission.admit(client.ip()) else { continue };
         knarr_supervisor::spawn(async move {
+            let _permit = permit;
             let service = service_fn(|request: Request<Incoming>| async move {
                 Ok::<_, std::convert::Infallible>(plain(request.method(), request.uri()))
             });
@@ -155,6 +165,31 @@ mod tests {
             let uri: http::Uri = path.parse().expect("a path");
             assert_eq!(plain(&Method::GET, &uri).status().as_u16(), status, "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_use_up_the_kubelet() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(accept(listener));
+        let connect = async |from: [u8; 4]| {
+            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+            socket.bind((from, 0).into()).expect("bound");
+            socket.connect(address).await.expect("connected")
+        };
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(connect([127, 0, 0, 2]).await);
+        }
+        let mut other = connect([127, 0, 0, 3]).await;
+        other.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("sent");
+        let mut response = String::new();
+        other.read_to_string(&mut response).await.expect("a response");
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        let last = silent.last_mut().expect("connected");
+        assert_eq!(last.read(&mut [0]).await.expect("closed"), 0, "one too many");
+        serving.abort();
     }
 
     #[test]
