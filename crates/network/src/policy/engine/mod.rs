@@ -15,7 +15,7 @@ use crate::proxy::Family;
 /// What the selectors of one namespace's policies may cost: a pod in a set costs one, a set of its own more. Whoever writes policies
 /// chooses how many selectors match all pods of the cluster, and every node keeps the sets.
 const MAX_COST: usize = 1 << 18;
-const COST_OF_SET: usize = 64;
+const COST_OF_SET: usize = 256;
 
 pub struct Engine {
     tables: [Tables; 2],
