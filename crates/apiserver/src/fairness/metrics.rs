@@ -30,7 +30,9 @@ const FLOW_GAUGES: [Gauge; 4] = [
 type LevelGauge = (&'static str, &'static str, &'static str, fn(&State) -> f64);
 
 const LEVEL_GAUGES: [LevelGauge; 8] = [
-    ("nominal_limit_seats", "BETA", "Seats that a priority level has by its shares", |state| state.limits.nominal.into()),
+    ("nominal_limit_seats", "BETA", "Seats that a priority level has by its shares", |state| {
+        state.limits.nominal.into()
+    }),
     ("lower_limit_seats", "ALPHA", "Seats that a priority level never lends", |state| state.limits.min.into()),
     ("upper_limit_seats", "ALPHA", "Seats that a priority level may have with those it borrows", |state| {
         state.limits.max.into()
