@@ -40,7 +40,7 @@ pub fn read() -> Host {
         system_uuid: Some(line("/sys/class/dmi/id/product_uuid"))
             .filter(|uuid| !uuid.is_empty())
             .unwrap_or_else(|| line("/etc/machine-id")),
-        architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        architecture: knarr_version::ARCHITECTURE,
         booted_at: booted_at(&line("/proc/stat")),
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Appends the resources that the process uses, and its version.
-pub fn write_process(version: &str, out: &mut String) {
+pub fn write_process(version: &str, platform: &str, out: &mut String) {
     let mut family = |name: &str, kind: &str, help: &str, value: Option<f64>| {
         if let Some(value) = value {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
@@ -26,13 +26,12 @@ pub fn write_process(version: &str, out: &mut String) {
     family("process_start_time_seconds", "gauge", "When the process started, in seconds since 1970.", started);
     let tasks = tokio::runtime::Handle::try_current().map(|runtime| runtime.metrics().num_alive_tasks() as f64);
     family("go_goroutines", "gauge", "Tasks that exist now, by the name that dashboards expect.", tasks.ok());
-    write_build_info(version, out);
+    write_build_info(version, platform, out);
 }
 
-fn write_build_info(version: &str, out: &mut String) {
+fn write_build_info(version: &str, platform: &str, out: &mut String) {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-    let platform = format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
     let name = "kubernetes_build_info";
     let _ = writeln!(
         out,
@@ -108,14 +107,14 @@ mod tests {
     #[test]
     fn a_page_has_the_process_and_its_totals() {
         let mut out = "# HELP a [STABLE] A.\n# HELP b [BETA] B [STABLE] of.\n".to_owned();
-        write_process("v1.36.4", &mut out);
+        write_process("v1.36.4", "linux/arm64", &mut out);
         write_totals(&mut out);
         for expected in [
             "process_cpu_seconds_total ",
             "process_resident_memory_bytes ",
             "process_open_fds ",
             "process_start_time_seconds ",
-            ",major=\"1\",minor=\"36\",",
+            ",major=\"1\",minor=\"36\",platform=\"linux/arm64\"}",
             "registered_metrics_total{deprecated_version=\"\",stability_level=\"BETA\"} 2\n",
             "hidden_metrics_total 0\n",
         ] {

@@ -27,6 +27,23 @@ pub const MINOR: &str = KUBERNETES.split_at(dot(1)).0.split_at(dot(0) + 1).1;
 /// Major and minor number as OpenAPI and user agents show them: `1.36`.
 pub const RELEASE: &str = KUBERNETES.split_at(dot(1)).0.split_at(1).1;
 
+/// The CPU architecture by Go's name: `amd64`.
+pub const ARCHITECTURE: &str = go_architecture(std::env::consts::ARCH);
+
+/// The platform as clients are shown it: `linux/amd64`.
+pub fn platform() -> String {
+    format!("{}/{ARCHITECTURE}", std::env::consts::OS)
+}
+
+const fn go_architecture(name: &'static str) -> &'static str {
+    match name.as_bytes() {
+        b"x86_64" => "amd64",
+        b"aarch64" => "arm64",
+        b"x86" => "386",
+        _ => name,
+    }
+}
+
 /// Where the dot with this index stands.
 const fn dot(index: usize) -> usize {
     let (text, mut at, mut seen) = (KUBERNETES.as_bytes(), 0, 0);
@@ -44,6 +61,14 @@ const fn dot(index: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn architectures_have_the_names_of_go() {
+        for (rust, go) in [("x86_64", "amd64"), ("aarch64", "arm64"), ("arm", "arm"), ("s390x", "s390x")] {
+            assert_eq!(go_architecture(rust), go);
+        }
+        assert_eq!(platform(), format!("{}/{}", std::env::consts::OS, ARCHITECTURE));
+    }
 
     #[test]
     fn the_numbers_are_parts_of_the_release() {

@@ -36,7 +36,7 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
     store(&mut out, server);
     knarr_supervisor::write_metrics(&server.telemetry.components, &mut out);
     knarr_metrics::write_registered(&mut out);
-    knarr_metrics::write_process(knarr_version::reported(), &mut out);
+    knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut out);
     knarr_metrics::write_totals(&mut out);
     response::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
 }

@@ -73,8 +73,8 @@ impl Pages {
             ["flagz"] => zpage(knarr_zpages::flagz(self.component, accept(request), &self.flags)),
             ["statusz"] => zpage(knarr_zpages::statusz(self.component, accept(request), self.uptime(), &PATHS)),
             ["version"] => {
-                let version = json!({"gitVersion": knarr_version::reported(), "platform": "linux/amd64"});
-                with_type(StatusCode::OK, "application/json", version.to_string())
+                let version = format!("{:#}", knarr_apiserver::endpoint::version::document());
+                with_type(StatusCode::OK, "application/json", version)
             }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
@@ -131,7 +131,7 @@ impl Pages {
         let mut page = String::new();
         knarr_supervisor::write_metrics(&self.components, &mut page);
         knarr_metrics::write_registered(&mut page);
-        knarr_metrics::write_process(knarr_version::reported(), &mut page);
+        knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut page);
         knarr_metrics::write_totals(&mut page);
         page
     }
@@ -225,5 +225,8 @@ mod tests {
         for path in ["/configz", "/flagz", "/statusz"] {
             assert_eq!(get(&pages, path).await.0, 200, "{path}");
         }
+        let (_, version) = get(&pages, "/version").await;
+        let version: Value = serde_json::from_str(&version).unwrap();
+        assert_eq!((&version["platform"], &version["minor"]), (&json!(knarr_version::platform()), &json!("36")));
     }
 }

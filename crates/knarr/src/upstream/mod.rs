@@ -116,11 +116,11 @@ fn version(form: &str) -> String {
     let release = knarr_version::KUBERNETES;
     match form {
         "raw" => format!(
-            "version.Info{{Major:{:?}, Minor:{:?}, GitVersion:{release:?}, GitCommit:{:?}, Platform:\"linux/{}\"}}",
+            "version.Info{{Major:{:?}, Minor:{:?}, GitVersion:{release:?}, GitCommit:{:?}, Platform:{:?}}}",
             knarr_version::MAJOR,
             knarr_version::MINOR,
             env!("KNARR_COMMIT"),
-            std::env::consts::ARCH
+            knarr_version::platform()
         ),
         _ => format!("Kubernetes {release}"),
     }

@@ -77,7 +77,7 @@ impl Page {
     /// Adds what the process registered, what every process has, and the number of families.
     pub fn process(&mut self) {
         knarr_metrics::write_registered(&mut self.0);
-        knarr_metrics::write_process(knarr_version::reported(), &mut self.0);
+        knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut self.0);
         knarr_metrics::write_totals(&mut self.0);
     }
 

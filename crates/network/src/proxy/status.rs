@@ -161,7 +161,7 @@ impl Status {
     fn metrics(&self) -> String {
         let mut page = self.state.lock().render();
         knarr_metrics::write_registered(&mut page);
-        knarr_metrics::write_process(knarr_version::reported(), &mut page);
+        knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut page);
         knarr_metrics::write_totals(&mut page);
         page
     }
