@@ -226,6 +226,22 @@ mod tests {
         assert!(found[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{found:?}");
     }
 
+    /// A rule of Karpenter's NodePool. No schema can limit the length of a key.
+    #[test]
+    fn keys_of_maps_may_be_searched() {
+        let rule = "self.all(x, x in ['a.example', 'b.example'] || !x.find('^([^/]+)').endsWith('example'))";
+        let labels = |limits: serde_json::Value| {
+            let mut schema = json!({"type": "object", "additionalProperties": {"type": "string", "maxLength": 63},
+                "x-kubernetes-validations": [{"rule": rule}]});
+            schema.as_object_mut().unwrap().extend(limits.as_object().unwrap().clone());
+            problems(schema)
+        };
+        assert_eq!(labels(json!({"maxProperties": 100})), [""; 0]);
+        let values = json!({"type": "object", "maxProperties": 100, "additionalProperties": {"type": "string"},
+            "x-kubernetes-validations": [{"rule": "self.all(x, !self[x].find('^([^/]+)').endsWith('example'))"}]});
+        assert!(problems(values)[0].contains("estimated rule cost exceeds budget"), "values can be limited");
+    }
+
     #[test]
     fn expensive_rules_are_refused() {
         let found = problems(json!({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "array",
