@@ -4,9 +4,11 @@
 //!
 //! A subject that is ambiguous names no user.
 
+mod algorithms;
 mod client;
 mod server;
 
+pub use algorithms::{TlsAlgorithms, TlsAlgorithmsError};
 pub use client::{Authorities, any_certificate, valid_until};
 pub use server::{AnyServer, ServerTrust, ServerVerifier, ShownCertificate};
 

@@ -32,6 +32,7 @@ mod servers;
 mod service;
 mod signals;
 mod support;
+mod tls_arguments;
 mod upgrade;
 mod upstream;
 

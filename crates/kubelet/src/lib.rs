@@ -143,12 +143,7 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     }
     context.node_event(false, "Starting", "Starting kubelet.");
     record_cgroup_events(&context);
-    if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
-        let context = context.clone();
-        supervisor.restart("kubelet/serving-certificate", move || {
-            server::keep_certificate(context.clone(), certificate.clone())
-        });
-    }
+    keep_serving_certificate(&context, certificate, &supervisor);
     let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
     let runtime = context.runtime.clone();
     supervisor.restart("kubelet/pleg", move || {
@@ -183,6 +178,21 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     }
     supervisor.essential("kubelet/pods", watch_pods(bound, pods, names));
     Ok(supervisor)
+}
+
+/// Renews the serving certificate, or watches its files.
+fn keep_serving_certificate(context: &Arc<Context>, certificate: ServingCertificate, supervisor: &Supervisor) {
+    let (context, name) = (context.clone(), "kubelet/serving-certificate");
+    match &context.settings.serving_certificate {
+        Some(files) if context.settings.reload_serving_certificate => {
+            let files = files.clone();
+            supervisor.restart(name, move || server::watch_files(files.clone(), certificate.clone()));
+        }
+        None if context.settings.request_serving_certificate => {
+            supervisor.restart(name, move || server::keep_certificate(context.clone(), certificate.clone()));
+        }
+        _ => {}
+    }
 }
 
 /// Runs the pods that are bound to this node. It cannot be restarted: the workers of pods would be unknown to a new run.

@@ -57,6 +57,10 @@ pub struct Settings {
     /// Where spans are sent, if anywhere.
     pub tracing: Option<knarr_traces::Configuration>,
     pub serving_certificate: Option<CertificateFiles>,
+    /// Versions and cipher suites of TLS for the node's HTTPS endpoints.
+    pub algorithms: knarr_identity::TlsAlgorithms,
+    /// Whether a certificate that replaces the configured one is served without a restart.
+    pub reload_serving_certificate: bool,
     /// Without a configured certificate, request one from the API instead of using a self-signed one.
     pub request_serving_certificate: bool,
     /// Authorities whose client certificates are accepted.
@@ -240,6 +244,8 @@ impl Settings {
             system_log_query: false,
             tracing: None,
             serving_certificate: None,
+            algorithms: Default::default(),
+            reload_serving_certificate: true,
             request_serving_certificate: false,
             client_ca: None,
             cgroup_driver: crate::cgroup::driver::Driver::default(),

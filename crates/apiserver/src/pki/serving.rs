@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::tls_settings::{LoadedCertificate, TlsSettings};
+use super::tls_settings::{LoadedCertificate, TlsSettings, TlsSettingsError};
 use super::{Authority, Error, Leaf};
 use crate::authenticate::{AddedAuthorities, ClientAuthorities};
 
@@ -76,7 +76,7 @@ impl Serving {
             keeps_own: settings.keeps_own,
             own_names: CLUSTER_NAMES.to_vec(),
         });
-        let provider = Arc::new(settings.provider()?);
+        let provider = Arc::new(settings.algorithms.provider().map_err(TlsSettingsError::from)?);
         let own_authorities = [clients.certificate.clone(), proxies.certificate.clone()];
         let authorities = load_clients(&own_authorities, &settings)?;
         let mut accepted = vec![&authorities.users, &authorities.proxies];
@@ -84,7 +84,7 @@ impl Serving {
         accepted.extend(authorities.added.proxies.as_ref().map(|(authorities, _)| authorities));
         let verifier = any_certificate(&accepted, &provider);
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&settings.versions()?)?
+            .with_protocol_versions(&settings.algorithms.versions().map_err(TlsSettingsError::from)?)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&resolver) as Arc<dyn ResolvesServerCert>);
         let protocols: &[&[u8]] = if settings.without_http2 { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };

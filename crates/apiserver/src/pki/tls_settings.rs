@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use knarr_identity::{TlsAlgorithms, TlsAlgorithmsError};
+use rustls::crypto::aws_lc_rs;
 use rustls::sign::CertifiedKey;
-use rustls::{ProtocolVersion, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::extensions::GeneralName;
@@ -19,10 +19,8 @@ pub struct TlsSettings {
     pub by_name: Vec<NamedCertificate>,
     /// Whether clients that ask for no name, or for one of the cluster's, get the cluster's own certificate.
     pub keeps_own: bool,
-    /// `--tls-min-version`; empty for the default.
-    pub min_version: String,
-    /// `--tls-cipher-suites`.
-    pub cipher_suites: Vec<String>,
+    /// `--tls-min-version` and `--tls-cipher-suites`.
+    pub algorithms: TlsAlgorithms,
     /// `--disable-http2-serving`.
     pub without_http2: bool,
     /// `--client-ca-file`.
@@ -33,14 +31,14 @@ pub struct TlsSettings {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TlsSettingsError {
-    #[error("unknown tls version {0:?}")]
-    Version(String),
-    #[error("Cipher suite {0} not supported or doesn't exist")]
-    Cipher(String),
+    #[error(transparent)]
+    Algorithms(#[from] TlsAlgorithmsError),
     #[error("expected comma separated certificate and key file paths")]
     Pair,
     #[error("{0}: {1}")]
     File(PathBuf, String),
+    #[error("failed to load SNI cert and key: {0}")]
+    Named(String),
 }
 
 /// A certificate for some names.
@@ -69,63 +67,19 @@ impl std::str::FromStr for NamedCertificate {
     }
 }
 
-/// Cipher suites that Go knows and that are not implemented here: weak ones, which nothing negotiates.
-const WITHOUT_EFFECT: [&str; 14] = [
-    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
-    "TLS_RSA_WITH_AES_128_CBC_SHA",
-    "TLS_RSA_WITH_AES_128_CBC_SHA256",
-    "TLS_RSA_WITH_AES_128_GCM_SHA256",
-    "TLS_RSA_WITH_AES_256_CBC_SHA",
-    "TLS_RSA_WITH_AES_256_GCM_SHA384",
-    "TLS_RSA_WITH_RC4_128_SHA",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
-    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
-    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
-    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
-    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
-];
-
 impl TlsSettings {
-    /// The algorithms to use. Those of TLS 1.3 cannot be chosen, as in Go.
-    pub fn provider(&self) -> Result<CryptoProvider, TlsSettingsError> {
-        let mut provider = aws_lc_rs::default_provider();
-        if self.cipher_suites.is_empty() {
-            return Ok(provider);
+    /// Refuses files and names that cannot be used, in the order of Kubernetes.
+    pub fn check(&self) -> Result<(), TlsSettingsError> {
+        if let Some((certificate, key)) = &self.certificate {
+            LoadedCertificate::load(certificate, key, &[])?;
         }
-        let name_of = |suite: &rustls::SupportedCipherSuite| {
-            let name = format!("{:?}", suite.suite());
-            name.strip_prefix("TLS13_").map(|rest| format!("TLS_{rest}")).unwrap_or(name)
-        };
-        // Go knows these two by an older name as well.
-        let canonical = |name: &str| match name {
-            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256".to_owned(),
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256".to_owned(),
-            name => name.to_owned(),
-        };
-        let asked: Vec<String> = self.cipher_suites.iter().map(|name| canonical(name)).collect();
-        for name in &asked {
-            let is_known = provider.cipher_suites.iter().any(|suite| name_of(suite) == *name);
-            if !is_known && !WITHOUT_EFFECT.contains(&name.as_str()) {
-                return Err(TlsSettingsError::Cipher(name.clone()));
-            }
+        self.algorithms.provider()?;
+        self.algorithms.versions()?;
+        for named in &self.by_name {
+            LoadedCertificate::load(&named.certificate, &named.key, &named.names)
+                .map_err(|error| TlsSettingsError::Named(error.to_string()))?;
         }
-        provider
-            .cipher_suites
-            .retain(|suite| suite.version().version == ProtocolVersion::TLSv1_3 || asked.contains(&name_of(suite)));
-        Ok(provider)
-    }
-
-    /// The versions to use; older ones than 1.2 are not implemented.
-    pub fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, TlsSettingsError> {
-        match self.min_version.as_str() {
-            "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
-                Ok(vec![&rustls::version::TLS13, &rustls::version::TLS12])
-            }
-            "VersionTLS13" => Ok(vec![&rustls::version::TLS13]),
-            other => Err(TlsSettingsError::Version(other.to_owned())),
-        }
+        Ok(())
     }
 }
 
@@ -187,16 +141,5 @@ mod tests {
         for wrong in ["", "a", "a,", "a,b,c", ":x"] {
             assert_eq!(read(wrong), Err(TlsSettingsError::Pair), "{wrong}");
         }
-        let versions = |text: &str| TlsSettings { min_version: text.into(), ..Default::default() }.versions();
-        assert_eq!(versions("VersionTLS13").unwrap().len(), 1);
-        assert_eq!(versions("VersionTLS12").unwrap().len(), 2);
-        assert_eq!(versions("TLS9").unwrap_err().to_string(), "unknown tls version \"TLS9\"");
-        let suites = |names: &[&str]| {
-            let cipher_suites = names.iter().map(|name| (*name).to_owned()).collect();
-            TlsSettings { cipher_suites, ..Default::default() }.provider().map(|provider| provider.cipher_suites.len())
-        };
-        assert_eq!(suites(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]), Ok(4));
-        let refused = suites(&["TLS_NULL"]).unwrap_err().to_string();
-        assert_eq!(refused, "Cipher suite TLS_NULL not supported or doesn't exist");
     }
 }

@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgAction, Args};
+use jiff::Timestamp;
 use knarr_client::connect;
 use knarr_client::kube::Client;
 use knarr_kubelet::CertificateFiles;
+use knarr_kubelet::certificates::ensure_self_signed;
 use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
+use crate::tls_arguments::TlsArguments;
 use crate::{data_directory_lock, journal, signals};
 
 #[derive(Args, Clone, Debug)]
@@ -35,12 +38,23 @@ pub struct Arguments {
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     #[command(flatten)]
+    pub tls: TlsArguments,
+    /// Without --tls-cert-file, request the serving certificate from the API and renew it.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
+    pub rotate_server_certificates: bool,
+    /// Directory of `kubelet.crt` and `kubelet.key`, which are served if no certificate is given or requested, and created if
+    /// missing [default: kubelet/pki in the data directory].
+    #[arg(long)]
+    pub cert_dir: Option<PathBuf>,
+    #[command(flatten)]
     pub node: NodeArguments,
 }
 
 pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     super::disable::apply(&mut arguments.node, None);
     data_directory_lock::acquire(&arguments.data_dir)?.until_exit();
+    let algorithms = arguments.tls.checked()?;
+    let serving = serving_certificate(&arguments)?;
     let supervisor = Supervisor::new(&Registry::default());
     let client = match &arguments.bootstrap_kubeconfig {
         Some(bootstrap) => tokio::select! {
@@ -49,11 +63,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         },
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
     };
-    let serving = match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {
-        (Some(certificate), Some(key)) => Some(CertificateFiles { certificate: certificate.clone(), key: key.clone() }),
-        _ => None,
-    };
-    let files = NodeFiles { client_ca: arguments.client_ca_file.clone(), serving };
+    let files = NodeFiles { client_ca: arguments.client_ca_file.clone(), serving, algorithms };
     let shutdown = async {
         if let Err(error) = signals::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
@@ -65,6 +75,21 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let ended = common::supervised(&supervisor, "kubelet", node).await;
     supervisor.shutdown().await;
     ended
+}
+
+/// The files of the serving certificate, unless one is requested from the API.
+fn serving_certificate(arguments: &Arguments) -> anyhow::Result<Option<CertificateFiles>> {
+    match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {
+        (Some(certificate), Some(key)) => {
+            Ok(Some(CertificateFiles { certificate: certificate.clone(), key: key.clone() }))
+        }
+        _ if arguments.rotate_server_certificates => Ok(None),
+        _ => {
+            let usual = || arguments.data_dir.join("kubelet/pki");
+            let directory = arguments.cert_dir.clone().unwrap_or_else(usual);
+            Ok(Some(ensure_self_signed(&directory, "kubelet", &arguments.node.name()?, Timestamp::now())?))
+        }
+    }
 }
 
 /// Obtains the node's certificate and keeps it renewed.

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use knarr_client::kube::Client;
 use knarr_cri::containerd::{Containerd, HealthChecks, Registries, import_directory};
+use knarr_identity::TlsAlgorithms;
 use knarr_kubelet::{CertificateFiles, Settings};
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
@@ -128,12 +129,14 @@ impl NodeArguments {
     }
 }
 
-/// Certificate files of the kubelet's server.
+/// Certificate files of the kubelet's server, and how it uses TLS.
+#[derive(Default)]
 pub struct NodeFiles {
     /// If absent, only tokens authenticate.
     pub client_ca: Option<PathBuf>,
     /// If absent, the node requests a certificate from the API.
     pub serving: Option<CertificateFiles>,
+    pub algorithms: TlsAlgorithms,
 }
 
 /// A container runtime that is starting; resolves to its endpoint.
@@ -202,6 +205,8 @@ pub async fn run(
     settings.client_ca = files.client_ca;
     settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
+    settings.algorithms = files.algorithms;
+    settings.reload_serving_certificate = crate::feature_gates::current().is_on("ReloadKubeletServerCertificateFile");
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
     settings.cluster_domain.clone_from(&arguments.cluster_domain);
     settings.manifests.clone_from(&arguments.pod_manifest_path);

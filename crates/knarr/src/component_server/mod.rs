@@ -25,6 +25,7 @@ use knarr_supervisor::Supervisor;
 use rustls_pki_types::UnixTime;
 use tokio::net::TcpListener;
 
+use crate::tls_arguments::TlsArguments;
 use access::Access;
 pub use pages::{Pages, of_api_server};
 
@@ -48,6 +49,8 @@ pub struct ServingArguments {
     /// Private key (PEM) of the serving certificate.
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsArguments,
     /// CA certificates (PEM) for client certificates; by default those of the cluster.
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
@@ -70,6 +73,7 @@ pub async fn start(
     client: &Client,
     supervisor: &Supervisor,
 ) -> anyhow::Result<()> {
+    let algorithms = arguments.tls.checked()?;
     let port = arguments.secure_port.unwrap_or(default_port);
     if port == 0 {
         return Ok(());
@@ -81,7 +85,7 @@ pub async fn start(
         _ => ServingCertificate::self_signed(vec!["localhost".to_owned()])?,
     };
     let authorities = authorities(arguments, client).await?;
-    let config = tls::server_config(certificate, authorities.as_ref())?;
+    let config = tls::server_config(certificate, authorities.as_ref(), &algorithms)?;
     let access = Access::new(
         reviewer(arguments.authentication_kubeconfig.as_ref(), client).await?,
         reviewer(arguments.authorization_kubeconfig.as_ref(), client).await?,

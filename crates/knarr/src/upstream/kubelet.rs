@@ -42,6 +42,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
                 );
             }
             translation.unset("max-parallel-image-pulls");
+    serving_certificate(given, &mut translation);
             translation.set("max-parallel-image-pulls", "1");
         }
         (Some(_), false) => translation.set("max-parallel-image-pulls", UNLIMITED_PULLS),
@@ -59,6 +60,12 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
         translation.set("pod-max-pids", &given.value("pod-max-pids"));
     }
     if !given.is_given("kubeconfig") && !given.is_given("bootstrap-kubeconfig") {
+/// Certificates are requested only if the configuration says so; otherwise the kubelet signs its own.
+fn serving_certificate(given: &Given, translation: &mut Translation) {
+    translation.set("rotate-server-certificates", &given.value("rotate-server-certificates"));
+    translation.set("cert-dir", &given.value("cert-dir"));
+}
+
         bail!("a kubelet without an API server is not supported: give --kubeconfig or --bootstrap-kubeconfig");
     }
     Ok(translation)

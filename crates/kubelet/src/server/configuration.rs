@@ -24,6 +24,8 @@ pub fn response(server: &Server) -> Response<Body> {
         "port": settings.serving.port(),
         "rotateCertificates": true,
         "serverTLSBootstrap": settings.request_serving_certificate,
+        "tlsMinVersion": settings.algorithms.min_version,
+        "tlsCipherSuites": settings.algorithms.cipher_suites,
         "authentication": {
             "x509": { "clientCAFile": settings.client_ca },
             "webhook": { "enabled": true, "cacheTTL": "2m0s" },

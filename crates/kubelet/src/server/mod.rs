@@ -4,6 +4,7 @@
 
 mod auth;
 mod cadvisor;
+mod certificate_files;
 mod checkpoint;
 mod configuration;
 pub mod health;
@@ -21,6 +22,7 @@ pub mod tls;
 mod zpages;
 
 pub use auth::Access;
+pub use certificate_files::watch_files;
 pub use own_certificate::keep_certificate;
 pub use tls::ServingCertificate;
 
@@ -73,7 +75,7 @@ pub async fn serve(
     let settings = &server.context.settings;
     let address = settings.serving;
     let clients = settings.client_ca.as_deref().map(tls::client_authorities).transpose()?;
-    let config = tls::server_config(certificate, clients.as_ref())?;
+    let config = tls::server_config(certificate, clients.as_ref(), &settings.algorithms)?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
     let connected = move |peer: Peer<'_>| {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use knarr_identity::Authorities;
+use knarr_identity::{Authorities, TlsAlgorithms, TlsAlgorithmsError};
 use parking_lot::RwLock;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -14,6 +14,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 pub enum TlsError {
     #[error("{path}: {message}")]
     File { path: PathBuf, message: String },
+    #[error(transparent)]
+    Algorithms(#[from] TlsAlgorithmsError),
     #[error("cannot create a certificate")]
     Generate(#[from] rcgen::Error),
     #[error("cannot use the certificate")]
@@ -38,6 +40,11 @@ impl ServingCertificate {
         Ok(Self(Arc::new(RwLock::new(Arc::new(pair)))))
     }
 
+    /// The pair that new connections are served with.
+    pub fn current(&self) -> Arc<CertifiedKey> {
+        self.0.read().clone()
+    }
+
     pub fn replace(&self, certificate: &Path, key: &Path) -> Result<(), TlsError> {
         *self.0.write() = read_pair(certificate, key)?;
         Ok(())
@@ -46,7 +53,7 @@ impl ServingCertificate {
 
 impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.read().clone())
+        Some(self.current())
     }
 }
 
@@ -100,10 +107,11 @@ impl ClientCertificate {
 pub fn server_config(
     certificate: ServingCertificate,
     clients: Option<&Authorities>,
+    algorithms: &TlsAlgorithms,
 ) -> Result<Arc<rustls::ServerConfig>, TlsError> {
-    let provider = Arc::new(provider());
-    let builder =
-        rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let provider = Arc::new(algorithms.provider()?);
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&algorithms.versions()?)?;
     let builder = match clients {
         Some(clients) => builder.with_client_cert_verifier(knarr_identity::any_certificate(&[clients], &provider)),
         None => builder.with_no_client_auth(),

@@ -18,6 +18,8 @@ use knarr_apiserver::authorize::{self, AuthorizationFlags, Configuration as Auth
 use knarr_apiserver::configuration_file::{self, duration};
 use knarr_apiserver::outbound::ConfiguredWebhook;
 use knarr_apiserver::pki::{NamedCertificate, Pki, TlsSettings};
+use crate::tls_arguments::TlsArguments;
+
 use knarr_apiserver::startup::AccessSettings;
 use knarr_apiserver::state::ApiServer;
 use knarr_supervisor::Supervisor;
@@ -132,12 +134,8 @@ pub struct AccessArguments {
     /// Serve HTTP/1.1 alone.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     pub disable_http2_serving: bool,
-    /// Oldest TLS version: VersionTLS12 or VersionTLS13.
-    #[arg(long, default_value = "")]
-    pub tls_min_version: String,
-    /// Cipher suites of TLS 1.2.
-    #[arg(long, value_delimiter = ',')]
-    pub tls_cipher_suites: Vec<String>,
+    #[command(flatten)]
+    pub tls: TlsArguments,
     /// CA certificates (PEM) of users' client certificates, in addition to the cluster's own.
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
@@ -180,8 +178,7 @@ pub fn tls_settings(arguments: &AccessArguments, keeps_own: bool) -> TlsSettings
         certificate: arguments.tls_cert_file.clone().zip(arguments.tls_private_key_file.clone()),
         by_name: arguments.tls_sni_cert_key.clone(),
         keeps_own,
-        min_version: arguments.tls_min_version.clone(),
-        cipher_suites: arguments.tls_cipher_suites.clone(),
+        algorithms: arguments.tls.algorithms(),
         without_http2: arguments.disable_http2_serving,
         client_authorities: arguments.client_ca_file.clone(),
         proxy_authorities: proxies.map(|file| (file, arguments.requestheader_allowed_names.clone())),
@@ -267,55 +264,6 @@ pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, 
         authorization: arguments.authorization_config.clone().zip(authorization_text),
     };
     Ok((settings, watched))
-}
-
-fn authentication(arguments: &AccessArguments) -> anyhow::Result<(External, Option<String>)> {
-    let oidc = OidcFlags {
-        issuer_url: arguments.oidc_issuer_url.clone(),
-        client_id: arguments.oidc_client_id.clone(),
-        ca_file: arguments.oidc_ca_file.clone(),
-        username_claim: arguments.oidc_username_claim.clone(),
-        username_prefix: arguments.oidc_username_prefix.clone(),
-        groups_claim: arguments.oidc_groups_claim.clone(),
-        groups_prefix: arguments.oidc_groups_prefix.clone(),
-        signing_algs: arguments.oidc_signing_algs.clone(),
-        required_claims: arguments.oidc_required_claim.clone(),
-    };
-    let reserved = issuers(arguments);
-    let mut external = External { bootstrap_tokens: arguments.enable_bootstrap_token_auth, ..External::default() };
-    let mut text = None;
-    let mut anonymous = None;
-    if let Some(path) = &arguments.authentication_config {
-        if oidc.is_set() {
-            bail!("authentication-config file and oidc-* flags are mutually exclusive");
-        }
-        let given = read(path)?;
-        let configuration = Authentication::parse(&given, &reserved).with_context(|| {
-            format!("failed to load authentication configuration from file {:?}", path.display().to_string())
-        })?;
-        external.providers = JwtAuthenticators::start(&configuration, &Algorithm::ALL)?;
-        anonymous = configuration.anonymous;
-        text = Some(given);
-    } else if let Some(issuer) = oidc.issuer()? {
-        let configuration = Authentication::of_issuer(issuer, &reserved)?;
-        external.providers = JwtAuthenticators::start(&configuration, &oidc.algorithms()?)?;
-    }
-    external.anonymous = match (anonymous, arguments.anonymous_auth) {
-        (Some(_), Some(_)) => bail!(
-            "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
-             authentication configuration file"
-        ),
-        (Some(configured), None) => configured,
-        (None, Some(false)) => Anonymous::Never,
-        (None, _) => Anonymous::Everywhere,
-    };
-    if let Some(path) = &arguments.authentication_token_webhook_config_file {
-        let webhook = ConfiguredWebhook::read(path, TOKEN_WEBHOOK_TIMEOUT)?;
-        let version = &arguments.authentication_token_webhook_version;
-        let ttl = arguments.authentication_token_webhook_cache_ttl;
-        external.webhook = Some(TokenWebhook::new(webhook, version, ttl));
-    }
-    Ok((external, text))
 }
 
 fn authorization(arguments: &AccessArguments) -> anyhow::Result<(Authorization, Option<String>)> {

@@ -1,5 +1,9 @@
 //! Client and serving certificates that the node requests from the API and renews before they expire.
 
+mod self_signed;
+
+pub use self_signed::ensure_self_signed;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,6 +32,8 @@ pub enum CertificateError {
     Api(#[source] Box<kube::Error>),
     #[error("the signing request {name} was {verdict}: {message}")]
     Refused { name: String, verdict: String, message: String },
+    #[error("error reading {0}, certificate and key must be supplied as a pair")]
+    Incomplete(PathBuf),
     #[error("cannot read the certificate in {0}")]
     Unreadable(PathBuf),
 }
@@ -263,8 +269,8 @@ async fn request(client: &Client, node: &str, directory: &Path, purpose: &Purpos
     let certificate = sign(client, pem, purpose).await?;
     let files = files(directory, purpose);
     std::fs::create_dir_all(directory).map_err(|source| CertificateError::File { path: directory.into(), source })?;
-    write_temporary(&files.key, key.serialize_pem().as_bytes())?;
-    write_temporary(&files.certificate, &certificate)?;
+    write_temporary(&files.key, key.serialize_pem().as_bytes(), 0o600)?;
+    write_temporary(&files.certificate, &certificate, 0o600)?;
     install(&files.key)?;
     install(&files.certificate)
 }
@@ -331,14 +337,14 @@ fn temporary_path(path: &Path) -> PathBuf {
 }
 
 /// Writes to a temporary file: readers must not see half a file, nor a certificate without its key.
-fn write_temporary(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
+fn write_temporary(path: &Path, content: &[u8], mode: u32) -> Result<(), CertificateError> {
     use std::io::Write;
     let failed = |source| CertificateError::File { path: path.to_path_buf(), source };
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .truncate(true)
         .write(true)
-        .mode(0o600)
+        .mode(mode)
         .open(temporary_path(path))
         .map_err(failed)?;
     file.write_all(content).map_err(failed)?;
