@@ -1,7 +1,6 @@
 //! Clients that act as service accounts of kube-system, each with its own short-lived token. All share the connections to the
 //! server, which carry no client certificate.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use tokio::time::Instant;
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use crate::connect::{ConnectError, Connections, connections, read_config};
+use crate::connect::{ConnectError, Connections, connections};
 
 const NAMESPACE: &str = "kube-system";
 /// The lifetime of requested tokens; servers may grant another.
@@ -48,9 +47,8 @@ pub struct AccountClients {
 }
 
 impl AccountClients {
-    /// Connects to the server of a kubeconfig without its credentials, which only `root` has.
-    pub async fn connect(kubeconfig: Option<&Path>, agent: &'static str, root: Client) -> Result<Self, ConnectError> {
-        let mut config = read_config(kubeconfig, agent).await?;
+    /// Connects to the server of a configuration without its credentials, which only `root` has.
+    pub fn new(mut config: Config, root: Client) -> Result<Self, ConnectError> {
         config.auth_info = AuthInfo::default();
         Ok(Self { connections: connections(&config)?, config, root })
     }

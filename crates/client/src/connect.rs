@@ -42,6 +42,9 @@ pub enum ConnectError {
     /// The configured server name is not a valid TLS server name.
     #[error("the server name {0:?} is not valid for TLS")]
     ServerName(String),
+    /// The URL in place of the configured one is no URL.
+    #[error("{0:?} is no URL of an API server")]
+    ServerUrl(String),
 }
 
 /// Connects with the given kubeconfig; without one, with `KUBECONFIG`, `~/.kube/config` or the pod's service account.
@@ -65,6 +68,45 @@ pub async fn read_config(kubeconfig: Option<&Path>, agent: &'static str) -> Resu
     };
     set_agent(&mut config, agent);
     Ok(config)
+}
+
+/// Connects like [`connect`], but to the server at `url` if one is given: then without a kubeconfig there are no credentials.
+pub async fn connect_at(
+    url: Option<&str>,
+    kubeconfig: Option<&Path>,
+    agent: &'static str,
+) -> Result<Client, ConnectError> {
+    client_of(read_config_at(url, kubeconfig, agent).await?)
+}
+
+/// The configuration of a client: see [`connect_at`].
+pub async fn read_config_at(
+    url: Option<&str>,
+    kubeconfig: Option<&Path>,
+    agent: &'static str,
+) -> Result<Config, ConnectError> {
+    let Some(url) = url else { return read_config(kubeconfig, agent).await };
+    let Some(path) = kubeconfig else {
+        let mut config = Config::new(server_url(url, false)?);
+        set_agent(&mut config, agent);
+        return Ok(config);
+    };
+    let mut config = read_config(Some(path), agent).await?;
+    let user = &config.auth_info;
+    let has_certificate = user.client_certificate.is_some() || user.client_certificate_data.is_some();
+    let has_tls = config.root_cert.is_some() || config.accept_invalid_certs || has_certificate;
+    config.cluster_url = server_url(url, has_tls)?;
+    Ok(config)
+}
+
+/// A server's URL. `host:port` alone is reached with TLS if anything is configured for that.
+fn server_url(given: &str, has_tls: bool) -> Result<http::Uri, ConnectError> {
+    let scheme = if has_tls { "https" } else { "http" };
+    let url = if given.contains("://") { given.to_owned() } else { format!("{scheme}://{given}") };
+    let parsed = url.parse::<http::Uri>().ok().filter(|url| url.authority().is_some());
+    parsed
+        .filter(|url| matches!(url.scheme_str(), Some("http" | "https")))
+        .ok_or(ConnectError::ServerUrl(given.to_owned()))
 }
 
 /// Connects with a configuration, like [`connect`].
@@ -181,7 +223,24 @@ fn is_watch(query: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_watch;
+    use super::{is_watch, server_url};
+
+    #[test]
+    fn servers_are_named_with_or_without_a_scheme() {
+        for (given, has_tls, expected) in [
+            ("https://a:6443", false, Some("https://a:6443/")),
+            ("http://a:8080", true, Some("http://a:8080/")),
+            ("a:8080", false, Some("http://a:8080/")),
+            ("10.0.0.1:6443", true, Some("https://10.0.0.1:6443/")),
+            ("https://[fd00::1]:6443/prefix", true, Some("https://[fd00::1]:6443/prefix")),
+            ("", false, None),
+            ("ftp://a", false, None),
+            ("https://", true, None),
+        ] {
+            let found = server_url(given, has_tls).ok().map(|url| url.to_string());
+            assert_eq!(found.as_deref(), expected, "{given}");
+        }
+    }
 
     #[test]
     fn watches_have_their_own_connections() {

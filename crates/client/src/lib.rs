@@ -40,7 +40,7 @@ pub mod work_queue;
 pub mod work_queue_metrics;
 
 pub use account_clients::AccountClients;
-pub use connect::{ConnectError, connect, connect_with, read_config};
+pub use connect::{ConnectError, connect, connect_at, connect_with, read_config, read_config_at};
 pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;

@@ -107,7 +107,7 @@ pub fn behaviour(arguments: &BehaviourArguments, gates: &Gates) -> anyhow::Resul
             concurrent_deletions: arguments.delete_collection_workers.max(1),
         },
         responses: SharedHeaders {
-            allowed_origins: origins(&arguments.cors_allowed_origins)?,
+            allowed_origins: allowed_origins(&arguments.cors_allowed_origins)?,
             strict_transport_security: transport_security(&arguments.strict_transport_security_directives)?,
             goaway_chance: chance,
         },
@@ -119,7 +119,7 @@ pub fn behaviour(arguments: &BehaviourArguments, gates: &Gates) -> anyhow::Resul
 }
 
 /// An expression that is not anchored would allow other hosts whose names contain the allowed one.
-fn origins(given: &[String]) -> anyhow::Result<Vec<Regex>> {
+pub fn allowed_origins(given: &[String]) -> anyhow::Result<Vec<Regex>> {
     given.iter().map(|text| origin(text)).collect()
 }
 
@@ -137,7 +137,8 @@ fn origin(text: &str) -> anyhow::Result<Regex> {
     Ok(expression)
 }
 
-fn transport_security(directives: &[String]) -> anyhow::Result<Option<HeaderValue>> {
+/// The value of the header `Strict-Transport-Security`.
+pub fn transport_security(directives: &[String]) -> anyhow::Result<Option<HeaderValue>> {
     for directive in directives {
         if directive.trim().is_empty() {
             bail!("empty value in strict-transport-security-directives");

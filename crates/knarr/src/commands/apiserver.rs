@@ -170,6 +170,19 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     ended
 }
 
+/// Refuses what cannot be used, without the store and the network.
+pub fn check(arguments: &Arguments) -> anyhow::Result<()> {
+    access::tls_settings(&arguments.access, false).check()?;
+    if let Some(path) = &arguments.egress_selector_config_file {
+        Egress::read(path)?;
+    }
+    access::check(&arguments.access)?;
+    fairness(arguments)?;
+    let gates = api_behaviour::gates(&arguments.behaviour)?;
+    admission_plugins(arguments, &gates)?;
+    Ok(())
+}
+
 /// Starts serving, and creates the initial objects of a cluster. The store is that of the arguments, unless one is given.
 pub async fn start(
     arguments: &Arguments,

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use knarr_client::Fence;
 use knarr_client::kube::Client;
-use knarr_client::{Fence, connect};
 use knarr_controllers::{AccountClients, CONTROLLERS, Context, Settings, SigningAuthority};
 use knarr_supervisor::{Registry, Supervisor};
 use serde_json::json;
 
+use super::api_server_address::ApiServerAddress;
 use super::common;
 use super::controller_signers::SignerArguments;
 use super::controller_syncs::SyncArguments;
@@ -23,14 +24,16 @@ use crate::join::pem;
 use crate::journal;
 use crate::servers::fenced;
 
+/// The component's name, as in its user agent, its lease and its pages.
+const AGENT: &str = "kube-controller-manager";
+
 /// Kubernetes' port of the controller manager.
 const PORT: u16 = 10257;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Kubeconfig file.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ApiServerAddress,
     /// Controllers to run: `*` for all default ones, `name` to enable and `-name` to disable one.
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
@@ -74,7 +77,7 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
+    let client = arguments.server.connect(AGENT).await?;
     let fence = leadership::fence(&arguments.leader);
     let settings = settings(&arguments, published_authority(&arguments).await?)?;
     let mut context = Context::new(fenced(client.clone(), &fence), settings);
@@ -84,20 +87,18 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let work = || knarr_controllers::run(context);
     let supervisor = Supervisor::new(&Registry::default());
     journal::start_upload(&supervisor, &client);
-    let name = "kube-controller-manager";
     let configuration = json!({"kubecontrollermanager.config.k8s.io": {"generic": {
         "controllers": arguments.controllers,
         "leaderElection": {"leaderElect": arguments.leader.leader_elect.unwrap_or(false)}}}});
-    let pages = Pages::new(name, supervisor.registry(), configuration);
+    let pages = Pages::new(AGENT, supervisor.registry(), configuration);
     component_server::start(&arguments.serving, PORT, pages, &client, &supervisor).await?;
-    let competitor = Competitor { lease: name, component: name };
-    common::supervised(&supervisor, name, leadership::lead(client, fence, competitor, &arguments.leader, work)).await
+    let competitor = Competitor { lease: AGENT, component: AGENT };
+    common::supervised(&supervisor, AGENT, leadership::lead(client, fence, competitor, &arguments.leader, work)).await
 }
 
 /// A client for each controller, as its service account.
 async fn accounts(arguments: &Arguments, root: &Client, fence: &Fence) -> anyhow::Result<AccountClients> {
-    let kubeconfig = arguments.kubeconfig.as_deref();
-    let accounts = knarr_client::AccountClients::connect(kubeconfig, "kube-controller-manager", root.clone()).await?;
+    let accounts = knarr_client::AccountClients::new(arguments.server.config(AGENT).await?, root.clone())?;
     let names: BTreeSet<&str> = CONTROLLERS.iter().filter_map(|controller| controller.account).collect();
     let clients: Result<BTreeMap<&str, Client>, _> =
         names.into_iter().map(|name| accounts.client(name).map(|client| (name, fenced(client, fence)))).collect();
@@ -111,7 +112,7 @@ async fn published_authority(arguments: &Arguments) -> anyhow::Result<Option<Str
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         return Ok(Some(text));
     }
-    let config = knarr_client::read_config(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
+    let config = arguments.server.config(AGENT).await?;
     Ok(config.root_cert.map(|authorities| authorities.iter().map(|authority| pem(authority)).collect()))
 }
 

@@ -2,7 +2,8 @@
 
 mod access;
 mod agent;
-mod api_behaviour;
+pub mod api_behaviour;
+mod api_server_address;
 mod apiserver;
 mod audit;
 mod check;
@@ -192,15 +193,27 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
 }
 
-/// Runs a standalone component with these settings; the configuration file is not read.
-pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
-    crate::feature_gates::register();
-    let matches = command().try_get_matches_from(words).map_err(|error| {
+/// Refuses settings of the API server that cannot be used. Neither the store nor the network is needed for that.
+pub fn check_api_server(words: Vec<OsString>) -> anyhow::Result<()> {
+    match Command::from_arg_matches(&component_matches(words)?)? {
+        Command::Apiserver(arguments) => apiserver::check(&arguments),
+        _ => Ok(()),
+    }
+}
+
+fn component_matches(words: Vec<OsString>) -> anyhow::Result<clap::ArgMatches> {
+    command().try_get_matches_from(words).map_err(|error| {
         let message = error.to_string();
         // What is missing is listed in lines of its own; usage follows an empty one.
         let lines: Vec<&str> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
         anyhow::anyhow!("{}", lines.join(" ").trim_start_matches("error: "))
-    })?;
+    })
+}
+
+/// Runs a standalone component with these settings; the configuration file is not read.
+pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
+    crate::feature_gates::register();
+    let matches = component_matches(words)?;
     process_flags::set_flags(&matches);
     Command::from_arg_matches(&matches)?.run(None)
 }

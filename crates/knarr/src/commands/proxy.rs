@@ -1,22 +1,21 @@
 //! `knarr proxy`: the standalone service proxy, against any Kubernetes API server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use clap::Args;
-use knarr_client::{Informers, connect};
+use knarr_client::Informers;
 use knarr_network::proxy::{Settings, StatusSettings};
 use knarr_supervisor::{Registry, Supervisor};
 
+use super::api_server_address::ApiServerAddress;
 use super::common;
 use crate::journal;
 use crate::signals;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Kubeconfig file.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ApiServerAddress,
     /// Node name; by default the host name.
     #[arg(long)]
     pub hostname_override: Option<String>,
@@ -35,7 +34,7 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(arguments.kubeconfig.as_deref(), "kube-proxy").await?;
+    let client = arguments.server.connect("kube-proxy").await?;
     let settings = Settings {
         node_name: common::node_name(arguments.hostname_override.as_deref())?,
         cluster_cidrs: arguments.cluster_cidr,

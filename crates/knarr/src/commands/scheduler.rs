@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use knarr_client::{Informers, connect};
+use knarr_client::Informers;
 use knarr_scheduler::config::LeaderSettings;
 use knarr_scheduler::{Configuration, Settings};
 use knarr_supervisor::{Registry, Supervisor};
 use serde_json::json;
 
+use super::api_server_address::ApiServerAddress;
 use super::common;
 use super::leadership::{self, Competitor, LeaderArguments, duration};
 use crate::component_server::{self, Pages, ServingArguments};
@@ -21,9 +22,8 @@ const PORT: u16 = 10259;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Kubeconfig file.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ApiServerAddress,
     /// A KubeSchedulerConfiguration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
@@ -46,8 +46,8 @@ pub fn read_configuration(path: Option<&Path>) -> anyhow::Result<Configuration> 
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let configuration = read_configuration(arguments.config.as_deref())?;
-    let kubeconfig = arguments.kubeconfig.as_ref().or(configuration.kubeconfig.as_ref());
-    let client = connect(kubeconfig.map(PathBuf::as_path), "kube-scheduler").await?;
+    let server = arguments.server.or_kubeconfig(configuration.kubeconfig.as_deref());
+    let client = server.connect("kube-scheduler").await?;
     let leader = arguments.leader.or(configured(&configuration.leader)?);
     let component = configuration.profiles.first().map(|profile| profile.scheduler_name.clone()).unwrap_or_default();
     let names = configuration.profiles.iter().map(|profile| json!({"schedulerName": profile.scheduler_name}));

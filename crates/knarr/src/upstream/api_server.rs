@@ -9,7 +9,7 @@ use knarr_apiserver::admit::EnabledPlugins;
 use knarr_component_flags::{Gates, Given};
 
 use super::translate::Translation;
-use super::{api_server_checks, store_host};
+use super::{api_server_checks, api_server_files, store_host};
 
 /// Where Kubernetes keeps the network of Services if none is given.
 const SERVICES: &str = "10.0.0.0/24";
@@ -58,7 +58,7 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
 
 /// Refuses files that cannot be read before anything is waited for.
 pub fn check_files(given: &Given) -> anyhow::Result<()> {
-    match api_server_checks::unreadable(given, |path| std::fs::File::open(path).map(drop)) {
+    match api_server_files::unreadable(given, |path| std::fs::File::open(path).map(drop)) {
         Some(error) => bail!("{error}"),
         None => Ok(()),
     }
@@ -70,15 +70,12 @@ fn listen(given: &Given) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
-/// The older `--admission-control` names all plugins that run.
+/// The older `--admission-control` names all plugins that run: with an empty list, none.
 fn admission_plugins(given: &Given, translation: &mut Translation) {
-    let named = given.values("admission-control");
-    if named.is_empty() {
-        return;
-    }
+    let Some(named) = given.given("admission-control") else { return };
     let others = EnabledPlugins::names().filter(|name| !named.iter().any(|named| named == name));
     translation.set_all("disable-admission-plugins", &others.map(str::to_owned).collect::<Vec<_>>());
-    translation.set_all("enable-admission-plugins", &named);
+    translation.set_all("enable-admission-plugins", named);
 }
 
 /// A certificate in --cert-dir is served if none is given. Without one, the server's own is put there, which a start after

@@ -1,38 +1,17 @@
 //! What kube-apiserver requires of its flags before it connects to the store: the checks, their order and their messages.
 
-use std::io;
 use std::net::IpAddr;
 
 use knarr_apiserver::admit::EnabledPlugins;
 use knarr_component_flags::Given;
+
+use crate::commands::api_behaviour::{allowed_origins, transport_security};
 
 const MODES: [&str; 6] = ["AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"];
 const AUDIT_MODES: &str = "batch,blocking,blocking-strict";
 const MEDIA_TYPES: [&str; 3] = ["application/json", "application/vnd.kubernetes.protobuf", "application/yaml"];
 /// The release before this one, whose hidden metrics can be shown.
 const PREVIOUS_RELEASE: &str = "1.35";
-
-/// Files that must be readable, with the message before the error.
-const FILES: [(&str, &str); 15] = [
-    ("client-ca-file", ""),
-    ("requestheader-client-ca-file", ""),
-    ("token-auth-file", ""),
-    ("tls-cert-file", ""),
-    ("tls-private-key-file", ""),
-    ("service-account-key-file", ""),
-    ("service-account-signing-key-file", "failed to parse service-account-issuer-key-file: "),
-    ("authentication-config", "failed to load authentication configuration from file {}: "),
-    ("authorization-config", ""),
-    ("audit-policy-file", "loading audit policy file: failed to read file path {}: "),
-    (
-        "encryption-provider-config",
-        "error while parsing file: error while loading file: error reading encryption provider configuration file {}: ",
-    ),
-    ("tracing-config-file", "failed to read tracing config: unable to read tracing configuration from {}: "),
-    ("etcd-cafile", "error creating storage factory: "),
-    ("etcd-certfile", "error creating storage factory: "),
-    ("etcd-keyfile", "error creating storage factory: "),
-];
 
 /// All errors of the flags, in the order of Kubernetes.
 pub fn errors(given: &Given) -> Vec<String> {
@@ -75,7 +54,7 @@ fn generic(given: &Given) -> Vec<String> {
     let negative = |name: &str| (is_negative(given, name), format!("--{name} can not be negative value"));
     let chance: f64 = given.value("goaway-chance").parse().unwrap_or_default();
     let [reads, writes] = ["max-requests-inflight", "max-mutating-requests-inflight"].map(|name| given.value(name));
-    collect([
+    let mut found = collect([
         (is_negative(given, "livez-grace-period"), "--livez-grace-period can not be a negative value".to_owned()),
         negative("max-requests-inflight"),
         negative("max-mutating-requests-inflight"),
@@ -97,7 +76,11 @@ fn generic(given: &Given) -> Vec<String> {
              positive"
                 .to_owned(),
         ),
-    ])
+    ]);
+    let security = transport_security(&given.values("strict-transport-security-directives")).err();
+    let origins = allowed_origins(&given.values("cors-allowed-origins")).err();
+    found.extend(security.into_iter().chain(origins).map(|error| error.to_string()));
+    found
 }
 
 fn storage(given: &Given) -> Vec<String> {
@@ -237,9 +220,9 @@ fn audit_mode(given: &Given, plugin: &str) -> Option<String> {
 fn admission(given: &Given) -> Vec<String> {
     let [named, enabled, disabled] =
         ["admission-control", "enable-admission-plugins", "disable-admission-plugins"].map(|name| given.values(name));
-    let changes = enabled.len() + disabled.len();
+    let is_changed = given.is_given("enable-admission-plugins") || given.is_given("disable-admission-plugins");
     let mut found = collect([(
-        !named.is_empty() && changes > 0,
+        given.is_given("admission-control") && is_changed,
         "admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive"
             .to_owned(),
     )]);
@@ -312,19 +295,4 @@ fn network(text: &str) -> Option<IpAddr> {
     let address: IpAddr = address.parse().ok()?;
     let longest = if address.is_ipv4() { 32 } else { 128 };
     bits.parse::<u8>().is_ok_and(|bits| bits <= longest).then_some(address)
-}
-
-/// The first file that is missing or closed to this user; `open` opens a file for reading.
-pub fn unreadable(given: &Given, open: impl Fn(&str) -> io::Result<()>) -> Option<String> {
-    FILES.iter().find_map(|(flag, context)| {
-        given.values(flag).iter().filter(|path| !path.is_empty()).find_map(|path| {
-            let reason = match open(path).err()?.kind() {
-                io::ErrorKind::NotFound => "no such file or directory",
-                io::ErrorKind::PermissionDenied => "permission denied",
-                // Whoever reads it has the better message.
-                _ => return None,
-            };
-            Some(format!("{}open {path}: {reason}", context.replace("{}", &format!("{path:?}"))))
-        })
-    })
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use knarr_component_flags::{CommandLine, Component, parse};
 
-use super::api_server_checks::{errors, unreadable};
+use super::api_server_checks::errors;
+use super::api_server_files::unreadable;
 
 const REQUIRED: &str = "--etcd-servers=http://e:1 --service-account-issuer=https://x --service-account-key-file=k \
                         --service-account-signing-key-file=k";
@@ -79,6 +80,32 @@ fn refuses_in_the_words_of_kubernetes() {
         ("--tls-cert-file=/nope", "missing filename for serving cert"),
         ("--tls-cert-file=/nope --tls-private-key-file=/nope", missing),
         ("--client-ca-file=/nope", missing),
+        ("--tls-sni-cert-key=/nope,/nope:a", "failed to load SNI cert and key: open /nope: no such file or directory"),
+        (
+            "--strict-transport-security-directives=foo",
+            "--strict-transport-security-directives invalid, allowed values: max-age=expireTime, includeSubDomains, \
+             preload. see https://tools.ietf.org/html/rfc6797#section-6.1 for more information",
+        ),
+        (
+            "--egress-selector-config-file=/nope",
+            "failed to read egress selector config: unable to read egress selector configuration from \"/nope\" [open \
+             /nope: no such file or directory]",
+        ),
+        ("--authentication-token-webhook-config-file=/nope", "stat /nope: no such file or directory"),
+        (
+            "--authorization-mode=Webhook --authorization-webhook-config-file=/nope",
+            "invalid authorization config: stat /nope: no such file or directory",
+        ),
+        (
+            "--authorization-mode=ABAC --authorization-policy-file=/nope",
+            "invalid authorization config: open /nope: no such file or directory",
+        ),
+        ("--audit-webhook-config-file=/nope", "initializing audit webhook: stat /nope: no such file or directory"),
+        (
+            "--admission-control-config-file=/nope",
+            "failed to read plugin config: unable to read admission control configuration from \"/nope\" [open /nope: no \
+             such file or directory]",
+        ),
         ("--service-account-issuer=", "service-account-issuer should not be an empty string"),
         (
             "--service-account-signing-key-file=/nope",
@@ -124,4 +151,51 @@ fn refuses_in_the_words_of_kubernetes() {
 fn reports_all_errors_together() {
     let found = errors_of("--max-requests-inflight=-1 --storage-backend=etcd9 --apiserver-count=0");
     assert_eq!(found.len(), 3, "{found:?}");
+}
+
+/// Messages recorded from kube-apiserver v1.36.4, which waits for no store before it prints them either.
+#[test]
+fn refuses_what_cannot_be_used_before_the_store_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let policies = write("policies", "{}\nnonsense\n");
+    let webhook = write("webhook", "apiVersion: v1\nkind: Config\n");
+    for (line, message) in [
+        ("--tls-min-version=VersionTLS09".to_owned(), "unknown tls version \"VersionTLS09\"".to_owned()),
+        ("--tls-cipher-suites=FOO".to_owned(), "Cipher suite FOO not supported or doesn't exist".to_owned()),
+        (
+            "--oidc-issuer-url=http://x --oidc-client-id=a".to_owned(),
+            "invalid authentication configuration: jwt[0].issuer.url: Invalid value: \"http://x\": URL scheme must be https"
+                .to_owned(),
+        ),
+        (
+            format!("--authorization-mode=ABAC --authorization-policy-file={policies}"),
+            format!("invalid authorization config: error reading policy file {policies}, line 1: error decoding policy"),
+        ),
+        // Own words, as early.
+        (
+            format!("--authentication-token-webhook-config-file={webhook}"),
+            format!("{webhook}: no current-context, or it names no cluster"),
+        ),
+        (
+            format!("--authorization-mode=Webhook --authorization-webhook-config-file={webhook}"),
+            format!("invalid authorization config: {webhook}: no current-context, or it names no cluster"),
+        ),
+        (format!("--tls-sni-cert-key={webhook},{webhook}"), format!("failed to load SNI cert and key: {webhook}: ")),
+        (
+            format!("--egress-selector-config-file={webhook}"),
+            "failed to read egress selector config: no kind \"Config\" is registered".to_owned(),
+        ),
+    ] {
+        let words: Vec<String> = format!("{REQUIRED} {line}").split_whitespace().map(str::to_owned).collect();
+        let CommandLine::Run(given) = parse(Component::ApiServer, &words).unwrap() else { panic!("{line}") };
+        let translation = super::translation(&given).unwrap();
+        let error = crate::commands::check_api_server(translation.words()).expect_err(&line);
+        let error = crate::error_message::error_message(&error);
+        assert!(error.starts_with(&message), "{line}: {error}");
+    }
 }

@@ -12,20 +12,15 @@ use super::translate::Translation;
 const UNLIMITED_PULLS: &str = "1000";
 
 pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
-    let errors = kubelet_checks::errors(given);
+    let errors = kubelet_checks::errors(given, gates);
     match errors.as_slice() {
         [] => {}
         [one] => bail!("failed to validate kubelet configuration, error: {one}"),
         several => bail!("failed to validate kubelet configuration, error: [{}]", several.join(", ")),
     }
     let mut translation = Translation::passing(given);
-    if !gates.is_on("GracefulNodeShutdownBasedOnPodPriority") {
-        translation.unset("shutdown-grace-period-by-pod-priority");
-    }
     if !gates.is_on("GracefulNodeShutdown") {
         translation.unset("shutdown-grace-period-by-pod-priority");
-        translation.unset("shutdown-grace-period");
-        translation.unset("shutdown-grace-period-critical-pods");
     }
     let root = PathBuf::from(given.value("root-dir"));
     translation.set("root-dir", &root.display().to_string());
@@ -42,12 +37,12 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
                 );
             }
             translation.unset("max-parallel-image-pulls");
-    serving_certificate(given, &mut translation);
             translation.set("max-parallel-image-pulls", "1");
         }
         (Some(_), false) => translation.set("max-parallel-image-pulls", UNLIMITED_PULLS),
         _ => {}
     }
+    serving_certificate(given, &mut translation);
     // The runtime has its own CNI plugins.
     translation.set("network", "none");
     translation.set("container-runtime-endpoint", &given.value("container-runtime-endpoint"));
@@ -60,15 +55,15 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
         translation.set("pod-max-pids", &given.value("pod-max-pids"));
     }
     if !given.is_given("kubeconfig") && !given.is_given("bootstrap-kubeconfig") {
+        bail!("a kubelet without an API server is not supported: give --kubeconfig or --bootstrap-kubeconfig");
+    }
+    Ok(translation)
+}
+
 /// Certificates are requested only if the configuration says so; otherwise the kubelet signs its own.
 fn serving_certificate(given: &Given, translation: &mut Translation) {
     translation.set("rotate-server-certificates", &given.value("rotate-server-certificates"));
     translation.set("cert-dir", &given.value("cert-dir"));
-}
-
-        bail!("a kubelet without an API server is not supported: give --kubeconfig or --bootstrap-kubeconfig");
-    }
-    Ok(translation)
 }
 
 fn listen(given: &Given) -> String {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use knarr_component_flags::Given;
+use knarr_component_flags::{Gates, Given};
 
 /// Fields whose numbers must be within bounds, with the flags that set them.
 const RANGES: [(&str, &str, Bounds); 14] = [
@@ -53,10 +53,11 @@ impl Bounds {
 }
 
 /// All errors of the configuration.
-pub fn errors(given: &Given) -> Vec<String> {
+pub fn errors(given: &Given, gates: &Gates) -> Vec<String> {
     let mut found: Vec<String> = RANGES.iter().filter_map(|row| out_of_bounds(given, row)).collect();
     found.extend(choices(given));
     found.extend(enforcements(given));
+    found.extend(without_gate(given, gates));
     if given.value("container-runtime-endpoint").is_empty() {
         found.push("the containerRuntimeEndpoint was not specified or empty".to_owned());
     }
@@ -67,6 +68,32 @@ fn out_of_bounds(given: &Given, (field, flag, bounds): &(&str, &str, Bounds)) ->
     let number: i64 = given.value(flag).parse().ok()?;
     let reason = bounds.refuse(number)?;
     Some(format!("{field} (--{flag}) {number} {reason}"))
+}
+
+/// What is configured although its feature gate is off.
+fn without_gate(given: &Given, gates: &Gates) -> Vec<String> {
+    let is_set =
+        |name: &str| given.settings().any(|(own, values)| own == name && values.iter().any(|value| value != "0"));
+    let has_grace_period = is_set("shutdown-grace-period") || is_set("shutdown-grace-period-critical-pods");
+    let required = [
+        (
+            given.is_on("rotate-server-certificates"),
+            "RotateKubeletServerCertificate",
+            "serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate",
+        ),
+        (
+            has_grace_period,
+            "GracefulNodeShutdown",
+            "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate GracefulNodeShutdown",
+        ),
+        (
+            is_set("shutdown-grace-period-by-pod-priority"),
+            "GracefulNodeShutdownBasedOnPodPriority",
+            "Specifying shutdownGracePeriodByPodPriority requires feature gate GracefulNodeShutdownBasedOnPodPriority",
+        ),
+    ];
+    let missing = required.into_iter().filter(|(is_used, gate, _)| *is_used && !gates.is_on(gate));
+    missing.map(|(_, _, message)| message.to_owned()).collect()
 }
 
 fn choices(given: &Given) -> Vec<String> {
@@ -142,14 +169,15 @@ fn enforcement(given: &Given, all: &[String], index: usize, name: &str) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use knarr_component_flags::{CommandLine, Component, parse};
+    use knarr_component_flags::{CommandLine, Component, configure, parse};
+    use serde_json::json;
 
     use super::*;
 
     fn errors_of(line: &str) -> Vec<String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let CommandLine::Run(given) = parse(Component::Kubelet, &words).unwrap() else { panic!("{line}") };
-        errors(&given)
+        errors(&given, &Gates::of(&given).unwrap())
     }
 
     #[test]
@@ -163,6 +191,8 @@ mod tests {
             "--enforce-node-allocatable=pods,system-reserved --system-reserved-cgroup=/s",
             "--topology-manager-policy=single-numa-node --topology-manager-scope=pod",
             "--oom-score-adj=-1000",
+            "--rotate-server-certificates",
+            "--feature-gates=RotateKubeletServerCertificate=false,GracefulNodeShutdown=false",
         ] {
             assert_eq!(errors_of(line), Vec::<String>::new(), "{line}");
         }
@@ -205,9 +235,44 @@ mod tests {
                 "enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when \"none\" is \
                  specified",
             ),
+            (
+                "--rotate-server-certificates --feature-gates=RotateKubeletServerCertificate=false",
+                "serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate",
+            ),
             ("--container-runtime-endpoint=", "the containerRuntimeEndpoint was not specified or empty"),
         ] {
             assert_eq!(errors_of(line), [format!("invalid configuration: {message}")], "{line}");
+        }
+    }
+
+    #[test]
+    fn grace_periods_of_a_shutdown_need_their_gates() {
+        let by_priority = json!([{"priority": 0, "shutdownGracePeriodSeconds": 5}]);
+        for (field, value, gate, message) in [
+            (
+                "shutdownGracePeriod",
+                json!("30s"),
+                "GracefulNodeShutdown",
+                "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate \
+                 GracefulNodeShutdown",
+            ),
+            (
+                "shutdownGracePeriodByPodPriority",
+                by_priority,
+                "GracefulNodeShutdownBasedOnPodPriority",
+                "Specifying shutdownGracePeriodByPodPriority requires feature gate \
+                 GracefulNodeShutdownBasedOnPodPriority",
+            ),
+        ] {
+            for is_on in [true, false] {
+                let mut document = json!({"kind": "KubeletConfiguration",
+                    "apiVersion": "kubelet.config.k8s.io/v1beta1", "featureGates": {gate: is_on}});
+                document[field] = value.clone();
+                let mut given = Given::empty(Component::Kubelet);
+                configure(&mut given, &document, true).unwrap();
+                let expected = if is_on { vec![] } else { vec![format!("invalid configuration: {message}")] };
+                assert_eq!(errors(&given, &Gates::of(&given).unwrap()), expected, "{field}");
+            }
         }
     }
 }

@@ -8,8 +8,10 @@ mod api_server;
 mod api_server_checks;
 #[cfg(test)]
 mod api_server_checks_tests;
+mod api_server_files;
 mod configuration_files;
 mod controller_manager;
+mod emulation;
 mod etcd;
 #[cfg(test)]
 mod kubeadm_tests;
@@ -96,18 +98,22 @@ fn run_component(component: Component, words: &[String]) -> anyhow::Result<()> {
     }
     if component == Component::ApiServer {
         api_server::check_files(&given)?;
+        // What cannot be used is refused before the store is waited for.
+        crate::commands::check_api_server(translation.words())?;
         api_server::set_store(&given, &mut translation)?;
     }
     crate::commands::run_component(translation.words())
 }
 
-/// Whether no flag or file says where the API server is. The kubeconfig of whoever starts a component is not for components.
+/// Whether neither a flag nor a file says where the API server is. The kubeconfig of whoever starts a component is not for components.
 fn needs_kubeconfig(given: &Given, translation: &Translation) -> bool {
     match given.component() {
         Component::ApiServer | Component::Kubelet => false,
         // Its file may name one.
         Component::Scheduler if given.is_given("config") => false,
-        Component::Scheduler | Component::ControllerManager | Component::Proxy => !translation.has("kubeconfig"),
+        Component::Scheduler | Component::ControllerManager | Component::Proxy => {
+            !translation.has("kubeconfig") && !translation.has("master")
+        }
     }
 }
 
@@ -128,6 +134,7 @@ fn version(form: &str) -> String {
 
 /// The command line of Knarr for the flags of a component, and what has no effect.
 fn translation(given: &Given) -> anyhow::Result<Translation> {
+    emulation::check(given)?;
     let gates = Gates::of(given).map_err(|error| match given.component() {
         Component::Kubelet => anyhow!("failed to set feature gates from initial flags-based config: {error}"),
         _ => anyhow!(error),

@@ -58,6 +58,11 @@ fn flags_become_settings() {
             "--admission-control=LimitRanger",
             &["--enable-admission-plugins=LimitRanger", "--disable-admission-plugins=NamespaceLifecycle"],
         ),
+        (
+            ApiServer,
+            "--admission-control=",
+            &["--disable-admission-plugins=LimitRanger", "--disable-admission-plugins=NamespaceLifecycle"],
+        ),
         (ApiServer, "--token-auth-file=t", &["--token-auth-file=t"]),
         (ApiServer, "--audit-log-maxage=0", &["--audit-log-maxage=0", "--audit-log-maxbackup=100"]),
         (
@@ -73,11 +78,18 @@ fn flags_become_settings() {
             &["--cluster-cidr=10.0.0.0/8", "--node-cidr-mask-size-ipv4=20"],
         ),
         (ControllerManager, "--controllers=*,-nodeipam", &["--controllers=*", "--controllers=-node-ipam-controller"]),
+        (Scheduler, "--master=https://s:1 --kubeconfig=k", &["--master=https://s:1", "--kubeconfig=k"]),
         (Scheduler, "--leader-elect=false --secure-port=0", &["--leader-elect=false", "--secure-port=0"]),
         (
             Kubelet,
             "--kubeconfig=k --hostname-override=n --address=1.2.3.4 --root-dir=/r",
             &["--node-name=n", "--node-listen=1.2.3.4:10250", "--root-dir=/r", "--data-dir=/r/knarr", "--network=none"],
+        ),
+        (Kubelet, "--kubeconfig=k", &["--rotate-server-certificates=false", "--cert-dir=/var/lib/kubelet/pki"]),
+        (
+            Kubelet,
+            "--kubeconfig=k --rotate-server-certificates --cert-dir=/c",
+            &["--rotate-server-certificates=true", "--cert-dir=/c"],
         ),
         (
             Kubelet,
@@ -129,6 +141,8 @@ fn components_do_not_use_the_kubeconfig_of_whoever_starts_them() {
     for (component, line, expected) in [
         (Component::ControllerManager, "", true),
         (Component::ControllerManager, "--kubeconfig=k", false),
+        (Component::ControllerManager, "--master=http://s:1", false),
+        (Component::Proxy, "--master=http://s:1", false),
         (Component::Scheduler, "", true),
         (Component::Scheduler, "--config=c", false),
         (Component::Proxy, "--kubeconfig=", true),

@@ -53,9 +53,9 @@ const NAMES: [&str; 3] = ["cluster", "controlplane", "etcd"];
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EgressError {
-    #[error("unable to read egress selector configuration from {0:?} [{1}]")]
+    #[error("failed to read egress selector config: unable to read egress selector configuration from {0:?} [{1}]")]
     Unreadable(PathBuf, String),
-    #[error("{0}")]
+    #[error("failed to read egress selector config: {0}")]
     File(#[from] FileError),
     #[error("failed to validate egress selector configuration: {0}")]
     Invalid(String),

@@ -150,5 +150,6 @@ async fn without_a_selection_connections_are_direct() {
     assert_eq!(client.send(call).await.unwrap().status, 200);
     let directory = tempfile::tempdir().unwrap();
     let missing = Egress::read(&directory.path().join("none")).unwrap_err().to_string();
-    assert!(missing.starts_with("unable to read egress selector configuration from "), "{missing}");
+    let expected = "failed to read egress selector config: unable to read egress selector configuration from ";
+    assert!(missing.starts_with(expected), "{missing}");
 }

@@ -1,6 +1,8 @@
 //! Flags of the API server that say who its users are and what they may do: authentication, authorization, certificates
 //! and service-account tokens. Names and defaults are those of kube-apiserver.
 
+mod authentication;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,26 +10,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args};
 use jiff::SignedDuration;
-use knarr_apiserver::authenticate::jwt::{
-    Algorithm, Anonymous, Configuration as Authentication, JwtAuthenticators, OidcFlags,
-};
-use knarr_apiserver::authenticate::{
-    self, External, RequestHeaders, ServiceAccountTokens, TokenSettings, TokenWebhook,
-};
+use knarr_apiserver::authenticate::{self, RequestHeaders, ServiceAccountTokens, TokenSettings};
 use knarr_apiserver::authorize::{self, AuthorizationFlags, Configuration as Authorization, PreparedChain};
 use knarr_apiserver::configuration_file::{self, duration};
-use knarr_apiserver::outbound::ConfiguredWebhook;
 use knarr_apiserver::pki::{NamedCertificate, Pki, TlsSettings};
-use crate::tls_arguments::TlsArguments;
-
 use knarr_apiserver::startup::AccessSettings;
 use knarr_apiserver::state::ApiServer;
 use knarr_supervisor::Supervisor;
 
+use crate::tls_arguments::TlsArguments;
+
 /// Issuer and audience of service account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// How long the token webhook may take.
-const TOKEN_WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Access to the API")]
@@ -240,9 +234,17 @@ pub struct WatchedFiles {
     authorization: Option<(PathBuf, String)>,
 }
 
+/// Refuses settings and files that cannot be used. Nothing is started, and no connection is opened.
+pub fn check(arguments: &AccessArguments) -> anyhow::Result<()> {
+    authentication::check(arguments)?;
+    let (authorization, _) = authorization(arguments)?;
+    PreparedChain::new(&authorization).context("invalid authorization config")?;
+    Ok(())
+}
+
 /// The settings of authentication and authorization.
 pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, WatchedFiles)> {
-    let (authentication, authentication_text) = authentication(arguments)?;
+    let (authentication, authentication_text) = authentication::start(arguments)?;
     let (authorization, authorization_text) = authorization(arguments)?;
     let names = |given: &[String], default: Vec<String>| if given.is_empty() { default } else { given.to_vec() };
     let default = RequestHeaders::default();
@@ -254,7 +256,7 @@ pub fn settings(arguments: &AccessArguments) -> anyhow::Result<(AccessSettings, 
     };
     let settings = AccessSettings {
         authentication,
-        authorization: PreparedChain::new(&authorization)?,
+        authorization: PreparedChain::new(&authorization).context("invalid authorization config")?,
         encryption: None,
         request_headers,
         proxy_names: arguments.requestheader_allowed_names.clone(),
