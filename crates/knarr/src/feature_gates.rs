@@ -7,8 +7,13 @@ use knarr_metrics::{Described, Family, Kind};
 
 static GATES: OnceLock<Gates> = OnceLock::new();
 
+/// The pages of every component that a gate switches.
+const PAGES: [(&str, &str); 2] = [("ComponentFlagz", "/flagz"), ("ComponentStatusz", "/statusz")];
+
 /// Sets the gates that the command line requests, once.
 pub fn set(requested: &Gates) {
+    let hidden = PAGES.iter().filter(|(gate, _)| !requested.is_on(gate));
+    knarr_zpages::hide(hidden.map(|(_, path)| *path).collect());
     // Set once per process.
     let _ = GATES.set(requested.clone());
 }

@@ -3,6 +3,7 @@
 //! The default is text for people. Programs request an object: their Accept header must name its kind and version.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,6 +12,18 @@ use serde_json::{Value, json};
 const GROUP: &str = "config.k8s.io";
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
     guarantees and is for debugging purposes only.";
+
+/// The pages that this process does not serve, by their paths.
+static HIDDEN: OnceLock<Vec<&'static str>> = OnceLock::new();
+
+/// Hides pages, as without their feature gates. The first call counts, before anything is served.
+pub fn hide(paths: Vec<&'static str>) {
+    let _ = HIDDEN.set(paths);
+}
+
+fn hidden() -> &'static [&'static str] {
+    HIDDEN.get().map_or(&[], Vec::as_slice)
+}
 
 /// A response.
 #[derive(Debug)]
@@ -31,6 +44,14 @@ pub struct Uptime {
 
 /// Uptime and version of the component, and the paths that it serves for debugging.
 pub fn statusz(component: &str, accept: &str, uptime: Uptime, paths: &[&str]) -> Page {
+    statusz_without(hidden(), component, accept, uptime, paths)
+}
+
+fn statusz_without(hidden: &[&str], component: &str, accept: &str, uptime: Uptime, paths: &[&str]) -> Page {
+    if hidden.contains(&"/statusz") {
+        return not_found();
+    }
+    let paths: Vec<&str> = paths.iter().copied().filter(|path| !hidden.contains(path)).collect();
     let Uptime { started, elapsed } = uptime;
     let seconds = elapsed.as_secs();
     let version = knarr_version::KUBERNETES.trim_start_matches('v');
@@ -57,6 +78,9 @@ pub fn statusz(component: &str, accept: &str, uptime: Uptime, paths: &[&str]) ->
 
 /// The values of all flags. The caller leaves out secrets.
 pub fn flagz(component: &str, accept: &str, flags: &BTreeMap<String, String>) -> Page {
+    if hidden().contains(&"/flagz") {
+        return not_found();
+    }
     let lines: String = flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
     respond(component, accept, "Flagz", &lines, json!({ "flags": flags }))
 }
@@ -120,6 +144,11 @@ fn respond(component: &str, accept: &str, kind: &str, lines: &str, fields: Value
     Page { code: 200, media_type, warning, body }
 }
 
+fn not_found() -> Page {
+    let (media_type, body) = ("text/plain; charset=utf-8", "404 page not found\n".to_owned());
+    Page { code: 404, media_type, warning: None, body }
+}
+
 fn not_acceptable() -> Page {
     let message = "only the following media types are accepted: application/json, application/yaml, text/plain";
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -159,6 +188,13 @@ mod tests {
         assert!(page.body.ends_with("\nPaths: /flagz /metrics\n"), "{page:?}");
         let flags = BTreeMap::from([("port".to_owned(), "1".to_owned())]);
         assert!(flagz("kubelet", "*/*", &flags).body.ends_with("only.\nport=1\n"));
+    }
+
+    #[test]
+    fn hidden_pages_are_neither_served_nor_listed() {
+        let status = |hidden: &[&str]| statusz_without(hidden, "kubelet", "", UPTIME, &["/flagz", "/metrics"]);
+        assert!(status(&["/flagz"]).body.ends_with("\nPaths: /metrics\n"));
+        assert_eq!(status(&["/flagz", "/statusz"]).code, 404);
     }
 
     #[test]
