@@ -85,20 +85,24 @@ where
     }
 }
 
-/// Maximum number of threads for blocking file operations. Few are needed, and each keeps memory for a while.
-const FILE_THREADS: usize = 16;
+/// Maximum number of threads for blocking operations. They exist only while they are used, mostly one or two. A volume whose server
+/// hangs holds one for as long, and so does its worker's replacement: without a free one, the whole process would stop.
+const BLOCKING_THREADS: usize = 512;
 
 /// Runs a command to completion on a runtime with one thread per CPU.
 pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .max_blocking_threads(FILE_THREADS)
-        .on_thread_park(crate::allocator::collect_idle)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
         knarr_supervisor::spawn_restarting("footprint", crate::footprint::keep_small);
         command.await
     })
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .on_thread_park(crate::allocator::collect_idle)
+        .enable_all()
+        .build()
 }
 
 /// The node name: the configured one, or the host name.
@@ -149,4 +153,29 @@ pub fn descriptions() -> OpenDescriptions {
             Box::new(|_, _| None)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// A pod may have a hundred containers that wait for the server of one volume.
+    #[test]
+    fn hung_volumes_do_not_stop_the_process() {
+        let runtime = super::runtime().unwrap();
+        let mut releases = Vec::new();
+        for _ in 0..100 {
+            let (release, hung) = channel::<()>();
+            let (started, has_started) = channel();
+            runtime.spawn(async move {
+                tokio::task::block_in_place(|| {
+                    started.send(()).unwrap();
+                    hung.recv().ok()
+                })
+            });
+            has_started.recv_timeout(Duration::from_secs(60)).expect("other tasks go on");
+            releases.push(release);
+        }
+    }
 }

@@ -9,7 +9,8 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+
+use super::connect::connect;
 
 #[derive(Clone, Debug)]
 pub struct HttpTarget {
@@ -63,7 +64,7 @@ async fn request_once(
 ) -> Result<(StatusCode, String, Option<String>), String> {
     let url = format!("{}://{}{path}", if tls { "https" } else { "http" }, authority(&target.host, port));
     let failed = |error: &dyn std::fmt::Display| format!("Get \"{url}\": {error}");
-    let stream = TcpStream::connect((target.host.as_str(), port))
+    let stream = connect(&target.host, port)
         .await
         .map_err(|error| failed(&format!("dial tcp {}: {}", authority(&target.host, port), lower(&error))))?;
     let request = request(target, port, path, user_agent)?;

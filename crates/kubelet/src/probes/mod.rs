@@ -1,10 +1,12 @@
 //! Startup, liveness and readiness probes by command, HTTP, TCP or gRPC.
 
+mod connect;
 mod counter;
 pub mod grpc;
 mod http;
 pub mod schedule;
 
+pub use connect::connect;
 pub use http::{HttpTarget, http_get};
 
 use k8s_openapi::api::core::v1::Container;

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::journey_events;
 use crate::pod::{self, Role};
 use crate::probes::schedule::{self, Prober, Slot, Target, Timing};
-use crate::probes::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
+use crate::probes::{HttpTarget, ProbeKind, connect, grpc, http_get, resolve_port};
 use crate::runtime::{ContainerView, RuntimePod};
 
 /// Bytes of a command's output that are kept.
@@ -386,7 +386,7 @@ async fn probe_http(http: &HTTPGetAction, container: &Container, address: &str) 
 
 async fn probe_tcp(tcp: &TCPSocketAction, port: u16, address: &str) -> Result<(), String> {
     let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string());
-    match tokio::net::TcpStream::connect((host.as_str(), port)).await {
+    match connect(&host, port).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             Err(format!("dial tcp {host}:{port}: connect: connection refused"))
