@@ -160,7 +160,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    /// A pod may have a hundred containers that wait for the server of one volume.
+    /// Each of a hundred pods may wait for the server of a volume.
     #[test]
     fn hung_volumes_do_not_stop_the_process() {
         let runtime = super::runtime().unwrap();
