@@ -269,27 +269,56 @@ fn problems(observed: &ObservedNode) -> Vec<String> {
     }
     match &observed.runtime {
         None => problems.push("container runtime is down".to_string()),
-        Some(response) => {
-            let conditions = response.status.iter().flat_map(|status| &status.conditions);
-            for condition in conditions.filter(|condition| !condition.status) {
-                let title = if condition.kind == "NetworkReady" {
-                    "container runtime network not ready"
-                } else {
-                    "container runtime not ready"
-                };
-                problems.push(format!(
-                    "{title}: {}=false reason:{} message:{}",
-                    condition.kind, condition.reason, condition.message
-                ));
-            }
-        }
+        Some(response) => problems.extend(runtime_problems(response)),
     }
     problems
 }
 
+/// Which of the two conditions that count does not hold. Runtimes report others, too, such as containerd its deprecated
+/// settings.
+fn runtime_problems(response: &StatusResponse) -> Vec<String> {
+    let required =
+        [("RuntimeReady", "container runtime not ready"), ("NetworkReady", "container runtime network not ready")];
+    let problem = |(kind, title): (&str, &str)| {
+        let mut conditions = response.status.iter().flat_map(|status| &status.conditions);
+        match conditions.find(|condition| condition.kind == kind) {
+            Some(condition) if condition.status => None,
+            Some(found) => Some(format!("{title}: {kind}=false reason:{} message:{}", found.reason, found.message)),
+            None => Some(format!("{title}: <nil>")),
+        }
+    };
+    required.into_iter().filter_map(problem).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use knarr_cri::messages::{RuntimeCondition, RuntimeStatus};
+
     use super::*;
+
+    #[test]
+    fn two_conditions_of_the_runtime_count() {
+        let condition = |kind: &str, status| RuntimeCondition {
+            kind: kind.into(),
+            status,
+            reason: "R".into(),
+            message: "m".into(),
+        };
+        let good = || vec![condition("RuntimeReady", true), condition("NetworkReady", true)];
+        let deprecation = condition("ContainerdHasNoDeprecationWarnings", false);
+        for (conditions, expected) in [
+            (good(), vec![]),
+            ([good(), vec![deprecation]].concat(), vec![]),
+            (
+                vec![condition("RuntimeReady", true), condition("NetworkReady", false)],
+                vec!["container runtime network not ready: NetworkReady=false reason:R message:m"],
+            ),
+            (vec![condition("NetworkReady", true)], vec!["container runtime not ready: <nil>"]),
+        ] {
+            let response = StatusResponse { status: Some(RuntimeStatus { conditions }), ..Default::default() };
+            assert_eq!(runtime_problems(&response), expected);
+        }
+    }
 
     #[test]
     fn reserved_amounts_are_kept_back() {
