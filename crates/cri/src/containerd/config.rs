@@ -33,6 +33,18 @@ pub struct ContainerdConfig {
     pub snippets: Vec<Snippet>,
 }
 
+/// The first release that serves version 1 of CRI.
+pub const OLDEST_RELEASE: (u32, u32) = (1, 6);
+
+/// Major and minor number of the release that `containerd --version` prints.
+pub fn release(printed: &str) -> Option<(u32, u32)> {
+    let numbers = |word: &str| {
+        let mut numbers = word.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??))
+    };
+    printed.split_whitespace().filter(|word| !word.contains('/')).find_map(numbers)
+}
+
 /// The format of the file: containerd 1.x reads version 2, and 2.x has other plugins in version 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -44,10 +56,8 @@ pub enum Format {
 impl Format {
     /// The format for what `containerd --version` prints.
     pub fn for_release(printed: &str) -> Self {
-        let number = |word: &str| word.trim_start_matches('v').split('.').next()?.parse::<u32>().ok();
-        let is_release = |word: &&str| word.contains('.') && !word.contains('/') && number(word).is_some();
-        match printed.split_whitespace().find(is_release).and_then(number) {
-            Some(major) if major >= 2 => Format::Version3,
+        match release(printed) {
+            Some((major, _)) if major >= 2 => Format::Version3,
             _ => Format::Version2,
         }
     }
@@ -201,14 +211,19 @@ pub mod tests {
 
     #[test]
     fn the_format_is_that_of_the_release() {
-        for (printed, expected) in [
-            ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", Format::Version2),
-            ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", Format::Version2),
-            ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71", Format::Version3),
-            ("containerd github.com/containerd/containerd/v2 2.0.0-rc.1 75cb2b71", Format::Version3),
-            ("", Format::Version2),
+        for (printed, number, expected) in [
+            ("containerd github.com/containerd/containerd 1.5.9-0ubuntu3", Some((1, 5)), Format::Version2),
+            (
+                "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3",
+                Some((1, 6)),
+                Format::Version2,
+            ),
+            ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437", Some((1, 7)), Format::Version2),
+            ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71", Some((2, 1)), Format::Version3),
+            ("containerd github.com/containerd/containerd/v2 2.0.0-rc.1 75cb2b71", Some((2, 0)), Format::Version3),
+            ("", None, Format::Version2),
         ] {
-            assert_eq!(Format::for_release(printed), expected, "{printed}");
+            assert_eq!((release(printed), Format::for_release(printed)), (number, expected), "{printed}");
         }
     }
 }

@@ -14,7 +14,7 @@ mod registries;
 mod snippets;
 
 pub use archive::ImageArchive;
-pub use config::{ContainerdConfig, Format, render};
+pub use config::{ContainerdConfig, Format, OLDEST_RELEASE, release, render};
 pub use image_directory::import_directory;
 pub use image_mount::{mount_image, unmount_image};
 pub use import::{ImportError, import};

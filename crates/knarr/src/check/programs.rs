@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use knarr_cri::containerd;
+
 use super::Finding;
 
 pub const INSTALL: &str = "apt-get install ";
@@ -29,7 +31,7 @@ fn check_program(name: &str, package: &str, version: Option<&str>) -> Finding {
             let said = version.and_then(|flag| Command::new(&path).arg(flag).output().ok());
             let said = said.map(|output| if output.stdout.is_empty() { output.stderr } else { output.stdout });
             let line = said.and_then(|text| String::from_utf8_lossy(&text).lines().next().map(str::to_owned));
-            Finding::good(name, line.unwrap_or_else(|| path.display().to_string()))
+            of_version(name, line.unwrap_or_else(|| path.display().to_string()))
         }
         None if name == "conntrack" => Finding::poor(
             name,
@@ -40,9 +42,38 @@ fn check_program(name: &str, package: &str, version: Option<&str>) -> Finding {
     }
 }
 
+/// Whether a program is recent enough.
+fn of_version(name: &str, printed: String) -> Finding {
+    let (major, minor) = containerd::OLDEST_RELEASE;
+    match containerd::release(&printed).filter(|_| name == "containerd") {
+        Some(release) if release < (major, minor) => {
+            Finding::missing(name, printed, format!("install containerd {major}.{minor} or later"))
+        }
+        _ => Finding::good(name, printed),
+    }
+}
+
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|directory| directory.join(name))
         .find(|path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Verdict;
+
+    #[test]
+    fn a_containerd_without_the_interface_is_named() {
+        for (name, printed, verdict) in [
+            ("containerd", "containerd github.com/containerd/containerd 1.5.9-0ubuntu3", Verdict::Missing),
+            ("containerd", "containerd github.com/containerd/containerd 1.6.20~ds1", Verdict::Good),
+            ("containerd", "/usr/bin/containerd", Verdict::Good),
+            ("runc", "runc version 1.1.5+ds1", Verdict::Good),
+        ] {
+            assert_eq!(of_version(name, printed.to_owned()).verdict, verdict, "{printed}");
+        }
+    }
 }

@@ -18,7 +18,9 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{ContainerdConfig, Format, PAUSE_IMAGE, Snippet, import, orphans, pause_archive, render};
+use super::{
+    ContainerdConfig, Format, OLDEST_RELEASE, PAUSE_IMAGE, Snippet, import, orphans, pause_archive, release, render,
+};
 use crate::client::Runtime;
 use crate::error::CallError;
 
@@ -33,6 +35,9 @@ pub enum StartError {
     /// The process could not be spawned.
     #[error("containerd could not be started")]
     Spawn(#[source] io::Error),
+    /// It does not serve version 1 of CRI.
+    #[error("the containerd of this host is too old: it is {printed:?}, and 1.6 or later is needed")]
+    TooOld { printed: String },
     /// It exited by itself.
     #[error("containerd exited right after its start, see {log}")]
     Exited { log: PathBuf },
@@ -170,16 +175,13 @@ impl Containerd {
     }
 
     async fn is_configured(&self) -> bool {
-        let desired = self.rendered().await;
+        let desired = self.rendered(&printed_version().await);
         std::fs::read_to_string(self.file()).is_ok_and(|text| text == desired)
     }
 
     /// The configuration file for the containerd of this host.
-    async fn rendered(&self) -> String {
-        let printed = tokio::process::Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().await;
-        // If it cannot be run, its start fails and says so.
-        let format = printed.map(|output| Format::for_release(&String::from_utf8_lossy(&output.stdout)));
-        render(&self.config, format.unwrap_or_default())
+    fn rendered(&self, printed_version: &str) -> String {
+        render(&self.config, Format::for_release(printed_version))
     }
 
     /// Stops the running containerd, and waits until it has exited.
@@ -221,8 +223,12 @@ impl Containerd {
         for (directory, mode) in directories(&self.directory, &self.config) {
             restrict(&directory, mode).map_err(|source| StartError::Write { path: directory.clone(), source })?;
         }
+        let printed = printed_version().await;
+        if release(&printed).is_some_and(|release| release < OLDEST_RELEASE) {
+            return Err(StartError::TooOld { printed });
+        }
         let file = self.file();
-        std::fs::write(&file, self.rendered().await)
+        std::fs::write(&file, self.rendered(&printed))
             .map_err(|source| StartError::Write { path: file.clone(), source })?;
         let log_path = self.directory.join("containerd.log");
         let log = open_log(&log_path)?;
@@ -290,6 +296,12 @@ impl Containerd {
         }
         Ok(())
     }
+}
+
+/// What the containerd of this host says about itself. If it cannot be run, its start fails and says so.
+async fn printed_version() -> String {
+    let output = tokio::process::Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().await;
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 /// The process ID of the running containerd with this configuration, whoever started it.
