@@ -29,9 +29,9 @@ pub const WORKLOADS: &[(&str, &str)] = &[
     ("ingresses", "/apis/networking.k8s.io/v1/ingresses"),
 ];
 
-/// The objects to diagnose, and how many were examined. `namespace` may be empty for all; objects without a namespace
-/// are examined only then.
-pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str) -> (Vec<Value>, usize) {
+/// The objects to diagnose, at most `limit`, whether there are more, and how many were examined. `namespace` may be empty
+/// for all; objects without a namespace are examined only then.
+pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str, limit: usize) -> (Vec<Value>, bool, usize) {
     let served = served_services(lists);
     let owners: HashSet<&str> = ["deployments", "statefulsets", "daemonsets", "jobs", "replicasets"]
         .into_iter()
@@ -39,7 +39,7 @@ pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str) -> (Vec
         .map(|owner| owner.text(&["metadata", "uid"]))
         .collect();
     let mut found = Vec::new();
-    let mut examined = 0;
+    let (mut has_more, mut examined) = (false, 0);
     for (plural, version, kind, needs_diagnosis) in EXAMINED {
         for object in lists.get(*plural).into_iter().flatten() {
             if !namespace.is_empty() && object.text(&["metadata", "namespace"]) != namespace {
@@ -48,12 +48,18 @@ pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str) -> (Vec
             examined += 1;
             let reported_by_owner = controller(object).is_some_and(|owner| owners.contains(owner));
             let is_served = *plural == "services" && served.contains(&key(object));
-            if !reported_by_owner && !is_served && (is_stuck(object) || needs_diagnosis(object)) {
+            if reported_by_owner || is_served || !(is_stuck(object) || needs_diagnosis(object)) {
+                continue;
+            }
+            // Thousands may be in trouble at once, and each candidate is a copy.
+            if found.len() < limit {
                 found.push(typed(object, version, kind));
+            } else {
+                has_more = true;
             }
         }
     }
-    (found, examined)
+    (found, has_more, examined)
 }
 
 /// An object of a list with its kind, which items of lists leave out.
@@ -151,7 +157,8 @@ mod tests {
     }
 
     fn names(lists: &BTreeMap<String, Vec<Value>>, namespace: &str) -> Vec<String> {
-        let (found, _) = candidates(lists, namespace);
+        let (found, has_more, _) = candidates(lists, namespace, 100);
+        assert!(!has_more);
         found
             .iter()
             .map(|object| format!("{}/{}", object.text(&["kind"]), object.text(&["metadata", "name"])))
@@ -177,7 +184,8 @@ pods:
         );
         assert_eq!(names(&all, ""), ["Deployment/web", "Deployment/stuck", "Pod/bare"]);
         assert_eq!(names(&all, "b"), ["Pod/bare"]);
-        assert_eq!(candidates(&all, "").1, 7);
+        let (found, has_more, examined) = candidates(&all, "", 1);
+        assert_eq!((found.len(), has_more, examined), (1, true, 7));
     }
 
     #[test]

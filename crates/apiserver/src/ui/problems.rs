@@ -17,8 +17,9 @@ use crate::state::ApiServer;
 /// Diagnoses run one at a time: each holds a part of the cluster in memory.
 static TURNS: Turns = Turns::new();
 
-/// How many objects of a kind are read.
+/// How many objects of a kind are read, and how many at a time: most of what a list contains is dropped at once.
 const MAX_LISTED: usize = 5000;
+const PAGE_SIZE: usize = 500;
 
 /// How many objects are diagnosed, and how many logs are read for that.
 const MAX_DIAGNOSED: usize = 200;
@@ -34,15 +35,14 @@ pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result
         return Err(Status::bad_request("not the name of a namespace"));
     }
     let Lists { items: lists, incomplete, unreadable } = client.lists(namespace).await?;
-    let (candidates, examined) = match query.get("name") {
-        Some(name) => (named(&lists, query.text("kind"), namespace, name), 1),
-        None => survey::candidates(&lists, namespace),
+    let (candidates, truncated, examined) = match query.get("name") {
+        Some(name) => (named(&lists, query.text("kind"), namespace, name), false, 1),
+        None => survey::candidates(&lists, namespace, MAX_DIAGNOSED),
     };
-    let truncated = candidates.len() > MAX_DIAGNOSED;
     let mut evidence =
         Evidence { object: Value::Null, now: Timestamp::now(), lists, incomplete, logs: BTreeMap::new() };
     let mut problems = Vec::new();
-    for object in candidates.into_iter().take(MAX_DIAGNOSED) {
+    for object in candidates {
         evidence.object = object;
         client.read_logs(&mut evidence).await;
         let findings = explain(&evidence);
@@ -79,16 +79,16 @@ fn named(lists: &BTreeMap<String, Vec<Value>>, kind: &str, namespace: &str, name
     found.map(|object| survey::typed(object, version, kind)).into_iter().collect()
 }
 
-/// The objects of a list, without what no diagnosis reads, and whether they are all.
-fn parse(body: &[u8]) -> serde_json::Result<(Vec<Value>, bool)> {
+/// The objects of a page of a list, without what no diagnosis reads, and where the next page starts.
+fn parse(body: &[u8]) -> serde_json::Result<(Vec<Value>, String)> {
     let mut list: Value = serde_json::from_slice(body)?;
-    let is_complete = list.text(&["metadata", "continue"]).is_empty();
+    let next = list.text(&["metadata", "continue"]).to_owned();
     let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
     let mut items = items.unwrap_or_default();
     for metadata in items.iter_mut().filter_map(|item| item.get_mut("metadata")).filter_map(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
-    Ok((items, is_complete))
+    Ok((items, next))
 }
 
 /// What could be read of the cluster.
@@ -127,15 +127,23 @@ impl Client<'_> {
 
     /// The first objects of a list and whether they are all; `None` if the user may not list them.
     async fn list(&self, path: &str) -> Result<Option<(Vec<Value>, bool)>, Status> {
-        match self.get(&format!("{path}?limit={MAX_LISTED}")).await {
-            Ok(body) => {
-                // Parsing megabytes takes a while, during which this thread serves others.
-                let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
-                parsed.map(Some).map_err(Status::internal)
+        let (mut items, mut next) = (Vec::new(), String::new());
+        while items.len() < MAX_LISTED {
+            let body = match self.get(&format!("{path}?limit={PAGE_SIZE}&continue={next}")).await {
+                Ok(body) => body,
+                Err(status) if matches!(status.code, 403 | 404) => return Ok(None),
+                Err(status) => return Err(status),
+            };
+            // Parsing megabytes takes a while, during which this thread serves others.
+            let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
+            let (page, following) = parsed.map_err(Status::internal)?;
+            items.extend(page);
+            if following.is_empty() {
+                return Ok(Some((items, true)));
             }
-            Err(status) if matches!(status.code, 403 | 404) => Ok(None),
-            Err(status) => Err(status),
+            next = following;
         }
+        Ok(Some((items, false)))
     }
 
     /// The last log lines of the containers of the examined object that terminated. Missing logs are skipped.
