@@ -26,7 +26,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::{Change, WorkQueue, node_identity, run_workers, time};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 
 use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
@@ -105,7 +105,10 @@ pub async fn run_cleaner(context: Context) {
         let api: Api<Request> = Api::all(context.client.clone());
         let now = context.clock.now();
         for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
-            if let Err(error) = ignore_not_found(api.delete(name(&*request), &DeleteParams::default()).await) {
+            // Names of requests are free: in a path, `a?b` is the name of another one.
+            let preconditions = Preconditions { uid: request.metadata.uid.clone(), resource_version: None };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            if let Err(error) = ignore_not_found(api.delete(name(&*request), &params).await) {
                 tracing::debug!(%error, "cannot delete an old certificate request; retrying in the next interval");
             }
         }

@@ -122,6 +122,26 @@ async fn a_node_certificate_is_approved_for_those_who_may_have_it() {
     }
 }
 
+/// A request may have any name; the one of another, with more behind a question mark, must not get that deleted.
+#[tokio::test(start_paused = true)]
+async fn an_old_request_takes_no_other_with_it() {
+    let cluster = Cluster::with_settings(CERTIFICATES, signing()).await;
+    let pending = request("kubernetes.io/kube-apiserver-client", "jane", "dev");
+    let mut denied = pending.clone();
+    denied["metadata"]["name"] = "r?x".into();
+    cluster.create(pending).await;
+    cluster.create(denied).await;
+    let now = cluster.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let at = format!("{}/r%3Fx/approval", path("CertificateSigningRequest", ""));
+    let decision = json!([{"type": "Denied", "status": "True", "reason": "Test", "message": "", "lastUpdateTime": now,
+        "lastTransitionTime": now}]);
+    cluster.patch_at(&at, json!({"status": {"conditions": decision}})).await;
+    cluster.until_quiet().await;
+    cluster.advance(Duration::from_secs(3 * 3600)).await;
+    cluster.until_quiet().await;
+    assert!(cluster.get("CertificateSigningRequest", "r").await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn old_requests_are_removed() {
     for (approved, hours) in [(true, 1), (false, 24)] {
