@@ -14,6 +14,8 @@ use crate::request_tests::{Cluster, admin};
 /// Shorter than the largest body.
 const MAX_BYTES: usize = 2_500_000;
 const MAX_ITEMS: usize = 20_000;
+/// Of all lists together, fewer than would be refused at once.
+const MAX_ITEMS_IN_ALL: usize = 90_000;
 
 /// A struct with lists, and how to get there from the object: names of fields, and an empty text for an item of a list.
 struct Place {
@@ -85,11 +87,12 @@ fn value(node: NodeRef<'_>, number: usize, depth: usize) -> Value {
 fn object(place: &Place, node: NodeRef<'static>) -> Value {
     let mut inner = Map::new();
     let share = MAX_BYTES / place.lists.len();
+    let max_items = MAX_ITEMS.min(MAX_ITEMS_IN_ALL / place.lists.len());
     for (name, list) in &place.lists {
         let Some(list) = node.at(*list).list() else { continue };
         let element = node.at(list.element);
         let size = value(element, MAX_ITEMS, 1).to_string().len() + 1;
-        let count = (share / size).min(MAX_ITEMS);
+        let count = (share / size).min(max_items);
         inner.insert(name.clone(), (0..count).map(|number| value(element, number, 1)).collect());
     }
     let mut built = Value::Object(inner);
