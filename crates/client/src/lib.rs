@@ -47,5 +47,5 @@ pub use informers::Informers;
 pub use knarr_go_duration as go_duration;
 pub use leader::{Fence, LeaderElection, LeaderError};
 pub use reachability::{ServerReachability, is_unreachable};
-pub use request_metrics::{FAMILIES as REQUEST_METRICS, measured};
+pub use request_metrics::{FAMILIES as REQUEST_METRICS, measured, measured_at};
 pub use work_queue::{WorkQueue, run_workers};

@@ -1,5 +1,6 @@
 //! Metrics of requests to the API server, by Kubernetes' names.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Request, Response};
@@ -50,7 +51,12 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn start(request: &Request<Body>) -> Measured {
-        let host = request.uri().authority().map_or(IN_PROCESS, |authority| authority.as_str()).to_owned();
+        Measured::start_at(request, IN_PROCESS)
+    }
+
+    /// The same for a request whose URL may lack the server.
+    fn start_at(request: &Request<Body>, server: &str) -> Measured {
+        let host = request.uri().authority().map_or(server, |authority| authority.as_str()).to_owned();
         let method = request.method().clone();
         if cfg!(debug_assertions) && method != http::Method::GET && request.uri().path().ends_with("/status") {
             knarr_supervisor::fault::point("status");
@@ -74,12 +80,18 @@ impl Measured {
 
 /// Measures the requests of a client that uses no connection: its server is in this process.
 pub fn measured(client: Client) -> Client {
+    measured_at(client, IN_PROCESS)
+}
+
+/// Measures the requests of a client whose connections to `server` are not measured.
+pub fn measured_at(client: Client, server: &str) -> Client {
     register(FAMILIES);
     let namespace = client.default_namespace().to_owned();
+    let server: Arc<str> = server.into();
     let send = tower::service_fn(move |request: Request<Body>| {
-        let client = client.clone();
+        let (client, server) = (client.clone(), server.clone());
         async move {
-            let measured = Measured::start(&request);
+            let measured = Measured::start_at(&request, &server);
             let response = client.send(request).await;
             measured.finish(&response);
             response
@@ -98,13 +110,14 @@ mod tests {
             let response = Response::builder().status(418).body(Body::from(b"short".to_vec()));
             Ok::<_, std::convert::Infallible>(response.expect("a response"))
         });
-        let client = measured(Client::new(respond, "default"));
-        let request = Request::post("/x").body(Body::from(b"{}".to_vec())).expect("a request");
-        client.send(request).await.expect("a response");
+        let request = || Request::post("/x").body(Body::from(b"{}".to_vec())).expect("a request");
+        measured(Client::new(respond, "default")).send(request()).await.expect("a response");
+        measured_at(Client::new(respond, "default"), "a:6443").send(request()).await.expect("a response");
         let mut page = String::new();
         FAMILIES.iter().for_each(|family| family.write(&mut page));
         let line = "rest_client_requests_total{code=\"418\",host=\"in-process\",method=\"POST\"} 1\n";
         assert!(page.contains(line), "{page}");
+        assert!(page.contains(&line.replace("in-process", "a:6443")), "{page}");
         assert!(page.contains("rest_client_request_size_bytes_sum{host=\"in-process\",verb=\"POST\"} 2\n"), "{page}");
     }
 }

@@ -202,7 +202,8 @@ impl Identity {
                 response
             }
         });
-        Client::new(send, "default")
+        let server = self.connection.0.cluster_url.authority().map(http::uri::Authority::as_str);
+        knarr_client::measured_at(Client::new(send, "default"), server.unwrap_or_default())
     }
 
     /// Renews the certificate until dropped.

@@ -9,6 +9,7 @@ mod documentation;
 mod joining;
 mod local_cluster;
 mod log_rotation;
+mod metrics;
 mod network;
 mod page;
 mod pod_network;
