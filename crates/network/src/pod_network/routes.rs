@@ -49,7 +49,12 @@ pub async fn run(informers: Informers, settings: Settings) {
     let nodes = informers.of::<Node>();
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
-    nodes.on_change(move |_| notify.notify_one());
+    nodes.on_change(move |change| {
+        let is_same = |before: &Node| NodeNetwork::of(before) == NodeNetwork::of(change.latest());
+        if !change.previous().is_some_and(|before| is_same(before)) {
+            notify.notify_one();
+        }
+    });
     let services = informers.of::<ServiceCIDR>();
     let notify = Arc::clone(&changed);
     services.on_change(move |_| notify.notify_one());
@@ -94,7 +99,7 @@ async fn protect(rules: &str, installed: &mut String) -> Result<(), KernelError>
 }
 
 /// The addresses and pod networks of a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeNetwork {
     name: String,
     addresses: Vec<IpAddr>,
@@ -132,14 +137,18 @@ fn accept_networks(
 ) -> (Vec<NodeNetwork>, BTreeSet<Refusal>) {
     // This node's own network first; then by age.
     places.sort_by_key(|place| (place.name != settings.node_name, place.created, place.name.clone()));
-    let nodes: Vec<IpAddr> = places.iter().flat_map(|place| place.addresses.iter().copied()).collect();
+    // Networks are given to nodes; addresses are what nodes say of themselves. An address of pods protects nobody but this
+    // node, and no address makes others lose a network that they had before.
+    let is_of_pods = |address: &IpAddr| settings.cluster_cidrs.iter().any(|one| one.contains(*address));
+    let mut nodes = BTreeSet::<IpAddr>::new();
     let is_foreign = |network: &Cidr| {
         let mut of_family = settings.cluster_cidrs.iter().filter(|one| one.is_ipv4() == network.is_ipv4()).peekable();
         of_family.peek().is_some() && !of_family.any(|one| one.covers(network))
     };
-    let (mut accepted, mut refused) = (Vec::<Cidr>::new(), BTreeSet::new());
+    let (mut own, mut accepted, mut refused) = (Vec::<Cidr>::new(), BTreeSet::<Cidr>::new(), BTreeSet::new());
     for place in &mut places {
         let is_own = place.name == settings.node_name;
+        nodes.extend(place.addresses.iter().filter(|address| is_own || !is_of_pods(address)));
         let node = place.name.clone();
         place.pods.retain(|network| {
             let overlaps = |other: &Cidr| other.covers(network) || network.covers(other);
@@ -149,21 +158,29 @@ fn accept_networks(
                 Some("it is not within the cluster's pod networks")
             } else if services.iter().any(overlaps) {
                 Some("it overlaps the networks of services")
-            } else if nodes.iter().any(|address| network.contains(*address)) {
+            } else if nodes.range(network.first()..).next().is_some_and(|address| network.contains(*address)) {
                 Some("it holds the address of a node")
-            } else if accepted.iter().any(overlaps) {
+            } else if own.iter().any(overlaps) || overlaps_one(&accepted, network) {
                 Some("it overlaps the pod network of this node or an older one")
             } else {
                 None
             };
             match reason {
                 Some(reason) => drop(refused.insert(Refusal { node: node.clone(), network: *network, reason })),
-                None => accepted.push(*network),
+                None if is_own => own.push(*network),
+                None => drop(accepted.insert(*network)),
             }
             reason.is_none()
         });
     }
     (places, refused)
+}
+
+/// Whether a network overlaps one of these, of which no two overlap: with thousands of nodes, no search through all of them.
+fn overlaps_one(disjoint: &BTreeSet<Cidr>, network: &Cidr) -> bool {
+    let mut before = disjoint.range(..=*network);
+    let mut after = disjoint.range(*network..);
+    before.next_back().is_some_and(|one| one.covers(network)) || after.next().is_some_and(|one| network.covers(one))
 }
 
 /// The route to one pod network of another node.
@@ -301,93 +318,5 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place(name: &str, address: &str, pods: &[&str]) -> NodeNetwork {
-        NodeNetwork {
-            name: name.into(),
-            addresses: vec![address.parse().unwrap()],
-            pods: pods.iter().map(|text| text.parse().unwrap()).collect(),
-            created: None,
-        }
-    }
-
-    #[test]
-    fn service_networks_without_a_route_get_one() {
-        let own = place("one", "192.168.1.1", &["10.244.0.0/24"]);
-        let route =
-            |to: &str| Route { to: to.parse().unwrap(), gateway: None, link: Some(2), on_link: false, source: None };
-        let services = ["10.96.0.0/12", "fd96::/108"].map(|text| text.parse().unwrap()).into();
-        for (others, expected) in [
-            (vec!["192.168.1.0/24"], 1),
-            (vec!["192.168.1.0/24", "0.0.0.0/0"], 0),
-            (vec!["10.0.0.0/8"], 0),
-            (vec!["10.96.0.0/24", "::/0"], 1),
-        ] {
-            let routes: Vec<Route> = others.iter().map(|to| route(to)).collect();
-            let found = unreachable(&services, &routes, &own);
-            // No address of the other family, no route for it.
-            assert_eq!(found.len(), expected, "{others:?}");
-            assert!(found.iter().all(|(_, source)| *source == own.addresses[0]));
-        }
-    }
-
-    #[test]
-    fn nodes_cannot_claim_networks_of_others() {
-        let settings = Settings {
-            node_name: "one".into(),
-            cluster_cidrs: vec!["10.0.0.0/8".parse().unwrap()],
-            bridge: "knarr0".into(),
-        };
-        let services = ["10.96.0.0/12".parse().unwrap()].into();
-        let own = place("one", "10.0.0.1", &["10.244.0.0/24"]);
-        let old = place("two", "192.168.1.2", &["10.244.1.0/24"]);
-        for (claimed, is_accepted) in [
-            ("10.244.2.0/24", true),
-            ("fd00:2::/64", true),
-            ("0.0.0.0/0", false),
-            ("8.8.8.0/24", false),
-            ("10.0.0.0/8", false),
-            ("10.244.0.0/24", false),
-            ("10.244.0.128/25", false),
-            ("10.244.0.0/16", false),
-            ("10.244.1.0/24", false),
-            ("10.96.0.0/24", false),
-            ("10.0.0.0/24", false),
-        ] {
-            let mut new = place("a-new-one", "192.168.1.3", &[claimed]);
-            new.created = Some(Timestamp::from_second(1_000_000_000).unwrap());
-            let (places, refused) = accept_networks(vec![new, old.clone(), own.clone()], &settings, &services);
-            let networks = |name: &str| places.iter().find(|place| place.name == name).unwrap().pods.len();
-            assert_eq!((networks("one"), networks("two")), (1, 1), "{claimed} takes nothing away");
-            assert_eq!(networks("a-new-one") == 1, is_accepted, "{claimed}");
-            assert_eq!(refused.len(), usize::from(!is_accepted), "{claimed}: {refused:?}");
-        }
-    }
-
-    #[test]
-    fn neighbours_are_reached_directly_and_others_by_tunnel() {
-        let own = place("one", "192.168.1.1", &["10.244.0.0/24", "fd00::/64"]);
-        let near = place("two", "192.168.1.2", &["10.244.1.0/24", "fd00:1::/64"]);
-        let far = place("three", "172.16.0.2", &["10.244.2.0/24"]);
-        let other_family = place("four", "fd99::4", &["10.244.3.0/24"]);
-        let networks = ["192.168.1.0/24".parse().unwrap()];
-        let routes = plan(&[own.clone(), near, far, other_family], &own, &networks);
-        let node = "192.168.1.2".parse().unwrap();
-        let mac = [0x0a, 0x58, 10, 244, 1, 0];
-        assert_eq!(
-            routes,
-            [
-                PeerRoute::Direct { to: "10.244.1.0/24".parse().unwrap(), gateway: node },
-                PeerRoute::Tunnel { to: "fd00:1::/64".parse().unwrap(), inner: "fd00:1::".parse().unwrap(), mac, node },
-                PeerRoute::Tunnel {
-                    to: "10.244.2.0/24".parse().unwrap(),
-                    inner: "10.244.2.0".parse().unwrap(),
-                    mac: [0x0a, 0x58, 10, 244, 2, 0],
-                    node: "172.16.0.2".parse().unwrap(),
-                },
-            ]
-        );
-    }
-}
+#[path = "routes_tests.rs"]
+mod tests;
