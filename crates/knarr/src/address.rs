@@ -13,8 +13,12 @@ pub const FALLBACK_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// The address of the default route's interface, or the first that is not loopback.
 pub fn own_address() -> IpAddr {
-    let routed = default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default());
-    best(&interface_addresses(), routed.as_deref())
+    best(&interface_addresses(), default_route().as_deref())
+}
+
+/// The interface of the default route.
+fn default_route() -> Option<String> {
+    default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default())
 }
 
 /// Restarts this process when the host has another address than `own`: everything else has the old one. Pods keep
@@ -37,14 +41,26 @@ pub async fn restart_when_moved(own: IpAddr) {
 
 /// The host's present address, if it does not have this one any more.
 pub fn moved_from(own: IpAddr) -> Option<IpAddr> {
-    successor(own, &interface_addresses(), own_address())
+    let (all, routed) = (interface_addresses(), default_route());
+    let has_device = |name: &str| std::path::Path::new("/sys/class/net").join(name).join("device").exists();
+    successor(own, &all, routed.as_deref(), has_device)
 }
 
-fn successor(own: IpAddr, all: &[(String, IpAddr)], best: IpAddr) -> Option<IpAddr> {
-    let has_own = all.iter().any(|(_, address)| *address == own);
+/// A host whose network is away for a moment has only the addresses of its virtual networks, by which no other host reaches it.
+/// One on the default route or on a device is the host's own.
+fn successor(
+    own: IpAddr,
+    all: &[(String, IpAddr)],
+    routed: Option<&str>,
+    has_device: impl Fn(&str) -> bool,
+) -> Option<IpAddr> {
+    if own.is_loopback() || all.iter().any(|(_, address)| *address == own) {
+        return None;
+    }
+    let lasting = all.iter().filter(|(name, _)| routed == Some(name.as_str()) || has_device(name)).cloned();
+    let best = best(&lasting.collect::<Vec<_>>(), routed);
     // A host without a network comes back with one.
-    let is_usable = !best.is_loopback() && best != FALLBACK_ADDRESS;
-    (!has_own && !own.is_loopback() && is_usable).then_some(best)
+    (!best.is_loopback() && best != FALLBACK_ADDRESS).then_some(best)
 }
 
 /// Ensures that there is an address by which pods on this host can reach it.
@@ -132,16 +148,24 @@ mod tests {
     #[test]
     fn an_address_that_is_gone_is_replaced() {
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        let all = vec![("eth0".to_owned(), at("192.0.2.7")), ("eth1".to_owned(), at("192.0.2.8"))];
-        for (own, all, best, expected) in [
-            ("192.0.2.7", all.clone(), "192.0.2.7", None),
-            ("192.0.2.8", all.clone(), "192.0.2.7", None),
-            ("192.0.2.9", all.clone(), "192.0.2.7", Some(at("192.0.2.7"))),
-            ("192.0.2.9", vec![], "127.0.0.1", None),
-            ("192.0.2.9", vec![], "192.0.0.8", None),
-            ("127.0.0.1", all, "192.0.2.7", None),
+        let on = |name: &str, address: &str| (name.to_owned(), at(address));
+        let (eth0, eth1, docker0) = (on("eth0", "192.0.2.7"), on("eth1", "192.0.2.8"), on("docker0", "172.17.0.1"));
+        let all = vec![docker0.clone(), eth0, eth1];
+        for (own, all, routed, expected) in [
+            ("192.0.2.7", all.clone(), Some("eth1"), None),
+            ("192.0.2.8", all.clone(), None, None),
+            ("192.0.2.9", all.clone(), None, Some(at("192.0.2.7"))),
+            ("192.0.2.9", all.clone(), Some("eth1"), Some(at("192.0.2.8"))),
+            ("192.0.2.9", vec![], None, None),
+            ("192.0.2.9", vec![on("lo", "192.0.0.8")], None, None),
+            ("127.0.0.1", all, None, None),
+            // The cable was pulled.
+            ("192.0.2.7", vec![docker0], None, None),
+            // Not a device, but where the host's packets go.
+            ("192.0.2.9", vec![on("br0", "192.0.2.10")], Some("br0"), Some(at("192.0.2.10"))),
         ] {
-            assert_eq!(successor(at(own), &all, at(best)), expected, "{own}");
+            let found = successor(at(own), &all, routed, |name| name.starts_with("eth"));
+            assert_eq!(found, expected, "{own} {all:?} {routed:?}");
         }
     }
 
