@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -122,10 +121,11 @@ async fn write(file: &Path, data: &Path) -> anyhow::Result<u64> {
             store.display()
         );
     }
-    let beside = file.with_extension("partial");
-    // It contains secrets.
-    let mut options = File::options();
-    let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
+    // A file of its own, which is gone if this fails: another command may save to the same place.
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    anyhow::ensure!(directory.is_dir(), "cannot write {}: {} is no directory", file.display(), directory.display());
+    let beside = temporary(directory)?;
+    let opened = File::options().write(true).open(&beside);
     let mut image = BufWriter::new(opened.with_context(|| format!("cannot write {}", beside.display()))?);
     let revision = match shared {
         Some(store) => store.snapshot(&mut image).await.context("cannot save the store in etcd")?,
@@ -147,4 +147,35 @@ fn restore(place: &SnapshotPlace, file: &Path, store: &Path, skip: u64) -> anyho
         knarr_store::restore(BufReader::new(image), store, skip).with_context(|| format!("cannot restore {place}"))?;
     println!("restored to {} at revision {revision}", store.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_snapshot_is_saved_as_a_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let store = knarr_store::Embedded::open(&data.join("store"), Default::default()).unwrap();
+        store.create("/registry/a", bytes::Bytes::from("1"), None).await.unwrap();
+        let target = directory.path().join("target");
+        std::fs::create_dir(&target).unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(&target).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        // The place is taken by a directory: nothing remains of what was written.
+        std::fs::create_dir_all(target.join("a.knarr/b")).unwrap();
+        assert!(write(&target.join("a.knarr"), &data).await.is_err());
+        assert_eq!(names(), ["a.knarr"]);
+        assert!(write(&target.join("missing/a.knarr"), &data).await.is_err());
+        std::fs::remove_dir_all(target.join("a.knarr")).unwrap();
+        let (one, other) = (target.join("a.knarr"), target.join("a.copy"));
+        let (saved, copied) = tokio::join!(write(&one, &data), write(&other, &data));
+        assert_eq!((saved.unwrap(), copied.unwrap()), (2, 2));
+        assert_eq!(names().len(), 2);
+        let restored = directory.path().join("restored");
+        assert_eq!(knarr_store::restore(File::open(one).unwrap(), &restored, 0).unwrap(), 2);
+    }
 }

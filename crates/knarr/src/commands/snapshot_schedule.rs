@@ -23,6 +23,7 @@ use super::snapshot_storage::{Mirror, SnapshotStorageArguments};
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const PREFIX: &str = "knarr-";
 const SUFFIX: &str = ".snapshot";
+const PARTIAL: &str = ".partial";
 
 #[derive(Args, Clone, Debug)]
 pub struct SnapshotArguments {
@@ -89,13 +90,14 @@ impl Schedule {
     /// Saves a snapshot if one is due, and uploads what is not in the storage yet. Returns when to do so again.
     async fn reconcile(&self, store: &Arc<dyn Store>) -> Duration {
         // A restarted server continues the schedule.
-        let due = || due_in(newest(&names(&self.directory)), Timestamp::now(), self.interval);
+        let due = || due_in(&names(&self.directory), Timestamp::now(), self.interval);
         let mut has_failed = false;
         if due().is_zero() {
+            remove(&self.directory, partial(names(&self.directory)));
             match save(store.clone(), &self.directory, Timestamp::now()).await {
                 Ok(path) => {
                     tracing::info!(file = %path.display(), "saved a snapshot");
-                    prune(&self.directory, self.keep);
+                    remove(&self.directory, expired(names(&self.directory), self.keep));
                 }
                 Err(error) => {
                     tracing::error!(error = format!("{error:#}"), "cannot save a snapshot; retrying");
@@ -142,8 +144,8 @@ async fn write(store: &dyn Store, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn prune(directory: &Path, keep: usize) {
-    for name in expired(names(directory), keep) {
+fn remove(directory: &Path, names: Vec<String>) {
+    for name in names {
         if let Err(error) = std::fs::remove_file(directory.join(&name)) {
             tracing::warn!(%error, name, "cannot remove an old snapshot");
         }
@@ -166,8 +168,10 @@ pub(super) fn saved_at(name: &str) -> Option<Timestamp> {
     Timestamp::strptime("%Y%m%dT%H%M%S%z", time.strip_suffix('Z').map(|time| format!("{time}+0000"))?).ok()
 }
 
-fn newest(names: &[String]) -> Option<Timestamp> {
-    names.iter().filter_map(|name| saved_at(name)).max()
+/// What a process that was killed has left: it wastes space.
+fn partial(mut names: Vec<String>) -> Vec<String> {
+    names.retain(|name| name.strip_suffix(PARTIAL).is_some_and(|stem| saved_at(&format!("{stem}{SUFFIX}")).is_some()));
+    names
 }
 
 /// The scheduled snapshots beyond the newest ones.
@@ -177,8 +181,9 @@ fn expired(names: Vec<String>, keep: usize) -> Vec<String> {
     own.split_off(keep.min(own.len()))
 }
 
-/// How long until the next snapshot. A clock that was set back does not delay it further than the interval.
-fn due_in(last: Option<Timestamp>, now: Timestamp, interval: Duration) -> Duration {
+/// How long until the next snapshot. What a clock that was wrong has dated in the future does not count.
+fn due_in(names: &[String], now: Timestamp, interval: Duration) -> Duration {
+    let last = names.iter().filter_map(|name| saved_at(name)).filter(|saved| *saved <= now).max();
     let Some(last) = last else { return Duration::ZERO };
     let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     interval.saturating_sub(age)
@@ -207,7 +212,7 @@ mod tests {
         all.extend(
             ["knarr-x.snapshot", "before-upgrade.snapshot", "knarr-20260101T100000Z.partial"].map(str::to_owned),
         );
-        assert_eq!(newest(&all), Some(at("2026-01-03T10:00:00Z")));
+        assert_eq!(partial(all.clone()), ["knarr-20260101T100000Z.partial"]);
         assert_eq!(expired(all.clone(), 2), names(&[1]));
         assert_eq!(expired(all, 5), Vec::<String>::new());
     }
@@ -216,13 +221,12 @@ mod tests {
     fn the_schedule_continues_after_a_restart() {
         let hour = Duration::from_secs(3600);
         let now = at("2026-01-01T10:00:00Z");
-        for (last, wait) in [
-            (None, 0),
-            (Some("2026-01-01T09:30:00Z"), 1800),
-            (Some("2026-01-01T01:00:00Z"), 0),
-            (Some("2027-01-01T00:00:00Z"), 3600),
-        ] {
-            assert_eq!(due_in(last.map(at), now, hour), Duration::from_secs(wait), "{last:?}");
+        for (last, wait) in [(None, 0), (Some("2026-01-01T09:30:00Z"), 1800), (Some("2026-01-01T01:00:00Z"), 0)] {
+            let mut names: Vec<String> = last.map(at).map(file_name).into_iter().collect();
+            assert_eq!(due_in(&names, now, hour), Duration::from_secs(wait), "{last:?}");
+            // Otherwise there would be no snapshots until then.
+            names.push(file_name(at("2027-01-01T00:00:00Z")));
+            assert_eq!(due_in(&names, now, hour), Duration::from_secs(wait), "{last:?}");
         }
     }
 
