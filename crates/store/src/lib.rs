@@ -24,7 +24,7 @@ pub use contract::{
 };
 pub use embedded::{CheckReport, Embedded, Options, UnsyncedDisk, check, compact, export, repair, restore};
 pub use etcd::{
-    Connection, Decode, Dialer, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, Tls,
-    import as import_into_etcd,
+    Connection, Decode, Dialer, Etcd, EtcdAdministration, EtcdMember, EtcdOptions, MemberStatus, SkippedRevisions, Tls,
+    import as import_into_etcd, revision_of as etcd_revision,
 };
 pub use retention::Retention;

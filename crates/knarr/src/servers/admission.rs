@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::bundle::Bundle;
-use super::member::peer_url;
+use super::member::{peer_url, server_name};
 use super::seal::Sealed;
 use crate::cluster::Cluster;
 use crate::commands::ServerArguments;
@@ -115,8 +115,7 @@ impl Page for Admission {
 impl Host {
     async fn admit(&self, request: &JoinRequest) -> Result<Sealed, Refusal> {
         let secret = self.token_secret(&request.token_id).await?;
-        let mut bundle = Bundle::collect(&self.arguments, &self.cluster)?;
-        bundle.initial_cluster = match (&self.members, request.needs_member) {
+        let initial_cluster = match (&self.members, request.needs_member) {
             (Some(members), true) => Some(add_member(members, request).await?),
             (None, false) => None,
             (Some(_), false) => {
@@ -136,6 +135,9 @@ impl Host {
                 )));
             }
         };
+        // Only now: keys that are being replaced wait for a member that was added.
+        let mut bundle = Bundle::collect(&self.arguments, &self.cluster)?;
+        bundle.initial_cluster = initial_cluster;
         tracing::info!(server = request.name, address = %request.address, "a server joins");
         let text = serde_json::to_vec(&bundle).map_err(anyhow::Error::from)?;
         Ok(Sealed::new(&secret, text)?)
@@ -170,17 +172,20 @@ enum Plan {
     Replace(u64),
     /// Another member has the name.
     NameTaken,
-    /// Another member has not finished joining.
-    Wait,
+    /// Another server, with this name or address, has not finished joining.
+    Wait(String),
 }
 
 fn plan(members: &[EtcdMember], name: &str, peer: &str) -> Plan {
-    match members.iter().find(|member| member.peer_urls.iter().any(|url| url == peer)) {
+    let is_at = |member: &&EtcdMember| member.peer_urls.iter().any(|url| url == peer);
+    if members.iter().any(|member| member.name == name && !is_at(&member)) {
+        return Plan::NameTaken;
+    }
+    let joining = || members.iter().find(|member| member.is_learner);
+    match members.iter().find(is_at) {
         Some(member) if member.name.is_empty() => Plan::Reuse,
         Some(member) => Plan::Replace(member.id),
-        None if members.iter().any(|member| member.name == name) => Plan::NameTaken,
-        None if members.iter().any(|member| member.is_learner) => Plan::Wait,
-        None => Plan::Add,
+        None => joining().map_or(Plan::Add, |member| Plan::Wait(server_name(member))),
     }
 }
 
@@ -211,7 +216,12 @@ async fn add_member(members: &EtcdAdministration, request: &JoinRequest) -> Resu
                  `knarr server remove {name}` on another server"
             )));
         }
-        Plan::Wait => return Err(Refusal::NotYet("another server is joining".to_owned())),
+        Plan::Wait(other) => {
+            return Err(Refusal::NotYet(format!(
+                "server {other} has not finished joining: if it is gone, remove it with `knarr server remove {other}` on a \
+                 server that runs"
+            )));
+        }
     }
     let all = members.members().await.map_err(failed)?;
     let pairs: Vec<String> = all
@@ -261,7 +271,9 @@ mod tests {
             (vec![one.clone()], "one", Plan::NameTaken),
             (vec![one.clone(), member(2, "", new, true)], "two", Plan::Reuse),
             (vec![one.clone(), member(2, "two", new, false)], "two", Plan::Replace(2)),
-            (vec![one.clone(), member(3, "three", "https://10.0.0.3:2380", true)], "two", Plan::Wait),
+            (vec![one.clone(), member(2, "two", new, false)], "one", Plan::NameTaken),
+            (vec![one.clone(), member(3, "three", "https://10.0.0.3:2380", true)], "two", Plan::Wait("three".into())),
+            (vec![one.clone(), member(3, "", "https://10.0.0.3:2380", true)], "two", Plan::Wait("10.0.0.3".into())),
         ] {
             assert_eq!(plan(&members, name, new), expected, "{members:?}");
         }

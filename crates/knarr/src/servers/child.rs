@@ -58,6 +58,11 @@ impl EtcdProcess {
         Ok(Self { pid, stop, state, thread: Some(thread) })
     }
 
+    /// The process that runs at present.
+    pub fn pid(&self) -> Option<Pid> {
+        *self.pid.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Kills the process; it is started again.
     pub fn kill(&self) {
         self.signal(Signal::SIGKILL);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus};
+use anyhow::Context as _;
+use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus, Tls};
+use nix::unistd::Pid;
 use tokio::sync::watch;
 
 use super::child::EtcdProcess;
@@ -14,9 +16,13 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const LEARNER_INTERVAL: Duration = Duration::from_millis(500);
 /// A process that has not responded for this long hangs.
 const HANG: Duration = Duration::from_secs(60);
+/// A process that has never responded may be reading its database, receiving that of the others, or waiting for them.
+const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Short, because clocks are set.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(20);
 const DEFRAGMENT_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// How often room is made in a full database.
+const FULL_INTERVAL: Duration = Duration::from_secs(60);
 /// Smaller databases are not worth the interruption.
 const MIN_DEFRAGMENT_BYTES: u64 = 128 << 20;
 
@@ -28,41 +34,84 @@ pub struct Maintenance {
     pub process: Arc<EtcdProcess>,
     /// Endpoints in order of preference: this server's own first.
     pub endpoints: watch::Sender<Vec<String>>,
+    /// The credentials of this server at etcd.
+    pub tls: watch::Sender<Tls>,
+}
+
+/// The process of the member, and when it responded last or was first seen.
+struct Observed {
+    pid: Option<Pid>,
+    has_responded: bool,
+    since: Instant,
+}
+
+impl Observed {
+    fn new(pid: Option<Pid>) -> Self {
+        Self { pid, has_responded: false, since: Instant::now() }
+    }
+
+    fn responded(&mut self) {
+        (self.has_responded, self.since) = (true, Instant::now());
+    }
+
+    /// Whether a restart is due.
+    fn hangs(&self, silent: Duration) -> bool {
+        silent >= if self.has_responded { HANG } else { START_TIMEOUT }
+    }
 }
 
 impl Maintenance {
     /// Runs until dropped.
     pub async fn run(self) {
-        let mut responded = Instant::now();
+        let mut observed = Observed::new(self.process.pid());
         let mut defragmented = Instant::now();
+        let mut freed: Option<Instant> = None;
         let mut certified = Instant::now();
         loop {
             if certified.elapsed() >= CERTIFICATE_INTERVAL {
                 certified = Instant::now();
-                let (files, now) = (self.files.credentials(), jiff::Timestamp::now());
-                if let Err(error) = files.ensure(&self.member.name, self.member.address, now) {
-                    tracing::error!(%error, "cannot renew etcd's certificates");
+                if let Err(error) = self.renew_certificates() {
+                    tracing::error!(error = format!("{error:#}"), "cannot renew etcd's certificates");
                 }
             }
             let is_learner = self.update_members().await;
             tokio::time::sleep(if is_learner { LEARNER_INTERVAL } else { INTERVAL }).await;
+            if self.process.pid() != observed.pid {
+                observed = Observed::new(self.process.pid());
+            }
             match self.administration.status(&local_url()).await {
                 Ok(status) => {
-                    responded = Instant::now();
                     let is_full = status.errors.iter().any(|error| error.contains("NOSPACE"));
-                    if is_full || (defragmented.elapsed() >= DEFRAGMENT_INTERVAL && is_fragmented(&status)) {
+                    if is_full && freed.is_none_or(|freed| freed.elapsed() >= FULL_INTERVAL) {
+                        freed = Some(Instant::now());
+                        self.make_room(&status).await;
+                    } else if defragmented.elapsed() >= DEFRAGMENT_INTERVAL && is_fragmented(&status) {
                         defragmented = Instant::now();
-                        self.defragment(&status, is_full).await;
+                        self.defragment(&status).await;
                     }
+                    // Defragmenting may have taken longer than a process that hangs is given.
+                    observed.responded();
                 }
-                Err(error) if responded.elapsed() >= HANG => {
-                    tracing::error!(%error, "etcd has not responded for a minute; restarting it");
+                Err(error) if observed.hangs(observed.since.elapsed()) => {
+                    tracing::error!(%error, "etcd has not responded for too long; restarting it");
                     self.process.kill();
-                    responded = Instant::now();
+                    observed.since = Instant::now();
                 }
                 Err(error) => tracing::debug!(%error, "etcd does not respond"),
             }
         }
+    }
+
+    /// Renews the certificates that are due, and uses them. etcd reads its own again for each connection.
+    fn renew_certificates(&self) -> anyhow::Result<()> {
+        let files = self.files.credentials();
+        files.ensure(&self.member.name, self.member.address, jiff::Timestamp::now())?;
+        let tls = files.tls().context("cannot read them")?;
+        if *self.tls.borrow() != tls {
+            self.administration.set_tls(tls.clone())?;
+            self.tls.send_replace(tls);
+        }
+        Ok(())
     }
 
     /// Learns the current members; asks for this one's vote while it has none. Returns whether it has none.
@@ -114,7 +163,7 @@ impl Maintenance {
     }
 
     /// Defragments this member while all others are well, so that never two are interrupted at once.
-    async fn defragment(&self, status: &MemberStatus, is_full: bool) {
+    async fn defragment(&self, status: &MemberStatus) {
         let others: Vec<String> = self.endpoints.borrow().iter().skip(1).cloned().collect();
         for endpoint in &others {
             if let Err(error) = self.administration.status(endpoint).await {
@@ -123,22 +172,29 @@ impl Maintenance {
         }
         tracing::info!(size = status.size, in_use = status.size_in_use, "defragmenting etcd");
         if let Err(error) = self.administration.defragment(&local_url()).await {
-            return tracing::warn!(%error, "cannot defragment etcd");
+            tracing::warn!(%error, "cannot defragment etcd");
         }
-        if !is_full {
-            return;
+    }
+
+    /// Lets etcd accept writes again, if its database is smaller than its limit or can be made so.
+    async fn make_room(&self, status: &MemberStatus) {
+        if !is_below_limit(status.size_in_use) {
+            return tracing::error!(
+                in_use = status.size_in_use,
+                limit = QUOTA_BYTES,
+                "etcd is full and refuses writes: delete objects, such as Events or custom resources"
+            );
+        }
+        if !is_below_limit(status.size) {
+            self.defragment(status).await;
         }
         match self.administration.status(&local_url()).await {
-            Ok(after) if has_room(&after) => {
+            Ok(after) if is_below_limit(after.size) => {
                 if let Err(error) = self.administration.clear_space_alarm(after.id).await {
                     tracing::warn!(%error, "cannot clear etcd's alarm about its size");
                 }
             }
-            Ok(after) => tracing::error!(
-                size = after.size,
-                limit = QUOTA_BYTES,
-                "etcd is full and refuses writes: delete objects, such as Events or custom resources"
-            ),
+            Ok(_) => {}
             Err(error) => tracing::warn!(%error, "etcd does not respond"),
         }
     }
@@ -163,9 +219,9 @@ fn is_fragmented(status: &MemberStatus) -> bool {
     status.size >= MIN_DEFRAGMENT_BYTES && status.size_in_use < status.size / 2
 }
 
-/// Whether the database is far enough below its limit to allow writes again.
-fn has_room(status: &MemberStatus) -> bool {
-    status.size < QUOTA_BYTES / 10 * 9
+/// Whether a database of this size is far enough below its limit to allow writes again.
+fn is_below_limit(size: u64) -> bool {
+    size < QUOTA_BYTES / 10 * 9
 }
 
 #[cfg(test)]
@@ -191,7 +247,15 @@ mod tests {
         assert!(!is_fragmented(&status(MIN_DEFRAGMENT_BYTES - 1, 0)));
         assert!(!is_fragmented(&status(MIN_DEFRAGMENT_BYTES, MIN_DEFRAGMENT_BYTES / 2)));
         assert!(is_fragmented(&status(MIN_DEFRAGMENT_BYTES, MIN_DEFRAGMENT_BYTES / 2 - 1)));
-        assert!(has_room(&status(QUOTA_BYTES / 2, 0)) && !has_room(&status(QUOTA_BYTES, 0)));
+        assert!(is_below_limit(QUOTA_BYTES / 2) && !is_below_limit(QUOTA_BYTES));
+    }
+
+    #[test]
+    fn a_process_that_starts_is_given_more_time_than_one_that_hangs() {
+        let mut observed = Observed::new(None);
+        assert!(!observed.hangs(HANG) && observed.hangs(START_TIMEOUT));
+        observed.responded();
+        assert!(observed.hangs(HANG) && !observed.hangs(HANG / 2));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use knarr_store::EtcdMember;
 use serde::{Deserialize, Serialize};
 
 use super::credentials::EtcdFiles;
@@ -24,6 +25,19 @@ pub struct Member {
     pub initial_cluster: String,
     /// Whether it joined a cluster, or started one.
     pub has_joined: bool,
+    /// Whether etcd has data. If it is lost, the member must not start as a new one: the others count on what it had promised
+    /// them, and the first one would start an empty cluster.
+    #[serde(default)]
+    has_data: bool,
+    /// Distinguishes the members of this cluster from those of a former one on the same hosts. They may still run, and must not
+    /// take this one for the member that they knew.
+    #[serde(default = "former_token")]
+    token: String,
+}
+
+/// The token of members that were noted without one.
+fn former_token() -> String {
+    "knarr".to_owned()
 }
 
 /// The files of a member below a data directory.
@@ -69,6 +83,26 @@ impl MemberFiles {
         write_private(&self.record(), text.as_bytes())
     }
 
+    /// Notes that etcd has data now.
+    pub fn note_data(&self, member: &Member) -> anyhow::Result<()> {
+        if member.has_data { Ok(()) } else { self.save(&member.with_data()) }
+    }
+
+    /// Refuses a member whose data is lost.
+    pub fn check_data(&self, member: &Member) -> anyhow::Result<()> {
+        if !member.has_data || self.etcd_data().join("member/wal").is_dir() {
+            return Ok(());
+        }
+        bail!(
+            "the data of this server's etcd is missing in {}. If there are other servers, run `knarr server remove {}` on one of \
+             them, delete {} and join again with a new token. If not, restore a snapshot with `knarr server --cluster-reset \
+             --cluster-reset-restore-path FILE`",
+            self.etcd_data().display(),
+            member.name,
+            self.directory.display()
+        )
+    }
+
     pub fn credentials(&self) -> EtcdFiles {
         EtcdFiles::of(&self.data)
     }
@@ -104,13 +138,24 @@ pub fn local_url() -> String {
     client_url(IpAddr::from([127, 0, 0, 1]))
 }
 
+/// The name of the server of a member. Until it has started for the first time, only its address is known.
+pub fn server_name(member: &EtcdMember) -> String {
+    if member.name.is_empty() { host(member).unwrap_or_default() } else { member.name.clone() }
+}
+
+/// The host in the peer URL of a member.
+pub fn host(member: &EtcdMember) -> Option<String> {
+    let uri: http::Uri = member.peer_urls.first()?.parse().ok()?;
+    Some(uri.host()?.trim_matches(['[', ']']).to_owned())
+}
+
 /// How a member is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Normal,
     /// With a snapshot of the raft log as soon as possible.
     EarlySnapshot,
-    /// As the only member of a new cluster with the same data.
+    /// The same, as the only member of a new cluster with the same data.
     ForceNewCluster,
 }
 
@@ -118,7 +163,19 @@ impl Member {
     /// The first member of a new cluster.
     pub fn first(name: &str, address: IpAddr) -> Self {
         let initial_cluster = format!("{name}={}", peer_url(address));
-        Self { name: name.to_owned(), address, initial_cluster, has_joined: false }
+        let random: [u8; 16] = rand::random();
+        let token = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { name: name.to_owned(), address, initial_cluster, has_joined: false, has_data: false, token }
+    }
+
+    /// A further member; `initial_cluster` are all, with this one. It learns the rest from the others.
+    pub fn joining(name: &str, address: IpAddr, initial_cluster: String) -> Self {
+        Self { initial_cluster, has_joined: true, ..Self::first(name, address) }
+    }
+
+    /// The same member, once etcd has data.
+    pub fn with_data(&self) -> Self {
+        Self { has_data: true, ..self.clone() }
     }
 
     /// The same member at another address.
@@ -162,7 +219,7 @@ impl Member {
             ("initial-advertise-peer-urls", peer_url(self.address)),
             ("initial-cluster", self.initial_cluster.clone()),
             ("initial-cluster-state", if self.has_joined { "existing" } else { "new" }.to_owned()),
-            ("initial-cluster-token", "knarr".to_owned()),
+            ("initial-cluster-token", self.token.clone()),
             ("client-cert-auth", "true".to_owned()),
             ("trusted-ca-file", file("ca.crt")),
             ("cert-file", file("server.crt")),
@@ -173,7 +230,7 @@ impl Member {
             ("peer-key-file", file("peer.key")),
             ("quota-backend-bytes", QUOTA_BYTES.to_string()),
             // Entries since the last snapshot are held in memory.
-            ("snapshot-count", if start == Start::EarlySnapshot { "1" } else { "10000" }.to_owned()),
+            ("snapshot-count", if start == Start::Normal { "10000" } else { "1" }.to_owned()),
             // Without a leader, nothing can be read or written: half of etcd's own values, so that this takes less than a second.
             ("heartbeat-interval", "50".to_owned()),
             ("election-timeout", "500".to_owned()),
@@ -204,6 +261,49 @@ mod tests {
         assert_eq!(files.load().unwrap(), Some(member));
         std::fs::write(files.record(), "{").unwrap();
         assert!(files.load().is_err());
+    }
+
+    #[test]
+    fn a_member_that_lost_its_data_does_not_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = MemberFiles::of(directory.path());
+        let member = Member::first("one", "10.0.0.1".parse().unwrap());
+        files.check_data(&member).unwrap();
+        std::fs::create_dir_all(files.etcd_data().join("member/wal")).unwrap();
+        files.note_data(&member).unwrap();
+        let member = files.load().unwrap().unwrap();
+        files.check_data(&member).unwrap();
+        std::fs::remove_dir_all(files.etcd_data()).unwrap();
+        let refused = files.check_data(&member).unwrap_err().to_string();
+        assert!(refused.contains("knarr server remove one"), "{refused}");
+    }
+
+    #[test]
+    fn a_server_that_never_started_is_named_by_its_address() {
+        let member = |name: &str, peer: &str| EtcdMember {
+            id: 1,
+            name: name.to_owned(),
+            peer_urls: vec![peer.to_owned()],
+            client_urls: vec![],
+            is_learner: true,
+        };
+        assert_eq!(server_name(&member("one", "https://10.0.0.1:2380")), "one");
+        assert_eq!(server_name(&member("", "https://10.0.0.1:2380")), "10.0.0.1");
+        assert_eq!(server_name(&member("", "https://[fd00::1]:2380")), "fd00::1");
+    }
+
+    #[test]
+    fn members_of_a_former_cluster_are_strangers() {
+        let address = "10.0.0.1".parse().unwrap();
+        let token = |member: &Member| {
+            let files = MemberFiles::of(Path::new("/data"));
+            let arguments = member.arguments(&files, &files.etcd_data(), Start::Normal);
+            arguments.into_iter().find(|argument| argument.starts_with("--initial-cluster-token=")).unwrap()
+        };
+        assert_ne!(token(&Member::first("one", address)), token(&Member::first("one", address)));
+        let old = r#"{"name": "one", "address": "10.0.0.1", "initialCluster": "", "hasJoined": false}"#;
+        let old: Member = serde_json::from_str(old).unwrap();
+        assert_eq!(token(&old), "--initial-cluster-token=knarr");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Starts a cluster's etcd on this server, with the contents of the embedded store or of a snapshot.
 //!
 //! etcd is started once to create its files, stopped, and its database is filled with every revision kept. Only then is the
-//! member noted; a crash before that leaves the old store in use, and the next attempt starts from nothing.
+//! member noted; a crash before that leaves the old store in use, and the next attempt starts from nothing. What remains to be
+//! tidied up after that, the next start does.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use knarr_store::EtcdAdministration;
+use knarr_store::{Etcd, EtcdAdministration, EtcdOptions, SkippedRevisions, Store as _, Tls};
 
 use super::child::{EtcdProcess, State};
 use super::member::{Member, MemberFiles, Start, local_url};
@@ -18,47 +19,106 @@ use super::member::{Member, MemberFiles, Start, local_url};
 /// A fresh etcd responds within a second; a slow disk needs longer.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Creates the data of a new, single member; `contents` is a snapshot, with the number of revisions to skip after it.
-pub async fn create(files: &MemberFiles, member: &Member, contents: Option<(&Path, u64)>) -> anyhow::Result<()> {
+/// Creates the data of a new, single member with the contents of a snapshot, and skips this number of revisions after it. If
+/// there is a member already, returns where its data is now: it stays in use until the new one is complete.
+pub async fn create(files: &MemberFiles, member: &Member, image: &Path, skip: u64) -> anyhow::Result<Option<PathBuf>> {
     let temporary = files.directory().join("data.new");
     remove_directory(&temporary)?;
     std::fs::create_dir_all(files.directory())
         .with_context(|| format!("cannot create {}", files.directory().display()))?;
-    if let Some((image, skip)) = contents {
-        // Others that join copy the database only if the raft log does not reach back to its beginning: what is imported
-        // is in no log.
-        run_once(files, member, &temporary, Start::EarlySnapshot).await?;
-        let database = temporary.join("member/snap/db");
-        let file = File::open(image).with_context(|| format!("cannot read {}", image.display()))?;
-        let now = Timestamp::now().as_millisecond().max(0) as u64;
-        let revision = knarr_store::import_into_etcd(BufReader::new(file), &database, skip, now)
-            .context("cannot move the store into etcd")?;
-        tracing::info!(revision, "moved the store into etcd");
+    run_once(files, member, &temporary, Start::EarlySnapshot, None).await?;
+    let seen = match files.load()? {
+        Some(_) => newest_revision(&files.etcd_data()),
+        None => 0,
+    };
+    import(image, &temporary, SkippedRevisions { seen, after: skip })?;
+    put_in_place(files, member, &temporary)
+}
+
+/// Makes complete data that of this server, and notes the member.
+fn put_in_place(files: &MemberFiles, member: &Member, complete: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let (data, now) = (files.etcd_data(), Timestamp::now().as_second());
+    let aside = files.directory().join(format!("data.before-reset-{now}"));
+    let has_old = files.load()?.is_some() && data.exists();
+    if has_old {
+        std::fs::rename(&data, &aside).with_context(|| format!("cannot rename {}", data.display()))?;
+    } else {
         // A member that is not noted has no data of value.
-        remove_directory(&files.etcd_data())?;
-        std::fs::rename(&temporary, files.etcd_data()).context("cannot move etcd's data into place")?;
+        remove_directory(&data)?;
     }
-    files.save(member)
+    std::fs::rename(complete, &data).context("cannot move etcd's data into place")?;
+    // This makes the renames durable, too: they are in the same directory.
+    files.save(&member.with_data())?;
+    Ok(has_old.then_some(aside))
+}
+
+/// The newest revision of a stopped etcd. Damaged data may be why it is replaced.
+fn newest_revision(data: &Path) -> u64 {
+    knarr_store::etcd_revision(&database(data)).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the revision of the old data is not known");
+        0
+    })
+}
+
+fn database(data: &Path) -> PathBuf {
+    data.join("member/snap/db")
+}
+
+/// Replaces the contents of a stopped etcd's database by a snapshot.
+pub fn import(image: &Path, data: &Path, skipped: SkippedRevisions) -> anyhow::Result<()> {
+    let file = File::open(image).with_context(|| format!("cannot read {}", image.display()))?;
+    let now = Timestamp::now().as_millisecond().max(0) as u64;
+    let revision = knarr_store::import_into_etcd(BufReader::new(file), &database(data), skipped, now)
+        .context("cannot move the store into etcd")?;
+    tracing::info!(revision, "moved the store into etcd");
+    Ok(())
 }
 
 /// Moves the embedded store of a data directory into a new etcd.
 pub async fn move_store(files: &MemberFiles, member: &Member, store: &Path) -> anyhow::Result<()> {
-    let image = files.directory().join("store.image");
+    let image = image_file(files);
     std::fs::create_dir_all(files.directory())
         .with_context(|| format!("cannot create {}", files.directory().display()))?;
     let mut file = BufWriter::new(private_file(&image)?);
     knarr_store::export(store, &mut file).with_context(|| format!("cannot read the store in {}", store.display()))?;
     file.flush().with_context(|| format!("cannot write {}", image.display()))?;
-    create(files, member, Some((&image, 0))).await?;
-    // It contains secrets, and so does the old store, which stays for the case that etcd is not wanted after all.
-    std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
-    let kept = PathBuf::from(format!("{}.before-etcd", store.display()));
-    remove_directory(&kept)?;
-    std::fs::rename(store, &kept).with_context(|| format!("cannot rename {}", store.display()))
+    create(files, member, &image, 0).await?;
+    finish(files, store);
+    Ok(())
 }
 
-/// Runs etcd until it responds, and stops it.
-pub async fn run_once(files: &MemberFiles, member: &Member, data: &Path, start: Start) -> anyhow::Result<()> {
+/// Tidies up after a move, whenever it was interrupted. The old store stays for the case that etcd is not wanted after all.
+pub fn finish(files: &MemberFiles, store: &Path) {
+    // It contains secrets.
+    if let Err(error) = std::fs::remove_file(image_file(files))
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, "cannot remove the copy of the store that was moved into etcd");
+    }
+    if !store.exists() {
+        return;
+    }
+    let kept = PathBuf::from(format!("{}.before-etcd", store.display()));
+    let renamed = remove_directory(&kept).and_then(|()| Ok(std::fs::rename(store, &kept)?));
+    if let Err(error) = renamed {
+        tracing::warn!(%error, "cannot rename the store that was moved into etcd");
+    }
+}
+
+/// What is moved into etcd.
+pub fn image_file(files: &MemberFiles) -> PathBuf {
+    files.directory().join("store.image")
+}
+
+/// Runs etcd until it responds and has a snapshot of its raft log, and stops it. Others that join copy the database only if
+/// the log does not reach back to its beginning: what is imported is in no log. Meanwhile, saves the contents to `image`.
+pub async fn run_once(
+    files: &MemberFiles,
+    member: &Member,
+    data: &Path,
+    start: Start,
+    image: Option<&Path>,
+) -> anyhow::Result<()> {
     let snapshots = data.join("member/snap");
     let (files_, member_, data) = (files.clone(), member.clone(), data.to_owned());
     let mut process = EtcdProcess::start(move || member_.command(&files_, &data, start))?;
@@ -68,7 +128,6 @@ pub async fn run_once(files: &MemberFiles, member: &Member, data: &Path, start: 
     let outcome = loop {
         // A member with a leader is itself: it is alone.
         match administration.status(&local_url()).await {
-            Ok(status) if status.leader != 0 && start != Start::EarlySnapshot => break Ok(()),
             Ok(status) if status.leader != 0 && has_snapshot(&snapshots) => break Ok(()),
             // etcd considers a snapshot when its log grows.
             Ok(status) if status.leader != 0 => grow_log(&administration).await,
@@ -83,8 +142,20 @@ pub async fn run_once(files: &MemberFiles, member: &Member, data: &Path, start: 
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
+    let outcome = match (outcome, image) {
+        (Ok(()), Some(image)) => save(image, tls).await,
+        (outcome, _) => outcome,
+    };
     tokio::task::spawn_blocking(move || process.stop()).await?;
     outcome
+}
+
+/// Saves the contents of the etcd on this host.
+async fn save(image: &Path, tls: Tls) -> anyhow::Result<()> {
+    let store = Etcd::connect(&[local_url()], Some(tls), EtcdOptions::default()).await?;
+    let mut file = BufWriter::new(private_file(image)?);
+    store.snapshot(&mut file).await.context("cannot save the contents of etcd")?;
+    file.flush().with_context(|| format!("cannot write {}", image.display()))
 }
 
 /// Whether etcd has saved a snapshot of its raft log.
@@ -124,5 +195,54 @@ pub fn remove_directory(path: &Path) -> anyhow::Result<()> {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_move_is_tidied_up_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let (files, store) = (MemberFiles::of(directory.path()), directory.path().join("store"));
+        std::fs::create_dir_all(files.directory()).unwrap();
+        for _ in 0..2 {
+            finish(&files, &store);
+        }
+        for content in ["first", "second"] {
+            std::fs::create_dir_all(&store).unwrap();
+            std::fs::write(store.join("file"), content).unwrap();
+            std::fs::write(image_file(&files), "secrets").unwrap();
+            finish(&files, &store);
+            assert!(!store.exists() && !image_file(&files).exists());
+            let kept = directory.path().join("store.before-etcd/file");
+            assert_eq!(std::fs::read_to_string(kept).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn the_data_of_a_member_is_never_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = MemberFiles::of(directory.path());
+        let (data, complete) = (files.etcd_data(), files.directory().join("data.new"));
+        let put = |content: &str| {
+            std::fs::create_dir_all(complete.join("member/wal")).unwrap();
+            std::fs::write(complete.join("file"), content).unwrap();
+            put_in_place(&files, &Member::first("one", "10.0.0.1".parse().unwrap()), &complete).unwrap()
+        };
+        // Left behind by an attempt that was interrupted.
+        std::fs::create_dir_all(&data).unwrap();
+        assert_eq!(put("first"), None);
+        let noted = files.load().unwrap().unwrap();
+        files.check_data(&noted).unwrap();
+        let aside = put("second").expect("it is kept");
+        assert_eq!(std::fs::read_to_string(aside.join("file")).unwrap(), "first");
+        assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "second");
+        // It was interrupted between the two renames: the server does not start with nothing, and the command goes on.
+        std::fs::remove_dir_all(&data).unwrap();
+        assert!(files.check_data(&noted).is_err());
+        assert_eq!(put("third"), None);
+        files.check_data(&files.load().unwrap().unwrap()).unwrap();
     }
 }

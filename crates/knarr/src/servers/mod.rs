@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use jiff::Timestamp;
-use knarr_store::{Decode, Etcd, EtcdAdministration, EtcdOptions};
+use knarr_store::{Decode, Etcd, EtcdAdministration, EtcdOptions, Tls};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -86,6 +86,7 @@ pub struct Managed {
     pub administration: Arc<EtcdAdministration>,
     process: Arc<EtcdProcess>,
     endpoints: watch::Receiver<Vec<String>>,
+    tls: watch::Receiver<Tls>,
     files: MemberFiles,
     task: JoinHandle<()>,
 }
@@ -98,14 +99,48 @@ pub async fn configure(arguments: &mut ServerArguments) -> anyhow::Result<Option
     let files = MemberFiles::of(&data);
     let existing = files.load()?;
     let flags = arguments.servers.clone();
-    let member = match (existing, &flags.server) {
-        (Some(member), _) => Some(with_current_address(member, arguments, &files)?),
-        (None, Some(server)) if !bundle::has_joined(&data) => join(arguments, server, &files).await?,
-        (None, _) if flags.cluster_init => Some(initialize(arguments, &files).await?),
-        (None, _) => None,
+    let has_store = arguments.apiserver.datastore.is_empty();
+    let member = match first_step(existing, &flags, bundle::has_joined(&data), has_store) {
+        FirstStep::Continue(member) => {
+            migration::finish(&files, &store_directory(arguments));
+            Some(with_current_address(member, arguments, &files)?)
+        }
+        FirstStep::Join(server) => join(arguments, &server, &files).await?,
+        FirstStep::Initialize => Some(initialize(arguments, &files).await?),
+        FirstStep::None => None,
+        FirstStep::Refuse => bail!(
+            "this host is a server of a cluster, but its member of etcd is missing: let it join again with --server and a \
+             new token. To make it a cluster of its own, delete pki and joined.json in {} first",
+            data.display()
+        ),
     };
     bundle::apply_settings(arguments)?;
     Ok(member)
+}
+
+/// What a start does before anything else.
+#[derive(Debug, PartialEq, Eq)]
+enum FirstStep {
+    /// Runs the member that it has.
+    Continue(Member),
+    Join(http::Uri),
+    Initialize,
+    /// Uses a store of its own, or an etcd that it was given.
+    None,
+    /// A store of its own would make a second cluster with the keys of the first.
+    Refuse,
+}
+
+/// `has_joined`: it has the keys of a cluster that it joined. Without a member, and with a store of its own (`has_store`), that
+/// is a join that was interrupted, or a server that was removed.
+fn first_step(existing: Option<Member>, flags: &ServersArguments, has_joined: bool, has_store: bool) -> FirstStep {
+    match (existing, &flags.server) {
+        (Some(member), _) => FirstStep::Continue(member),
+        (None, Some(server)) if has_store || !has_joined => FirstStep::Join(server.clone()),
+        (None, _) if has_store && has_joined => FirstStep::Refuse,
+        (None, _) if flags.cluster_init => FirstStep::Initialize,
+        (None, _) => FirstStep::None,
+    }
 }
 
 /// The member with the host's present address; the other members learn it from etcd (`maintenance`).
@@ -125,31 +160,31 @@ async fn join(arguments: &ServerArguments, server: &http::Uri, files: &MemberFil
     let needs_member = arguments.apiserver.datastore.is_empty();
     if needs_member {
         migration::check_program()?;
-        if store_directory(data).exists() {
+        if store_directory(arguments).exists() {
             bail!("{} contains a store of its own: a server that joins needs an empty data directory", data.display());
         }
     }
-    let (name, address) = (arguments.node.name()?, address(arguments));
+    let (name, address) = (arguments.node.name()?, address(arguments)?);
     let bundle = joining::join(server, token, &name, address, needs_member).await?;
     bundle.install(data)?;
     let Some(initial_cluster) = bundle.initial_cluster else { return Ok(None) };
     migration::remove_directory(&files.etcd_data())?;
-    let member = Member { name, address, initial_cluster, has_joined: true };
+    let member = Member::joining(&name, address, initial_cluster);
     files.save(&member)?;
     Ok(Some(member))
 }
 
 async fn initialize(arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
     migration::check_program()?;
-    let member = Member::first(&arguments.node.name()?, address(arguments));
+    let member = Member::first(&arguments.node.name()?, address(arguments)?);
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
-    let store = store_directory(&arguments.apiserver.data_dir);
+    let store = store_directory(arguments);
     if store.exists() {
         migration::move_store(files, &member, &store).await?;
     } else {
-        migration::create(files, &member, None).await?;
+        files.save(&member)?;
     }
-    Ok(member)
+    files.load()?.context("the member was not noted")
 }
 
 /// The encryption configuration of a server, whether it exists or not.
@@ -158,20 +193,31 @@ pub fn encryption_file(arguments: &ServerArguments) -> PathBuf {
     given.unwrap_or_else(|| bundle::encryption_file(&arguments.apiserver.data_dir))
 }
 
-fn store_directory(data: &Path) -> PathBuf {
-    data.join("store")
+/// The embedded store.
+fn store_directory(arguments: &ServerArguments) -> PathBuf {
+    let given = arguments.apiserver.store_dir.clone();
+    given.unwrap_or_else(|| arguments.apiserver.data_dir.join("store"))
 }
 
-/// The address at which other servers reach this one.
-fn address(arguments: &ServerArguments) -> IpAddr {
-    let given = arguments.apiserver.advertise_address.or(arguments.node.node_ip);
-    given.unwrap_or_else(crate::address::own_address)
+/// The address at which other servers reach this one. The others would keep one of a host without a network.
+fn address(arguments: &ServerArguments) -> anyhow::Result<IpAddr> {
+    if let Some(given) = arguments.apiserver.advertise_address.or(arguments.node.node_ip) {
+        return Ok(given);
+    }
+    let own = crate::address::own_address();
+    if own.is_loopback() || own == crate::address::FALLBACK_ADDRESS {
+        bail!(
+            "this host has no address at which other servers could reach it: connect it to a network, or set --node-ip"
+        );
+    }
+    Ok(own)
 }
 
 impl Managed {
     /// Starts the member and waits until it takes part in the cluster: it has a vote, and there is a leader.
     pub async fn start(member: Member, data: &Path) -> anyhow::Result<Self> {
         let files = MemberFiles::of(data);
+        files.check_data(&member)?;
         files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
         let tls = files.credentials().tls().context("cannot read etcd's certificates")?;
         let first = initial_endpoints(&member);
@@ -180,17 +226,20 @@ impl Managed {
         let etcd_data = files.etcd_data();
         let process = EtcdProcess::start(move || command.command(&command_files, &etcd_data, Start::Normal))?;
         let process = Arc::new(process);
-        let (endpoints, changes) = watch::channel(first);
+        let (endpoints, endpoint_changes) = watch::channel(first);
+        let (tls, tls_changes) = watch::channel(tls);
         let maintenance = Maintenance {
-            member,
+            member: member.clone(),
             files: files.clone(),
             administration: Arc::clone(&administration),
             process: Arc::clone(&process),
             endpoints,
+            tls,
         };
         let task = tokio::spawn(maintenance.run());
-        let managed = Self { administration, process, endpoints: changes, files, task };
+        let managed = Self { administration, process, endpoints: endpoint_changes, tls: tls_changes, files, task };
         managed.wait_for_quorum().await?;
+        managed.files.note_data(&member)?;
         Ok(managed)
     }
 
@@ -214,15 +263,15 @@ impl Managed {
 
     /// Opens the store; values of other programs are converted by `decode`.
     pub async fn open_store(&self, decode: Decode) -> anyhow::Result<Etcd> {
-        let tls = self.files.credentials().tls().context("cannot read etcd's certificates")?;
         loop {
             let options = EtcdOptions {
                 decode: Some(decode.clone()),
                 endpoints: Some(self.endpoints.clone()),
+                tls: Some(self.tls.clone()),
                 ..EtcdOptions::default()
             };
-            let endpoints = self.endpoints.borrow().clone();
-            match Etcd::connect(&endpoints, Some(tls.clone()), options).await {
+            let (endpoints, tls) = (self.endpoints.borrow().clone(), self.tls.borrow().clone());
+            match Etcd::connect(&endpoints, Some(tls), options).await {
                 Ok(store) => return Ok(store),
                 Err(error) => tracing::warn!(%error, "cannot read the store yet"),
             }
@@ -299,13 +348,38 @@ mod tests {
 
     #[test]
     fn other_members_are_known_from_the_start() {
-        let member = Member {
-            name: "two".into(),
-            address: "10.0.0.2".parse().unwrap(),
-            initial_cluster: "one=https://10.0.0.1:2380,two=https://10.0.0.2:2380,three=https://[fd00::3]:2380".into(),
-            has_joined: true,
-        };
+        let all = "one=https://10.0.0.1:2380,two=https://10.0.0.2:2380,three=https://[fd00::3]:2380";
+        let member = Member::joining("two", "10.0.0.2".parse().unwrap(), all.to_owned());
         let expected = ["https://127.0.0.1:2379", "https://10.0.0.1:2379", "https://[fd00::3]:2379"];
         assert_eq!(initial_endpoints(&member), expected);
+    }
+
+    #[test]
+    fn the_keys_of_a_cluster_never_make_a_second_one() {
+        let member = Member::first("one", "10.0.0.1".parse().unwrap());
+        let server = http::Uri::from_static("https://10.0.0.2:6443");
+        let (none, init) = (ServersArguments::default(), ServersArguments { cluster_init: true, ..Default::default() });
+        let join = ServersArguments { server: Some(server.clone()), ..Default::default() };
+        for (existing, flags, has_joined, has_store, expected) in [
+            (Some(member.clone()), &join, true, true, FirstStep::Continue(member.clone())),
+            (Some(member.clone()), &init, false, true, FirstStep::Continue(member)),
+            (None, &init, false, true, FirstStep::Initialize),
+            (None, &none, false, true, FirstStep::None),
+            (None, &join, false, true, FirstStep::Join(server.clone())),
+            // It was killed after it had received the keys, or was removed and its etcd deleted.
+            (None, &join, true, true, FirstStep::Join(server.clone())),
+            (None, &none, true, true, FirstStep::Refuse),
+            (None, &init, true, true, FirstStep::Refuse),
+            // The etcd is not Knarr's: the keys are all that it needs.
+            (None, &join, false, false, FirstStep::Join(server)),
+            (None, &join, true, false, FirstStep::None),
+            (None, &none, true, false, FirstStep::None),
+        ] {
+            assert_eq!(
+                first_step(existing, flags, has_joined, has_store),
+                expected,
+                "{flags:?} {has_joined} {has_store}"
+            );
+        }
     }
 }

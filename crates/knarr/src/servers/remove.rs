@@ -9,14 +9,14 @@ use clap::Args;
 use knarr_store::{EtcdAdministration, EtcdMember};
 
 use super::initial_endpoints;
-use super::member::{Member, MemberFiles};
+use super::member::{Member, MemberFiles, server_name};
 
-/// Servers that respond do so faster.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Each server that does not respond takes two seconds of it.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Name of the server, as `knarr status` shows it.
+    /// Name of the server, as `knarr status` shows it; the address of one that has never started.
     pub name: String,
     /// Data directory of the server on this host.
     #[arg(long, default_value = crate::paths::DATA)]
@@ -34,8 +34,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let tls = files.credentials().tls().context("cannot read etcd's certificates")?;
     let administration = EtcdAdministration::new(&initial_endpoints(&own), Some(&tls))?;
     let members = administration.members().await.context("cannot list the servers")?;
-    let Some(member) = members.iter().find(|member| member.name == arguments.name) else {
-        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+    let Some(member) = members.iter().find(|member| server_name(member) == arguments.name) else {
+        let names: Vec<String> = members.iter().map(server_name).collect();
         bail!("there is no server {}; there are {}", arguments.name, names.join(", "));
     };
     if let Some(reason) = objection(&members, &responding(&administration, &members).await, member.id)

@@ -2,12 +2,13 @@
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
+use knarr_store::SkippedRevisions;
 
 use super::member::{Member, MemberFiles, Start};
 use super::migration;
 use crate::commands::ServerArguments;
 
-/// Revisions that clients may have seen after the snapshot was made.
+/// Revisions that clients may have seen after those that this server has, or after the snapshot was made.
 const SKIPPED_REVISIONS: u64 = 1_000_000_000;
 
 /// Resets the cluster; the server is started without the flag afterwards.
@@ -21,27 +22,36 @@ pub async fn run(arguments: &ServerArguments) -> anyhow::Result<()> {
         Some(place) => Some(apiserver.snapshots.storage.fetch(place, &apiserver.data_dir).await?),
         None => None,
     };
-    let member = match &existing {
-        Some(member) => Member::first(&member.name, member.address),
-        None => Member::first(&arguments.node.name()?, super::address(arguments)),
+    let member = match existing.clone() {
+        // All hosts may have other addresses now: one of the reasons to do this.
+        Some(member) => {
+            let member = super::with_current_address(member, arguments, &files)?;
+            Member::first(&member.name, member.address)
+        }
+        None => Member::first(&arguments.node.name()?, super::address(arguments)?),
     };
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
-    match &snapshot {
-        Some(file) => {
-            let data = files.etcd_data();
-            if data.exists() {
-                let aside = files.directory().join(format!("data.before-reset-{}", Timestamp::now().as_second()));
-                std::fs::rename(&data, &aside).with_context(|| format!("cannot rename {}", data.display()))?;
+    match (&snapshot, existing) {
+        (Some(file), _) => {
+            if let Some(aside) = migration::create(&files, &member, file.path(), SKIPPED_REVISIONS).await? {
                 println!("moved the old data to {}", aside.display());
             }
-            migration::create(&files, &member, Some((file.path(), SKIPPED_REVISIONS))).await?;
         }
-        None if existing.is_none() => bail!(
+        (None, None) => bail!(
             "{} has no etcd member to reset to: name a snapshot with --cluster-reset-restore-path",
             arguments.apiserver.data_dir.display()
         ),
-        None => {
-            migration::run_once(&files, &member, &files.etcd_data(), Start::ForceNewCluster).await?;
+        (None, Some(_)) => {
+            let member = member.with_data();
+            files.check_data(&member)?;
+            let (data, image) = (files.etcd_data(), migration::image_file(&files));
+            let skipped = SkippedRevisions { seen: 0, after: SKIPPED_REVISIONS };
+            // The members that are lost may have had writes that this one has not, and clients may have seen them.
+            let saved = migration::run_once(&files, &member, &data, Start::ForceNewCluster, Some(&image)).await;
+            let imported = saved.and_then(|()| migration::import(&image, &data, skipped));
+            let removed = std::fs::remove_file(&image);
+            imported?;
+            removed.with_context(|| format!("cannot remove {}", image.display()))?;
             files.save(&member)?;
         }
     }

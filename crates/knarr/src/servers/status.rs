@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use knarr_store::{EtcdAdministration, EtcdMember, MemberStatus};
 
-use super::member::{MemberFiles, local_url};
+use super::member::{MemberFiles, host, local_url};
 use super::{initial_endpoints, presence};
 use crate::output::table;
 use crate::paths::kubeconfig;
@@ -51,8 +51,7 @@ fn render(states: &[(EtcdMember, Option<MemberStatus>)]) -> String {
     let mut rows: Vec<[String; 7]> = states
         .iter()
         .map(|(member, status)| {
-            let address = member.peer_urls.first().and_then(|url| url.parse::<http::Uri>().ok());
-            let address = address.and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+            let address = host(member).unwrap_or_default();
             let name = if member.name.is_empty() { "(not started)".to_owned() } else { member.name.clone() };
             let Some(status) = status else {
                 let silent = "does not respond".to_owned();

@@ -67,6 +67,11 @@ impl EtcdAdministration {
         self.client.set_endpoints(endpoints)
     }
 
+    /// Uses other credentials from now on.
+    pub fn set_tls(&self, tls: Tls) -> Result<(), Error> {
+        self.client.set_tls(tls)
+    }
+
     /// The members of the cluster.
     pub async fn members(&self) -> Result<Vec<EtcdMember>, Error> {
         let list: wire::MembersResponse = self.call(MEMBER_LIST, wire::MemberListRequest {}).await?;

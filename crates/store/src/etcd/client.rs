@@ -45,7 +45,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 pub(super) struct Client {
-    tls: Option<Tls>,
+    tls: RwLock<Option<Tls>>,
     dialer: Option<Dialer>,
     /// In order of preference.
     members: RwLock<Arc<[Arc<Member>]>>,
@@ -67,7 +67,7 @@ pub(super) struct Reply<T> {
 
 impl Client {
     pub(super) fn new(endpoints: &[String], tls: Option<&Tls>, dialer: Option<Dialer>) -> Result<Self, Error> {
-        let client = Self { tls: tls.cloned(), dialer, members: RwLock::new(Arc::new([])) };
+        let client = Self { tls: RwLock::new(tls.cloned()), dialer, members: RwLock::new(Arc::new([])) };
         client.set_endpoints(endpoints)?;
         Ok(client)
     }
@@ -80,13 +80,28 @@ impl Client {
         let known = self.members.read().clone();
         let member = |endpoint: &String| match known.iter().find(|member| member.endpoint == *endpoint) {
             Some(member) => Ok(member.clone()),
-            None => {
-                let channel = connect(endpoint, self.tls.as_ref(), self.dialer.as_ref())?;
-                Ok(Arc::new(Member { endpoint: endpoint.clone(), channel, failed: Mutex::new(None) }))
-            }
+            None => self.member(endpoint),
         };
         *self.members.write() = endpoints.iter().map(member).collect::<Result<_, Error>>()?;
         Ok(())
+    }
+
+    /// Uses other credentials for new connections. Requests and watches on present ones go on.
+    pub(super) fn set_tls(&self, tls: Tls) -> Result<(), Error> {
+        *self.tls.write() = Some(tls);
+        let known = self.members.read().clone();
+        *self.members.write() =
+            known.iter().map(|member| self.member(&member.endpoint)).collect::<Result<_, Error>>()?;
+        Ok(())
+    }
+
+    fn member(&self, endpoint: &str) -> Result<Arc<Member>, Error> {
+        let channel = self.connect(endpoint)?;
+        Ok(Arc::new(Member { endpoint: endpoint.to_owned(), channel, failed: Mutex::new(None) }))
+    }
+
+    fn connect(&self, endpoint: &str) -> Result<Channel, Error> {
+        connect(endpoint, self.tls.read().as_ref(), self.dialer.as_ref())
     }
 
     /// Sends the request to one member after the other until one replies. It must be safe to execute the request twice.
@@ -149,8 +164,7 @@ impl Client {
         let known = members.iter().find(|member| member.endpoint == endpoint).map(|member| member.channel.clone());
         let channel = match known {
             Some(channel) => channel,
-            None => connect(endpoint, self.tls.as_ref(), self.dialer.as_ref())
-                .map_err(|error| Status::unavailable(error.to_string()))?,
+            None => self.connect(endpoint).map_err(|error| Status::unavailable(error.to_string()))?,
         };
         timeout(limit, unary(channel, path, request, false))
             .await

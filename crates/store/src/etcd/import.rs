@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::bolt::{self, Bucket};
+use super::bolt::{self, Bucket, Buckets};
 use super::wire::KeyValue;
 use crate::contract::{Entry, Error, Revision};
 
@@ -28,16 +28,22 @@ struct StoredLease {
     ttl: i64,
 }
 
-/// Replaces the contents of the database by those of a snapshot, and returns its new revision: that of the snapshot, or
-/// `skip` more when the store may have gone on after it. `now` is in milliseconds since 1970.
-pub fn import(image: impl Read, database: &Path, skip: Revision, now: u64) -> Result<Revision, Error> {
+/// The revisions that clients may have seen besides those of a snapshot.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SkippedRevisions {
+    /// The newest that is known.
+    pub seen: Revision,
+    /// How many there may be after that, or after the snapshot.
+    pub after: Revision,
+}
+
+/// Replaces the contents of the database by those of a snapshot, and returns its new revision: that of the snapshot, unless
+/// the store has gone on after it. `now` is in milliseconds since 1970.
+pub fn import(image: impl Read, database: &Path, skipped: SkippedRevisions, now: u64) -> Result<Revision, Error> {
     let (revision, entries) = crate::embedded::read_snapshot(BufReader::new(image))?;
-    let revision = revision.saturating_add(skip).max(1);
-    let failed = |step: &str, error: &dyn std::fmt::Display| {
-        Error::Open(format!("{step} the etcd database {}: {error}", database.display()))
-    };
-    let file = std::fs::read(database).map_err(|error| failed("reading", &error))?;
-    let mut buckets = bolt::read(&file).map_err(|error| failed("reading", &error))?;
+    let revision = revision.max(skipped.seen).saturating_add(skipped.after).max(1);
+    let failed = |step: &str, error: &dyn std::fmt::Display| failed(database, step, error);
+    let mut buckets = read(database)?;
     let (keys, leases) = contents(&entries, now);
     buckets.insert(b"key".to_vec(), keys);
     buckets.insert(b"lease".to_vec(), leases);
@@ -51,8 +57,31 @@ pub fn import(image: impl Read, database: &Path, skip: Revision, now: u64) -> Re
         bolt::write(&buckets, &mut file)?;
         file.get_ref().sync_all()
     });
-    written.and_then(|()| std::fs::rename(&beside, database)).map_err(|error| failed("writing", &error))?;
+    let renamed = written.and_then(|()| std::fs::rename(&beside, database)).and_then(|()| {
+        // The member is noted as soon as this returns: its contents must not be lost with the power.
+        database.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    });
+    renamed.map_err(|error| failed("writing", &error))?;
     Ok(revision)
+}
+
+/// The newest revision in the database of a stopped member.
+pub fn revision_of(database: &Path) -> Result<Revision, Error> {
+    let buckets = read(database)?;
+    let bucket = |name: &str| buckets.get(name.as_bytes());
+    let newest = bucket("key").and_then(|keys| keys.last_key_value()).map(|(position, _)| position);
+    let compacted = bucket("meta").and_then(|meta| meta.get(b"finishedCompactRev".as_slice()));
+    let revisions = newest.into_iter().chain(compacted).filter_map(|position| position.first_chunk::<8>());
+    Ok(revisions.map(|bytes| Revision::from_be_bytes(*bytes)).max().unwrap_or_default())
+}
+
+fn read(database: &Path) -> Result<Buckets, Error> {
+    let file = std::fs::read(database).map_err(|error| failed(database, "reading", &error))?;
+    bolt::read(&file).map_err(|error| failed(database, "reading", &error))
+}
+
+fn failed(database: &Path, step: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::Open(format!("{step} the etcd database {}: {error}", database.display()))
 }
 
 /// The buckets of keys and of leases.

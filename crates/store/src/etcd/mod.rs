@@ -33,7 +33,7 @@ pub(crate) use bolt::{fuzz as fuzz_database, seed as seed_database};
 use client::{CALL_TIMEOUT, Client, Reply, describe};
 pub use client::{Connection, Dialer};
 use feed::{Feed, KeySpace, RANGE};
-pub use import::import;
+pub use import::{SkippedRevisions, import, revision_of};
 use lease::Leases;
 use wire::operation::Request;
 
@@ -51,7 +51,7 @@ const LATE: Duration = Duration::from_millis(1500);
 pub type Decode = Arc<dyn Fn(&str, Vec<u8>) -> Bytes + Send + Sync>;
 
 /// TLS credentials for etcd, as PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tls {
     /// The CA certificates that may have signed etcd's certificate.
     pub authority: Vec<u8>,
@@ -72,6 +72,8 @@ pub struct EtcdOptions {
     pub decode: Option<Decode>,
     /// The current endpoints in order of preference, when members come and go.
     pub endpoints: Option<watch::Receiver<Vec<String>>>,
+    /// The current credentials, when they are renewed.
+    pub tls: Option<watch::Receiver<Tls>>,
     /// Opens connections to members that are behind a proxy.
     pub dialer: Option<Dialer>,
 }
@@ -84,6 +86,7 @@ impl Default for EtcdOptions {
             clock: Arc::new(SystemClock),
             decode: None,
             endpoints: None,
+            tls: None,
             dialer: None,
         }
     }
@@ -122,7 +125,7 @@ enum Outcome {
 impl Etcd {
     /// Connects to a cluster and loads its contents. Endpoints are URLs such as `https://10.0.0.1:2379`.
     pub async fn connect(endpoints: &[String], tls: Option<Tls>, options: EtcdOptions) -> Result<Self, Error> {
-        let EtcdOptions { root, stored_root, clock, decode, endpoints: changes, dialer } = options;
+        let EtcdOptions { root, stored_root, clock, decode, endpoints: changes, tls: renewals, dialer } = options;
         let client = Arc::new(Client::new(endpoints, tls.as_ref(), dialer)?);
         let key_space = KeySpace::new(&root, stored_root.as_deref(), decode);
         let (entries, revision) = feed::load(&client, &key_space).await?;
@@ -133,6 +136,7 @@ impl Etcd {
             Feed { client: client.clone(), index: index.clone(), key_space: key_space.clone(), late: late.clone() };
         let mut tasks = vec![tokio::spawn(feed.run())];
         tasks.extend(changes.map(|changes| tokio::spawn(update_endpoints(client.clone(), changes))));
+        tasks.extend(renewals.map(|renewals| tokio::spawn(update_credentials(client.clone(), renewals))));
         Ok(Self { client, index, key_space, leases: Mutex::default(), clock, syncs: Syncs::default(), late, tasks })
     }
 
@@ -264,6 +268,16 @@ async fn update_endpoints(client: Arc<Client>, mut changes: watch::Receiver<Vec<
         let endpoints = changes.borrow_and_update().clone();
         if let Err(error) = client.set_endpoints(&endpoints) {
             tracing::warn!(%error, "cannot use the new list of etcd members");
+        }
+    }
+}
+
+/// Uses the current credentials until dropped.
+async fn update_credentials(client: Arc<Client>, mut renewals: watch::Receiver<Tls>) {
+    while renewals.changed().await.is_ok() {
+        let tls = renewals.borrow_and_update().clone();
+        if let Err(error) = client.set_tls(tls) {
+            tracing::warn!(%error, "cannot use the new credentials for etcd");
         }
     }
 }

@@ -208,7 +208,9 @@ async fn a_store_moves_into_etcd_with_its_revisions() {
         cluster.connect("/registry/").await;
         cluster.kill(0);
         let now = SystemClock.now();
-        assert_eq!(import(image.as_slice(), &cluster.database(0), skip, now).unwrap(), revision + skip);
+        let skipped = SkippedRevisions { seen: 0, after: skip };
+        assert_eq!(import(image.as_slice(), &cluster.database(0), skipped, now).unwrap(), revision + skip);
+        assert_eq!(revision_of(&cluster.database(0)).unwrap(), revision + skip);
         cluster.restart(0);
         let store = cluster.connect("/registry/").await;
         assert_eq!(store.revision(), revision + skip);
@@ -232,6 +234,14 @@ async fn a_store_moves_into_etcd_with_its_revisions() {
         cluster.kill(0);
         cluster.restart(0);
         assert_eq!(cluster.connect("/registry/").await.revision(), revision + skip + 2);
+        // When it is restored once more, revisions do not go back.
+        cluster.kill(0);
+        let seen = revision_of(&cluster.database(0)).unwrap();
+        assert_eq!(seen, revision + skip + 2);
+        let skipped = SkippedRevisions { seen, after: 10 };
+        assert_eq!(import(image.as_slice(), &cluster.database(0), skipped, now).unwrap(), seen + 10);
+        cluster.restart(0);
+        assert_eq!(cluster.connect("/registry/").await.revision(), seen + 10);
     }
 }
 

@@ -63,6 +63,12 @@ impl EtcdCluster {
         self.members.lock().unwrap()[number] = Some(member);
     }
 
+    /// Replaces the authority and all certificates; members use them when they start again.
+    #[allow(dead_code, reason = "not every test program that includes this file uses it")]
+    pub fn renew_certificates(&mut self) {
+        self.tls = make_certificates(self.directory.path());
+    }
+
     /// The file in which a member keeps its data.
     #[allow(dead_code, reason = "not every test program that includes this file uses it")]
     pub fn database(&self, number: usize) -> std::path::PathBuf {

@@ -132,6 +132,27 @@ async fn etcd_asks_for_a_certificate_and_shows_its_own() {
     }
 }
 
+/// A server runs for longer than its certificate is valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewed_credentials_are_used_for_new_connections() {
+    let mut cluster = EtcdCluster::start(1);
+    let (tls, renewals) = tokio::sync::watch::channel(cluster.tls.clone());
+    let options = || EtcdOptions { tls: Some(renewals.clone()), ..EtcdOptions::default() };
+    let store = cluster.connect_with(options).await;
+    store.create("/registry/pods/a", Bytes::from("1"), None).await.expect("a create");
+    cluster.kill(0);
+    cluster.renew_certificates();
+    cluster.restart(0);
+    drop(cluster.connect("/registry/").await);
+    let refused = store.create("/registry/pods/b", Bytes::from("1"), None).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "the old credentials are worth nothing");
+    tls.send_replace(cluster.tls.clone());
+    while let Err(error) = store.create("/registry/pods/b", Bytes::from("1"), None).await {
+        assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    }
+    assert_eq!(store.count("/registry/pods/"), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_on_one_etcd_see_each_others_writes() {
     let cluster = EtcdCluster::start(1);

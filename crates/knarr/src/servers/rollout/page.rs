@@ -107,18 +107,23 @@ async fn progress(rollouts: &Rollouts) -> anyhow::Result<Option<Progress>> {
 
 /// Starts a rollout; one of the same kind goes on.
 async fn start(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<Progress>> {
-    match rollouts.load().await? {
-        Some((mut rollout, revision)) => {
-            anyhow::ensure!(rollout.kind == request.kind, "other keys are being replaced at present");
-            if request.is_forced && !rollout.is_forced {
-                rollout.is_forced = true;
-                rollouts.save(&rollout, revision).await?;
+    loop {
+        match rollouts.load().await? {
+            Some((mut rollout, revision)) => {
+                anyhow::ensure!(rollout.kind == request.kind, "other keys are being replaced at present");
+                if request.is_forced && !rollout.is_forced {
+                    rollout.is_forced = true;
+                    rollouts.save(&rollout, revision).await?;
+                }
+                break;
             }
+            None => match rollouts.start(&create(rollouts, request)?).await {
+                Ok(()) => break,
+                // Somebody else was faster, perhaps with other keys.
+                Err(Error::Exists(_)) => {}
+                Err(error) => return Err(error).context("cannot start"),
+            },
         }
-        None => match rollouts.start(&create(rollouts, request)?).await {
-            Ok(()) | Err(Error::Exists(_)) => {}
-            Err(error) => return Err(error).context("cannot start"),
-        },
     }
     progress(rollouts).await
 }

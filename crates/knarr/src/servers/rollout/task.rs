@@ -15,6 +15,7 @@ use knarr_store::{Error, EtcdAdministration, Range, Revision, Store};
 use super::{Action, Files, Kind, Rollout, encryption};
 use crate::join::AUTHORITY_ANNOTATION;
 use crate::restart;
+use crate::servers::member::server_name;
 use crate::servers::record;
 
 const KEY: &str = "/registry/knarr/rollout";
@@ -76,9 +77,8 @@ impl Rollouts {
     pub async fn servers(&self) -> anyhow::Result<Vec<String>> {
         let Some(members) = &self.members else { return Ok(vec![self.name.clone()]) };
         let members = members.members().await.context("cannot list the servers")?;
-        let mut names: Vec<String> = members.into_iter().map(|member| member.name).collect();
-        // A server that joins receives the files as they are, and takes its turn once it runs.
-        names.retain(|name| !name.is_empty());
+        // A server that joins has received the files of one step, and takes its turn once it runs: it must not miss one.
+        let mut names: Vec<String> = members.iter().map(server_name).collect();
         names.sort();
         Ok(names)
     }
