@@ -268,6 +268,10 @@ fn every_working_flag_has_an_effect() {
         "healthz-port",
         "metrics-port",
         "nodeport-addresses",
+        "emulated-version",
+        "min-compatibility-version",
+        "emulation-forward-compatible",
+        "runtime-config-emulation-forward-compatible",
     ];
     let mut wrong = Vec::new();
     for component in Component::ALL {
@@ -289,9 +293,10 @@ fn every_working_flag_has_an_effect() {
 }
 
 /// Flags whose values are checked, with valid ones.
-const CHECKED: [(&str, &str); 14] = [
+const CHECKED: [(&str, &str); 16] = [
     ("admission-control", "AlwaysPullImages"),
     ("authorization-mode", "RBAC"),
+    ("cors-allowed-origins", "^https://sample$"),
     ("disable-admission-plugins", "LimitRanger"),
     ("enable-admission-plugins", "AlwaysPullImages"),
     ("enforce-node-allocatable", "none"),
@@ -302,6 +307,7 @@ const CHECKED: [(&str, &str); 14] = [
     ("service-account-max-token-expiration", "77h"),
     ("service-cluster-ip-range", "10.7.0.0/16"),
     ("storage-media-type", "application/json"),
+    ("strict-transport-security-directives", "preload"),
     ("topology-manager-policy", "restricted"),
     ("topology-manager-scope", "pod"),
 ];
