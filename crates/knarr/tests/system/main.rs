@@ -17,5 +17,6 @@ mod pulling;
 mod removal;
 mod resources;
 mod settings;
+mod supervision;
 mod timeline;
 mod workloads;
