@@ -1,7 +1,7 @@
 //! What users see when a component of the control plane panics: it is restarted and works again, or the process ends.
 //!
 //! Faults are injected by `KNARR_FAULT`, which builds with debug assertions read. `tests/system/supervision.rs` does the same
-//! to the components of a node.
+//! to the essential components of a node.
 
 use std::io::Write as _;
 use std::path::PathBuf;
