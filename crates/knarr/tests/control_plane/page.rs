@@ -29,7 +29,8 @@ async fn a_user_signs_in_and_tours_the_page() {
     let _nodes = HollowNodes::start(client, 2).await;
     let kubectl = |arguments: &[&str]| plane.kubectl(arguments).expect("kubectl succeeds");
     kubectl(&["create", "deployment", "web", "--image=example/web", "--replicas=3"]);
-    kubectl(&["create", "configmap", "hostile", &format!("--from-literal=text={HOSTILE}")]);
+    let text = format!("--from-literal=text={HOSTILE}");
+    kubectl(&["create", "configmap", "hostile", &text, "--from-literal=managedFields=kept"]);
     kubectl(&["annotate", "configmap", "hostile", &format!("note={HOSTILE}")]);
     kubectl(&["create", "deployment", "stuck", "--image=example/web"]);
     kubectl(&["create", "service", "clusterip", "nobody", "--tcp=80"]);
@@ -72,6 +73,10 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.evaluate("document.querySelector('input[placeholder^=user]').value = 'default:default'").await;
     browser.click("Decide").await;
     browser.shows("No role that is bound to system:serviceaccount:default:default").await;
+    browser.evaluate("document.querySelector('input[placeholder^=user]').value = 'system:kube-scheduler'").await;
+    browser.click("Decide").await;
+    browser.shows("Asked for system:kube-scheduler with").await;
+    browser.shows("Yes.").await;
     browser.evaluate("location.hash = '#/network'").await;
     browser.shows("1 without a ready endpoint").await;
     browser.shows("shop.example").await;
@@ -147,9 +152,21 @@ async fn a_user_signs_in_and_tours_the_page() {
     // Text of the cluster stays text.
     browser.evaluate("location.hash = '#/object/configmaps/default/hostile/yaml'").await;
     browser.until("document.querySelector('textarea')?.value.includes('onerror')").await;
+    // The bookkeeping of the server is left out, and nothing else that has its name.
+    let areas = "document.querySelector('textarea').value.match(/managedFields: kept|manager:/g)";
+    assert_eq!(browser.evaluate(areas).await, json!(["managedFields: kept"]));
     browser.evaluate("location.hash = '#/object/configmaps/default/hostile'").await;
     browser.shows("Created").await;
     assert_eq!(browser.evaluate("window.attacked").await, json!(null));
+
+    // Whatever kind it is of, what goes with an object is listed.
+    let owner = kubectl(&["get", "configmap", "hostile", "-o=jsonpath={.metadata.uid}"]);
+    let owners = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "hostile", "uid": owner}]);
+    let owners = json!({"metadata": {"ownerReferences": owners}}).to_string();
+    kubectl(&["patch", "service", "nobody", "--type=merge", "-p", &owners]);
+    browser.click("Delete").await;
+    browser.shows("Service nobody").await;
+    browser.click("Cancel").await;
 
     // A node is drained: all its pods move, and it is cordoned.
     browser.evaluate("location.hash = '#/object/nodes/-/hollow-0'").await;
@@ -180,16 +197,17 @@ async fn a_list_of_many_pods_draws_only_what_is_in_view() {
     let plane = ControlPlane::server();
     let client = plane.client().await;
     let pods: Api<Pod> = Api::namespaced(client, "default");
-    let create = |number: usize| {
+    let create = |name: String| {
         let pods = pods.clone();
         async move {
-            let pod = json!({"metadata": {"name": format!("pod-{number}")}, "spec": {
+            let pod = json!({"metadata": {"name": name}, "spec": {
                 "schedulerName": "none", "containers": [{"name": "main", "image": "example/web"}]}});
             let pod: Pod = serde_json::from_value(pod).expect("a pod");
             pods.create(&PostParams::default(), &pod).await.expect("the pod is created");
         }
     };
-    futures::stream::iter((0..count).map(create)).buffer_unordered(32).for_each(|()| async {}).await;
+    let names = (0..count).map(|number| format!("pod-{number}"));
+    futures::stream::iter(names.map(&create)).buffer_unordered(32).for_each(|()| async {}).await;
 
     let mut browser = Browser::start().await;
     browser.open(&link(&plane)).await;
@@ -205,6 +223,17 @@ async fn a_list_of_many_pods_draws_only_what_is_in_view() {
     let measured = browser.evaluate(&measure).await;
     println!("{count} pods: {measured}");
     assert!(measured["rows"].as_u64().is_some_and(|rows| (1..200).contains(&rows)), "{measured}");
+    // Who is at a row stays there when another one appears above it.
+    let focus = "document.querySelector('.grid-row[aria-rowindex=\"4\"]').focus(); document.activeElement.textContent";
+    let focused = browser.evaluate(focus).await;
+    create("a-new-pod".to_owned()).await;
+    browser.until(&format!("document.querySelector('[role=status]').textContent === '{0} of {0}'", count + 1)).await;
+    browser.until("document.querySelector('.grid-row[aria-rowindex=\"2\"]').textContent.includes('a-new-pod')").await;
+    let text = browser.evaluate("document.activeElement.textContent").await;
+    let name = |text: &serde_json::Value| text.as_str().and_then(|text| text.split("0/1").next()).map(str::to_owned);
+    assert_eq!(name(&text), name(&focused));
+    let count = count + 1;
+
     // The end of the list, and one row among them.
     browser.evaluate("document.querySelector('.grid').scrollTop = 1e9").await;
     browser.until(&format!("document.querySelector('.grid-row[aria-rowindex=\"{}\"]')", count + 1)).await;
@@ -247,6 +276,12 @@ async fn a_session_has_the_rights_of_its_user_and_a_code_works_once() {
     assert_eq!(request("GET", "/api/v1/namespaces/default/secrets", &session, "").0, "403");
     assert_eq!(request("GET", "/api/v1/nodes", &session, "").0, "403");
     assert_eq!(request("POST", "/ui/link", &session, "").0, "403", "a session cannot prolong itself");
+    // Who may read one namespace has the diagnosis of that one.
+    kubectl(&["create", "service", "clusterip", "nobody", "--tcp=80"]);
+    let problems = |query: &str| request("GET", &format!("/ui/problems{query}"), &session, "").1;
+    assert!(problems("?namespace=default").contains("nobody"), "{}", problems("?namespace=default"));
+    assert!(!problems("").contains("nobody"), "{}", problems(""));
+    assert_eq!(request("GET", "/ui/problems?namespace=a/../b", &session, "").0, "400");
     // The account's deletion ends the session with its token.
     kubectl(&["delete", "serviceaccount", "reader"]);
     wait_for("the session to end", || request("GET", "/api/v1/namespaces/default/pods", &session, "").0 == "401");
