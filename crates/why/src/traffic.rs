@@ -35,19 +35,21 @@ pub fn differing<'a>(selector: &'a Map<String, Value>, pod: &Value) -> Vec<(&'a 
     selector.iter().filter(|(key, value)| pod.at(&["metadata", "labels"]).get(*key) != Some(*value)).collect()
 }
 
-/// A Service whose selector differs from the pod in one label only.
+/// A Service without pods whose selector differs from the pod in one label only.
 fn nearly_selecting(evidence: &Evidence, pod: &Value) -> Option<Finding> {
-    let namespace = pod.text(&["metadata", "namespace"]);
+    let (namespace, pod_name) = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]));
     let labels = pod.fields(&["metadata", "labels"])?;
     evidence.within("services", namespace).find_map(|service| {
         let selector = service.fields(&["spec", "selector"])?;
         let [(key, expected)] = differing(selector, pod)[..] else { return None };
         let has = labels.get(key).and_then(Value::as_str);
-        let own_key = has.is_some() || selector.len() > 1;
         let name = service.text(&["metadata", "name"]);
         let expected = expected.as_str().unwrap_or_default();
-        // A selector with a single label that the pod lacks entirely is meant for other pods.
-        own_key.then(|| {
+        // A single label that differs says nothing: most Services are for other pods. The name says for which.
+        let is_named_alike = pod_name.starts_with(name) || labels.values().any(|value| value == name);
+        let is_meant = selector.len() > 1 || is_named_alike;
+        let has_pods = || evidence.within("pods", namespace).any(|other| selects(service, other));
+        (is_meant && !has_pods()).then(|| {
             Finding::new(
                 format!("the Service {name} does not select it"),
                 vec![format!(
