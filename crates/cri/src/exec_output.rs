@@ -233,6 +233,8 @@ mod tests {
         let parts = [Bytes::from(head)].into_iter().chain(std::iter::repeat_n(part, PARTS));
         let found = read(body(parts, "0"), 10 << 10).await.expect("a response");
         assert_eq!(found.stdout.len(), 10 << 10);
-        assert!(most_memory() - before < 32 << 10, "{} KiB", most_memory() - before);
+        // The kernel's figure is an estimate, which may have become smaller.
+        let more = most_memory().saturating_sub(before);
+        assert!(more < 32 << 10, "{more} KiB");
     }
 }
