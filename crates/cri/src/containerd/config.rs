@@ -51,13 +51,16 @@ pub enum Format {
     #[default]
     Version2,
     Version3,
+    /// From 2.1 on, the directory of CNI plugins is a list; 2.3 no longer reads the single one.
+    Version3WithBinDirs,
 }
 
 impl Format {
     /// The format for what `containerd --version` prints.
     pub fn for_release(printed: &str) -> Self {
         match release(printed) {
-            Some((major, _)) if major >= 2 => Format::Version3,
+            Some(release) if release >= (2, 1) => Format::Version3WithBinDirs,
+            Some(release) if release >= (2, 0) => Format::Version3,
             _ => Format::Version2,
         }
     }
@@ -66,7 +69,7 @@ impl Format {
     pub fn number(self) -> i64 {
         match self {
             Format::Version2 => 2,
-            Format::Version3 => 3,
+            Format::Version3 | Format::Version3WithBinDirs => 3,
         }
     }
 }
@@ -76,8 +79,8 @@ pub const CRI: &str = "io.containerd.grpc.v1.cri";
 
 /// Renders the configuration file.
 pub fn render(config: &ContainerdConfig, format: Format) -> String {
-    let mut all = base(config);
-    if format == Format::Version3 {
+    let mut all = base(config, format);
+    if format != Format::Version2 {
         all = super::snippets::converted(all, format);
     }
     for snippet in &config.snippets {
@@ -86,8 +89,8 @@ pub fn render(config: &ContainerdConfig, format: Format) -> String {
     all.to_string()
 }
 
-/// What Knarr needs, in version 2.
-fn base(config: &ContainerdConfig) -> Table {
+/// What Knarr needs, in version 2, but for the list of directories of CNI plugins, which no file of that version has.
+fn base(config: &ContainerdConfig, format: Format) -> Table {
     let text = |value: &Path| Value::from(value.to_string_lossy().into_owned());
     let table = |entries: Vec<(&str, Value)>| {
         Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
@@ -117,6 +120,11 @@ fn base(config: &ContainerdConfig) -> Table {
         ("default_runtime_name", Value::from("runc")),
         ("runtimes", Value::Table(runtimes)),
     ];
+    let binaries = text(&config.cni_binaries);
+    let binaries = match format {
+        Format::Version3WithBinDirs => ("bin_dirs", Value::Array(vec![binaries])),
+        Format::Version2 | Format::Version3 => ("bin_dir", binaries),
+    };
     let cri = vec![
         ("sandbox_image", Value::from(config.sandbox_image.as_str())),
         ("restrict_oom_score_adj", Value::from(config.restrict_oom_score)),
@@ -124,7 +132,7 @@ fn base(config: &ContainerdConfig) -> Table {
         ("stream_server_port", Value::from("0")),
         ("max_container_log_line_size", Value::from(16384)),
         ("tolerate_missing_hugetlb_controller", Value::from(true)),
-        ("cni", table(vec![("bin_dir", text(&config.cni_binaries)), ("conf_dir", text(&config.cni_configuration))])),
+        ("cni", table(vec![binaries, ("conf_dir", text(&config.cni_configuration))])),
         ("registry", table(vec![("config_path", text(&config.registry_configuration))])),
         ("containerd", table(containerd)),
     ];
@@ -203,7 +211,10 @@ pub mod tests {
                 }
             }
         }
-        let file = render(&config(), Format::Version3);
+        let file = render(&config(), Format::Version3WithBinDirs);
+        let directories = Value::Array(vec!["/usr/lib/cni".into()]);
+        assert_eq!(at(&file, &["plugins", runtime, "cni", "bin_dirs"]), Some(directories), "{file}");
+        assert_eq!(at(&file, &["plugins", runtime, "cni", "bin_dir"]), None, "{file}");
         assert_eq!(at(&file, &["plugins", CRI, "containerd"]), None, "{file}");
         // This plugin obeys labels, which images can set.
         assert!(file.contains("\"io.containerd.internal.v1.restart\""), "{file}");
@@ -219,7 +230,11 @@ pub mod tests {
                 Format::Version2,
             ),
             ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437", Some((1, 7)), Format::Version2),
-            ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71", Some((2, 1)), Format::Version3),
+            (
+                "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71",
+                Some((2, 1)),
+                Format::Version3WithBinDirs,
+            ),
             ("containerd github.com/containerd/containerd/v2 2.0.0-rc.1 75cb2b71", Some((2, 0)), Format::Version3),
             ("", None, Format::Version2),
         ] {

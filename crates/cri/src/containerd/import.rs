@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use super::release;
 use crate::client::Runtime;
 use crate::error::CallError;
 
@@ -27,12 +28,13 @@ pub enum ImportError {
 
 /// Imports one archive (OCI or docker form) and returns the names of its images. They are pinned until somebody removes them.
 pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, ImportError> {
-    let output = Command::new("ctr")
+    let version = ctr().arg("--version").output().await.map_err(ImportError::Start)?;
+    let output = ctr()
         .arg("--address")
         .arg(socket)
         .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "overlayfs"])
+        .args(local_flag(&String::from_utf8_lossy(&version.stdout)))
         .arg(archive)
-        .stdin(Stdio::null())
         .output()
         .await
         .map_err(ImportError::Start)?;
@@ -46,6 +48,17 @@ pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, Import
         runtime.pin_image(name).await?;
     }
     Ok(names)
+}
+
+fn ctr() -> Command {
+    let mut command = Command::new("ctr");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// From 2.0 on, `ctr` lets containerd import, and prints the progress in a form for people, unless it is told to do it itself.
+fn local_flag(printed_version: &str) -> Option<&'static str> {
+    release(printed_version).filter(|release| *release >= (2, 0)).map(|_| "--local")
 }
 
 /// `ctr` prints one line an image: `unpacking NAME (DIGEST)...done`.
@@ -63,5 +76,15 @@ mod tests {
     fn names_are_read_from_the_output_of_ctr() {
         let output = "unpacking localhost/knarr/pause:1 (sha256:ab)...done\nother\n";
         assert_eq!(super::imported_names(output), ["localhost/knarr/pause:1"]);
+    }
+
+    #[test]
+    fn newer_releases_are_told_to_import_themselves() {
+        for (printed, expected) in [
+            ("ctr github.com/containerd/containerd 1.6.20~ds1", None),
+            ("ctr github.com/containerd/containerd/v2 2.2.1", Some("--local")),
+        ] {
+            assert_eq!(super::local_flag(printed), expected, "{printed}");
+        }
     }
 }

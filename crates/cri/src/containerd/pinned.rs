@@ -18,7 +18,14 @@ struct NamedImage {
     name: String,
     #[prost(map = "string, string", tag = "2")]
     labels: HashMap<String, String>,
+    /// Never written, because the mask leaves it out, but containerd 2 crashes without it.
+    #[prost(message, optional, tag = "3")]
+    target: Option<Target>,
 }
+
+/// A descriptor, of which no field is needed.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Target {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ListRequest {
@@ -68,7 +75,7 @@ impl Runtime {
     pub async fn pin_image(&self, name: &str) -> Result<(), CallError> {
         let labels = HashMap::from([(LABEL.to_owned(), VALUE.to_owned())]);
         let request = UpdateRequest {
-            image: Some(NamedImage { name: name.to_owned(), labels }),
+            image: Some(NamedImage { name: name.to_owned(), labels, target: Some(Target {}) }),
             mask: Some(FieldMask { paths: vec![format!("labels.{LABEL}")] }),
         };
         let path = "/containerd.services.images.v1.Images/Update";

@@ -125,7 +125,7 @@ pub fn converted(mut all: Table, format: Format) -> Table {
     all.insert("version".into(), Value::from(format.number()));
     let Some(Value::Table(plugins)) = all.get_mut("plugins") else { return all };
     match format {
-        Format::Version3 => divide(plugins),
+        Format::Version3 | Format::Version3WithBinDirs => divide(plugins),
         Format::Version2 => join(plugins),
     }
     all
