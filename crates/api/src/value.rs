@@ -1,6 +1,19 @@
-//! Reading and writing fields of JSON objects by path.
+//! Reading and writing fields of JSON objects by path, and the names of their types.
 
 use serde_json::{Map, Value};
+
+/// The type of a value as Go names it, in messages of Kubernetes.
+pub fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
 
 /// Reads at a path such as `["spec", "nodeName"]`. Absent values and values of another type are empty.
 pub trait Read {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::Status;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, go_type};
 use knarr_rules::common::labels::{validate_annotations, validate_labels};
 use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
@@ -145,15 +145,6 @@ fn restore(original: &Value, converted: &Value, to: &str) -> Result<Value, Strin
 
 /// Refuses labels or annotations that no client could have set: what reads them relies on that.
 fn check_texts(field: &str, given: &Value) -> Result<(), String> {
-    let go_type = |value: &Value| match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
     let Some(texts) = given.as_object() else {
         return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(given)));
     };

@@ -3,6 +3,7 @@
 use super::element::PathElement;
 use super::typing::{Atom, ListAtom, Scalar, Type, element_of};
 use crate::patch::go_format;
+use crate::value::go_type;
 use serde_json::Value;
 
 /// Checks a configuration and returns all errors with their paths as one text.
@@ -83,18 +84,6 @@ fn below(path: &mut String, element: &PathElement, then: impl FnOnce(&mut String
 
 fn report(path: &str, problem: &str, problems: &mut Vec<String>) {
     problems.push(if path.is_empty() { problem.to_owned() } else { format!("{path}: {problem}") });
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }
 
 fn go_literal(value: &Value) -> String {

@@ -1,6 +1,7 @@
 //! Validation of the replica counts that a definition's scale subresource points at.
 
 use crate::field::{Error, ErrorType, Errors, Path};
+use crate::value::go_type;
 use serde_json::Value;
 
 /// The field paths of the scale subresource.
@@ -82,18 +83,6 @@ fn accessor_error(path: &str, found: &Value, expected: &str) -> String {
         crate::patch::go_format(found),
         go_type(found)
     )
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod tests;
 use super::element_order::{Identity, Places, arrange};
 use super::{PatchError, go_format};
 use crate::schema::{Field, NodeRef, Shape};
+use crate::value::go_type;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -339,23 +340,16 @@ fn unknown_directive(directive: &Value, within: &Value) -> PatchError {
     let directive = match directive {
         Value::String(text) => text.clone(),
         Value::Null => "%!s(<nil>)".to_owned(),
-        other => format!("%!s({}={})", go_type(other), go_format(other)),
+        other => format!("%!s({}={})", printed_type(other), go_format(other)),
     };
     PatchError::Internal(format!("unknown patch type: {directive} in map: {}", go_format(within)).into())
 }
 
 fn wrong_type(expected: &str, found: &Value) -> PatchError {
-    PatchError::Internal(format!("expected a {expected}, but received a {}", go_type(found)).into())
+    PatchError::Internal(format!("expected a {expected}, but received a {}", printed_type(found)).into())
 }
 
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
+/// As Go prints the type of a value in this message: that of none is printed as a mistake of the format.
+fn printed_type(value: &Value) -> &'static str {
+    if value.is_null() { "%!s(<nil>)" } else { go_type(value) }
 }
