@@ -14,25 +14,25 @@ pub async fn watch_files(files: CertificateFiles, certificate: ServingCertificat
     // The files may have changed since they were read for the first time.
     let mut served = None;
     loop {
-        if let Some(found) = contents(&files)
-            && served.as_ref() != Some(&found)
-        {
-            match certificate.replace(&files.certificate, &files.key) {
-                Ok(()) if served.is_none() => served = Some(found),
+        match contents(&files) {
+            Ok(found) if served.as_ref() == Some(&found) => {}
+            Ok(found) => match certificate.replace(&files.certificate, &files.key) {
                 Ok(()) => {
-                    tracing::info!(certificate = %files.certificate.display(), "reloaded the serving certificate");
-                    served = Some(found);
+                    if served.replace(found).is_some() {
+                        tracing::info!(certificate = %files.certificate.display(), "reloaded the serving certificate");
+                    }
                 }
                 Err(error) => tracing::warn!(%error, "cannot use the replaced serving certificate"),
-            }
+            },
+            Err(error) => tracing::warn!(%error, "cannot read the files of the serving certificate"),
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Both files; none while one is missing.
-fn contents(files: &CertificateFiles) -> Option<(Vec<u8>, Vec<u8>)> {
-    Some((std::fs::read(&files.certificate).ok()?, std::fs::read(&files.key).ok()?))
+/// The certificate and the key.
+fn contents(files: &CertificateFiles) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
+    Ok((std::fs::read(&files.certificate)?, std::fs::read(&files.key)?))
 }
 
 #[cfg(test)]
