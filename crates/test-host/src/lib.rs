@@ -1,9 +1,10 @@
 //! What tests need of the host: root, programs, devices. A test that lacks something is left out, but fails in CI, where
 //! nobody would notice that it never runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const PROGRAM_DIRECTORIES: [&str; 5] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
+/// Where programs of the administrator are, which are not in everybody's PATH.
+const SYSTEM_DIRECTORIES: &str = "/usr/sbin:/sbin";
 
 /// Whether everything is there: `root`, names of programs, and absolute paths. Panics in CI if something is missing.
 pub fn has(needs: &[&str]) -> bool {
@@ -21,10 +22,13 @@ pub fn skip(reason: &str) {
 }
 
 fn missing<'a>(needs: &[&'a str], is_root: bool) -> Vec<&'a str> {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&own).chain(std::env::split_paths(SYSTEM_DIRECTORIES)).collect();
     let is_there = |need: &str| match need {
         "root" => is_root,
         path if path.starts_with('/') => Path::new(path).exists(),
-        program => PROGRAM_DIRECTORIES.iter().any(|directory| Path::new(directory).join(program).exists()),
+        program => directories.iter().any(|directory| directory.join(program).exists()),
     };
     needs.iter().copied().filter(|need| !is_there(need)).collect()
 }
