@@ -222,7 +222,7 @@ pub fn write_metrics(out: &mut String) {
     family(metric, "histogram", help, &|out, name, queue| queue.worked.lock().write(out, metric, name));
     let metric = "knarr_workqueue_failing_keys";
     let read = value(metric, |queue| queue.holding().failing as f64);
-    family(metric, "gauge", "Keys whose processing has failed five times in a row or more.", &read);
+    family(metric, "gauge", "Keys whose processing has failed for five seconds or more.", &read);
 }
 
 #[cfg(test)]

@@ -23,8 +23,9 @@ use crate::work_queue_metrics::{Holding, Observed, QueueMetrics};
 
 const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(1000);
-/// From this failure in a row on, retries of a key are logged.
-const REPORTED_FAILURES: u32 = 5;
+/// Retries of a key are logged as warnings when its failures span this time. What passes by itself, such as a conflict or a
+/// cache that is behind, passes sooner.
+const REPORTED_AFTER: Duration = Duration::from_secs(5);
 
 /// The bounds of a key.
 pub trait Key: Clone + Eq + Hash + Ord + Debug + Send + 'static {}
@@ -50,8 +51,21 @@ struct State<T> {
     delayed: BinaryHeap<Reverse<(Instant, T)>>,
     /// When each delayed key is due; entries of `delayed` with another time are stale.
     due: HashMap<T, Instant>,
-    failures: HashMap<T, u32>,
+    failures: HashMap<T, Failures>,
     stopped: bool,
+}
+
+/// The failures of a key in a row.
+struct Failures {
+    count: u32,
+    first: Instant,
+    last: Instant,
+}
+
+impl Failures {
+    fn persist(&self) -> bool {
+        self.last - self.first >= REPORTED_AFTER
+    }
 }
 
 impl<T: Key> Default for WorkQueue<T> {
@@ -118,10 +132,13 @@ impl<T: Key> WorkQueue<T> {
     pub fn add_rate_limited(&self, key: T) {
         self.metrics.retries.fetch_add(1, Ordering::Relaxed);
         let failures = {
+            let now = Instant::now();
             let mut state = self.state.lock();
-            let failures = state.failures.entry(key.clone()).or_insert(0);
-            *failures = failures.saturating_add(1);
-            *failures
+            let fresh = Failures { count: 0, first: now, last: now };
+            let failures = state.failures.entry(key.clone()).or_insert(fresh);
+            failures.count = failures.count.saturating_add(1);
+            failures.last = now;
+            failures.count
         };
         let delay = self
             .initial_backoff
@@ -133,8 +150,11 @@ impl<T: Key> WorkQueue<T> {
     /// Retries a key whose processing failed. An error that persists is logged as a warning.
     fn retry(&self, key: &T, error: &dyn Display) {
         self.add_rate_limited(key.clone());
-        let failures = self.failures(key);
-        if failures >= REPORTED_FAILURES {
+        let (failures, persist) = {
+            let state = self.state.lock();
+            state.failures.get(key).map_or((0, false), |failures| (failures.count, failures.persist()))
+        };
+        if persist {
             let component = knarr_supervisor::current_run();
             let component = component.as_ref().map_or("", |run| run.name());
             tracing::warn!(component, ?key, failures, %error, "processing a key keeps failing; retrying");
@@ -150,7 +170,7 @@ impl<T: Key> WorkQueue<T> {
 
     /// How often in a row the key was added with a backoff.
     pub fn failures(&self, key: &T) -> u32 {
-        self.state.lock().failures.get(key).copied().unwrap_or(0)
+        self.state.lock().failures.get(key).map_or(0, |failures| failures.count)
     }
 
     /// The number of keys that are ready now.
@@ -239,7 +259,7 @@ impl<T: Key> Observed for WorkQueue<T> {
             depth: state.ready.len(),
             unfinished: unfinished.clone().sum(),
             longest: unfinished.max().unwrap_or_default(),
-            failing: state.failures.values().filter(|failures| **failures >= REPORTED_FAILURES).count(),
+            failing: state.failures.values().filter(|failures| failures.persist()).count(),
         }
     }
 }

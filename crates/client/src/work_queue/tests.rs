@@ -101,21 +101,20 @@ async fn a_key_that_keeps_failing_is_counted_under_its_component() {
         run_workers(queue, 1, |_| async { Err::<(), _>("broken") })
     });
     let failures = || queues.lock().first().map_or(0, |queue| queue.failures(&"a"));
-    while failures() < 4 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
     let holding = || queues.lock().first().map(|queue| queue.holding()).unwrap_or_default();
-    assert_eq!(holding().failing, 0);
-    while failures() < 5 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    // From 5 ms on, the backoff doubles: the tenth failure is 2.6 s after the first one, the eleventh 5.1 s.
+    for (count, failing) in [(10, 0), (11, 1)] {
+        while failures() < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(holding().failing, failing, "after {count} failures");
     }
-    assert_eq!(holding().failing, 1);
     let mut page = String::new();
     crate::work_queue_metrics::write_metrics(&mut page);
     for line in [
-        "workqueue_retries_total{name=\"failing_test\"} 5",
+        "workqueue_retries_total{name=\"failing_test\"} 11",
         "knarr_workqueue_failing_keys{name=\"failing_test\"} 1",
-        "workqueue_work_duration_seconds_count{name=\"failing_test\"} 5",
+        "workqueue_work_duration_seconds_count{name=\"failing_test\"} 11",
     ] {
         assert!(page.lines().any(|own| own == line), "{line} in {page}");
     }
