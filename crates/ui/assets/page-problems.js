@@ -38,7 +38,7 @@ function draw(body, { problems, examined, unreadable, incomplete, truncated }) {
     problems.length === 0 && h('p', { class: 'card good' }, `No problem found in ${examined} objects.`),
     problems.map(({ object, findings }) => problemCard(object, findings)),
     truncated && h('p', { class: 'dim' }, 'There are more problems than are shown here.'),
-    incomplete.length > 0 && h('p', { class: 'dim' }, `Only the first 5000 were examined of: ${incomplete.join(', ')}. Choose a namespace to examine all of its objects.`),
+    incomplete.length > 0 && h('p', { class: 'dim' }, `Only the first 50000 were examined of: ${incomplete.join(', ')}. Choose a namespace to examine all of its objects.`),
     unreadable.length > 0 && h('p', { class: 'dim' }, `Not examined, because you may not list them: ${unreadable.join(', ')}.`));
 }
 

@@ -40,7 +40,7 @@ pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str, limit: 
         .collect();
     let mut found = Vec::new();
     let (mut has_more, mut examined) = (false, 0);
-    for (plural, version, kind, needs_diagnosis) in EXAMINED {
+    for (plural, version, kind, is_wrong) in EXAMINED {
         for object in lists.get(*plural).into_iter().flatten() {
             if !namespace.is_empty() && object.text(&["metadata", "namespace"]) != namespace {
                 continue;
@@ -48,7 +48,7 @@ pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str, limit: 
             examined += 1;
             let reported_by_owner = controller(object).is_some_and(|owner| owners.contains(owner));
             let is_served = *plural == "services" && served.contains(&key(object));
-            if reported_by_owner || is_served || !(is_stuck(object) || needs_diagnosis(object)) {
+            if reported_by_owner || is_served || !(is_stuck(object) || is_wrong(object)) {
                 continue;
             }
             // Thousands may be in trouble at once, and each candidate is a copy.
@@ -60,6 +60,17 @@ pub fn candidates(lists: &BTreeMap<String, Vec<Value>>, namespace: &str, limit: 
         }
     }
     (found, has_more, examined)
+}
+
+/// Whether objects of a kind, by its plural name, are examined.
+pub fn is_examined(plural: &str) -> bool {
+    EXAMINED.iter().any(|(examined, ..)| *examined == plural)
+}
+
+/// Whether something is wrong with an object of a kind, as far as the object itself says.
+pub fn needs_diagnosis(plural: &str, object: &Value) -> bool {
+    let kind = EXAMINED.iter().find(|(examined, ..)| *examined == plural);
+    kind.is_some_and(|(.., is_wrong)| is_stuck(object) || is_wrong(object))
 }
 
 /// An object of a list with its kind, which items of lists leave out.

@@ -18,8 +18,11 @@ use crate::state::ApiServer;
 static TURNS: Turns = Turns::new();
 
 /// How many objects of a kind are read, and how many at a time: most of what a list contains is dropped at once.
-const MAX_LISTED: usize = 5000;
+const MAX_READ: usize = 50_000;
 const PAGE_SIZE: usize = 500;
+
+/// How many objects of a kind are kept as evidence. Of those after them, only what needs a diagnosis is kept, as many again.
+const MAX_EVIDENCE: usize = 5000;
 
 /// How many objects are diagnosed, and how many logs are read for that.
 const MAX_DIAGNOSED: usize = 200;
@@ -34,10 +37,18 @@ pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result
     if !namespace.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(Status::bad_request("not the name of a namespace"));
     }
-    let Lists { items: lists, incomplete, unreadable } = client.lists(namespace).await?;
-    let (candidates, truncated, examined) = match query.get("name") {
+    let name = query.get("name");
+    let is_needed = |plural: &str, object: &Value| match name {
+        Some(name) => object.text(&["metadata", "name"]) == name,
+        None => survey::needs_diagnosis(plural, object),
+    };
+    let Lists { items: lists, incomplete, dropped, unread, unreadable } = client.lists(namespace, &is_needed).await?;
+    let (candidates, truncated, examined) = match name {
         Some(name) => (named(&lists, query.text("kind"), namespace, name), false, 1),
-        None => survey::candidates(&lists, namespace, MAX_DIAGNOSED),
+        None => {
+            let (found, truncated, examined) = survey::candidates(&lists, namespace, MAX_DIAGNOSED);
+            (found, truncated, examined + dropped)
+        }
     };
     let mut evidence =
         Evidence { object: Value::Null, now: Timestamp::now(), lists, incomplete, logs: BTreeMap::new() };
@@ -65,7 +76,7 @@ pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result
         "problems": problems,
         "examined": examined,
         "unreadable": unreadable,
-        "incomplete": evidence.incomplete,
+        "incomplete": unread,
         "truncated": truncated,
     }))
 }
@@ -91,30 +102,75 @@ fn parse(body: &[u8]) -> serde_json::Result<(Vec<Value>, String)> {
     Ok((items, next))
 }
 
+/// Whether an object of a kind, by its plural name, is kept however many there are.
+type IsNeeded<'a> = &'a (dyn Fn(&str, &Value) -> bool + Sync);
+
 /// What could be read of the cluster.
 #[derive(Default)]
 struct Lists {
     items: BTreeMap<String, Vec<Value>>,
+    /// The kinds of which not all objects were kept.
     incomplete: BTreeSet<String>,
+    /// How many objects of examined kinds were not kept, as nothing is wrong with them.
+    dropped: usize,
+    /// The kinds of which not all objects were read.
+    unread: Vec<&'static str>,
     /// The kinds that the user may not list.
     unreadable: Vec<&'static str>,
 }
 
+/// What was read of a list.
+#[derive(Default)]
+struct Listed {
+    items: Vec<Value>,
+    /// How many of the items are there although there was enough evidence.
+    needed: usize,
+    dropped: usize,
+    is_all: bool,
+}
+
+impl Listed {
+    fn add(&mut self, page: Vec<Value>, max_evidence: usize, is_needed: impl Fn(&Value) -> bool) {
+        for object in page {
+            if self.items.len() - self.needed < max_evidence {
+                self.items.push(object);
+            } else if self.needed < max_evidence && is_needed(&object) {
+                self.items.push(object);
+                self.needed += 1;
+            } else {
+                self.dropped += 1;
+            }
+        }
+    }
+
+    fn read(&self) -> usize {
+        self.items.len() + self.dropped
+    }
+}
+
 impl Client<'_> {
     /// The objects that may be evidence for a diagnosis in a namespace, or in all.
-    async fn lists(&self, namespace: &str) -> Result<Lists, Status> {
+    async fn lists(&self, namespace: &str, is_needed: IsNeeded<'_>) -> Result<Lists, Status> {
         let mut lists = Lists::default();
         for (plural, everywhere) in Evidence::needed().iter().chain(survey::WORKLOADS) {
             for path in Evidence::paths(plural, everywhere, namespace) {
-                let Some((items, is_complete)) = self.list(&path).await? else { continue };
+                let Some(listed) = self.list(&path, |object| is_needed(plural, object)).await? else { continue };
                 let own = lists.items.remove(*plural);
                 // Of other namespaces a part is enough.
-                if own.is_none() && !is_complete {
-                    lists.incomplete.insert((*plural).to_owned());
+                if own.is_none() {
+                    if !listed.is_all {
+                        lists.unread.push(plural);
+                    }
+                    if !listed.is_all || listed.dropped > 0 {
+                        lists.incomplete.insert((*plural).to_owned());
+                    }
+                    if survey::is_examined(plural) {
+                        lists.dropped += listed.dropped;
+                    }
                 }
                 let items = match own {
-                    Some(own) => Evidence::join(own, items, namespace),
-                    None => items,
+                    Some(own) => Evidence::join(own, listed.items, namespace),
+                    None => listed.items,
                 };
                 lists.items.insert((*plural).to_owned(), items);
             }
@@ -125,10 +181,10 @@ impl Client<'_> {
         Ok(lists)
     }
 
-    /// The first objects of a list and whether they are all; `None` if the user may not list them.
-    async fn list(&self, path: &str) -> Result<Option<(Vec<Value>, bool)>, Status> {
-        let (mut items, mut next) = (Vec::new(), String::new());
-        while items.len() < MAX_LISTED {
+    /// The objects of a list that are kept; `None` if the user may not list them.
+    async fn list(&self, path: &str, is_needed: impl Fn(&Value) -> bool) -> Result<Option<Listed>, Status> {
+        let (mut listed, mut next) = (Listed::default(), String::new());
+        while listed.read() < MAX_READ {
             let body = match self.get(&format!("{path}?limit={PAGE_SIZE}&continue={next}")).await {
                 Ok(body) => body,
                 Err(status) if matches!(status.code, 403 | 404) => return Ok(None),
@@ -137,13 +193,14 @@ impl Client<'_> {
             // Parsing megabytes takes a while, during which this thread serves others.
             let parsed = tokio::task::spawn_blocking(move || parse(&body)).await.map_err(Status::internal)?;
             let (page, following) = parsed.map_err(Status::internal)?;
-            items.extend(page);
+            listed.add(page, MAX_EVIDENCE, &is_needed);
             if following.is_empty() {
-                return Ok(Some((items, true)));
+                listed.is_all = true;
+                break;
             }
             next = following;
         }
-        Ok(Some((items, false)))
+        Ok(Some(listed))
     }
 
     /// The last log lines of the containers of the examined object that terminated. Missing logs are skipped.
@@ -166,5 +223,20 @@ impl Client<'_> {
                 Err(status) => tracing::debug!(code = status.code, "cannot read the log of a container"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_diagnosis_is_kept_wherever_it_is_in_a_list() {
+        let mut listed = Listed::default();
+        for page in [0..4, 4..8, 8..12] {
+            listed.add(page.map(|number| json!(number)).collect(), 3, |object| object.as_u64() > Some(5));
+        }
+        assert_eq!(json!(listed.items), json!([0, 1, 2, 6, 7, 8]), "evidence, and as many again that need a diagnosis");
+        assert_eq!((listed.dropped, listed.read()), (6, 12));
     }
 }
