@@ -96,7 +96,7 @@ async function show() {
   try {
     // Kinds of custom resources come and go.
     if (page === 'kinds' || (['list', 'object'].includes(page) && !find(parts[0]))) await rediscover();
-    if (!signal.aborted) await (pages[page] ?? problems).show(context);
+    if (!signal.aborted) await (Object.hasOwn(pages, page) ? pages[page] : problems).show(context);
   } catch (error) {
     if (!signal.aborted) failed(error);
   }

@@ -12,7 +12,7 @@ const MAX_NODES = 300;
 const MAX_DOTS = 3000;
 
 export async function show({ main, namespace, signal }) {
-  const view = { namespace, nodes: new Map(), pods: { rows: new Map(), columns: [] }, usage: new Map(), sums: {}, courses: new Map(), leases: [] };
+  const view = { namespace, nodes: new Map(), pods: { rows: new Map(), columns: [] }, usage: new Map(), sums: new Map(), courses: new Map(), leases: [] };
   const parts = { summary: h('div', {}), servers: h('div', {}), nodes: h('div', { class: 'cards' }), namespaces: h('div', {}) };
   replace(main, h('h1', {}, 'Cluster'), parts.summary, parts.servers, h('h2', {}, 'Nodes'), parts.nodes, parts.namespaces);
   const draw = soon(() => drawAll(view, parts), signal);
@@ -38,7 +38,7 @@ async function readMetrics(view, signal) {
     get('/apis/metrics.k8s.io/v1beta1/nodes', { signal }).catch(() => ({ items: [] })),
     get(`/ui/requests?${new URLSearchParams({ namespace: view.namespace })}`, { signal }).catch(() => ({ nodes: {} })),
   ]);
-  view.sums = sums.nodes;
+  view.sums = new Map(Object.entries(sums.nodes));
   const items = list.items ?? [];
   view.usage = new Map(items.map((one) => [one.metadata.name, { cpu: quantity(one.usage.cpu), memory: quantity(one.usage.memory) }]));
   if (items.length === 0) return;
@@ -126,7 +126,7 @@ function nodeCard(node, view, pods, dots) {
   const { name } = node.metadata;
   const { allocatable = {} } = node.status;
   const used = view.usage.get(name);
-  const sums = view.sums[name];
+  const sums = view.sums.get(name);
   const amounts = (resource) => ({
     used: used?.[resource],
     requested: sums && quantity(sums.requests[resource] ?? '0'),

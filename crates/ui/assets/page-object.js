@@ -1,6 +1,6 @@
 // One object: its state, relations and events, its YAML and a form to change it, and what belongs to its kind.
 
-import { follow, get, post } from './api.js';
+import { follow, get, pause, post } from './api.js';
 import { actions } from './actions.js';
 import * as change from './change.js';
 import { card, failed, h, message, replace, table, tabs } from './dom.js';
@@ -12,6 +12,7 @@ import * as logs from './page-logs.js';
 import * as shell from './page-shell.js';
 import { problemCard } from './page-problems.js';
 import * as relations from './relations.js';
+import { fields, items } from './shape.js';
 import * as usage from './usage.js';
 import { runsPods } from './workload.js';
 
@@ -33,31 +34,53 @@ export async function show({ main, parts, signal }) {
   }
   if (subject.object) replace(bar, actions(subject));
   const pages = { state, form: form.show, yaml: change.yaml, journey: journey.show, logs: logs.show, shell: shell.show };
-  return (pages[tab] ?? state)({ body, subject, signal });
+  return (tabsOf(kind).some(([one]) => one === tab) ? pages[tab] : state)({ body, subject, signal });
 }
 
-function tabBar({ kind, namespace, name }, current) {
+function tabsOf(kind) {
   const fits = { logs: runsPods(kind), shell: keyOf(kind) === 'pods', form: kind.verbs.includes('update'), yaml: true, state: true, journey: true };
-  return tabs('Views of the object', TABS.filter(([tab]) => fits[tab]).map(([tab, title]) => [objectLink(kind, namespace, name, tab), title, tab === current]));
+  return TABS.filter(([tab]) => fits[tab]);
 }
+
+const tabBar = ({ kind, namespace, name }, current) => tabs('Views of the object', tabsOf(kind).map(([tab, title]) => [objectLink(kind, namespace, name, tab), title, tab === current]));
+
+// Separators of a field selector in a value.
+const escaped = (text) => text.replace(/[\\,=]/g, '\\$&');
+
+// Between two diagnoses of an object that keeps changing, at least. Each reads its namespace: a large one is read less often.
+const REVIEW_INTERVAL = 3000;
 
 async function state({ body, subject, signal }) {
   const parts = { facts: h('div', {}), findings: h('div', {}), relations: h('div', {}), usage: h('div', {}), events: h('div', {}) };
   replace(body, parts.findings, parts.facts, parts.usage, parts.relations, parts.events);
   const draw = () => replace(parts.facts, facts(subject.object), conditions(subject.object));
   draw();
-  const selector = { fieldSelector: `metadata.name=${subject.name}` };
+  const selector = { fieldSelector: `metadata.name=${escaped(subject.name)}` };
+  let isChanged = true;
+  const review = async () => {
+    let took = 0;
+    for (; !signal.aborted; await pause(Math.max(REVIEW_INTERVAL, took * 10), signal)) {
+      if (!isChanged) continue;
+      isChanged = false;
+      const begin = performance.now();
+      await Promise.all([explain(parts.findings, subject, signal), relations.show(parts.relations, subject, signal)].map((task) => task.catch(failed)));
+      took = performance.now() - begin;
+    }
+  };
   await Promise.all([
-    explain(parts.findings, subject, signal),
-    relations.show(parts.relations, subject, signal),
+    review(),
     usage.show(parts.usage, subject, signal),
     events(parts.events, subject, signal),
     // The table says that something changed; the object is then read whole.
     follow(listPath(subject.kind, subject.namespace), selector, signal, async ({ rows, complete }) => {
-      if (complete && rows.size === 0) return replace(parts.facts, h('p', { class: 'card warn' }, 'This object was deleted.'));
+      if (complete && rows.size === 0) {
+        replace(parts.findings);
+        return replace(parts.facts, h('p', { class: 'card warn' }, 'This object was deleted.'));
+      }
       const version = [...rows.values()][0]?.object.metadata.resourceVersion;
       if (!version || version === subject.object.metadata.resourceVersion) return undefined;
       subject.object = await get(subject.path, { signal }).catch(() => subject.object);
+      isChanged = true;
       return draw();
     }),
   ].map((task) => task.catch(failed)));
@@ -65,19 +88,21 @@ async function state({ body, subject, signal }) {
 
 async function explain(target, { object }, signal) {
   const query = new URLSearchParams({ kind: object.kind, namespace: object.metadata.namespace ?? '', name: object.metadata.name });
-  const { problems } = await get(`/ui/problems?${query}`, { signal }).catch(() => ({ problems: [] }));
-  replace(target, problems.flatMap((one) => one.findings).map((finding) => problemCard(undefined, [finding])));
+  // Who may not have a diagnosis sees the rest; a server that is busy is asked again when the object changes.
+  const found = await get(`/ui/problems?${query}`, { signal }).catch(() => undefined);
+  if (found) replace(target, found.problems.flatMap((one) => one.findings).map((finding) => problemCard(undefined, [finding])));
 }
 
 function conditions(object) {
-  const all = object.status?.conditions ?? [];
+  const all = items(object.status?.conditions);
   return all.length > 0 && card('Conditions', table(undefined, all.map((one) => [
     one.type, one.status, one.reason ?? '', ['dim', plain(one.message ?? '')], ['dim', age(one.lastTransitionTime ?? one.lastUpdateTime)],
   ]), 'Conditions'));
 }
 
 function facts(object) {
-  const { metadata, spec = {}, status = {} } = object;
+  const { metadata } = object;
+  const [spec, status] = [fields(object.spec), fields(object.status)];
   const rows = [
     ['Created', `${metadata.creationTimestamp} (${age(metadata.creationTimestamp)} ago)`],
     metadata.deletionTimestamp && ['Being deleted', metadata.deletionTimestamp],
@@ -85,10 +110,10 @@ function facts(object) {
     metadata.labels && ['Labels', pairs(metadata.labels)],
     status.phase && ['Phase', status.phase],
     spec.nodeName && ['Node', h('a', { href: objectLink(find('nodes'), '', spec.nodeName) }, spec.nodeName)],
-    status.podIP && ['Address', (status.podIPs ?? []).map((one) => one.ip).join(', ')],
-    spec.clusterIP && ['Cluster IP', (spec.clusterIPs ?? [spec.clusterIP]).join(', ')],
+    status.podIP && ['Address', items(status.podIPs).map((one) => one.ip).join(', ') || status.podIP],
+    spec.clusterIP && ['Cluster IP', [spec.clusterIPs ?? spec.clusterIP].flat().join(', ')],
     spec.replicas !== undefined && ['Replicas', `${status.readyReplicas ?? 0} ready of ${spec.replicas}`],
-    spec.selector && ['Selector', pairs(spec.selector.matchLabels ?? spec.selector)],
+    spec.selector && ['Selector', pairs(fields(spec.selector.matchLabels ?? spec.selector))],
     spec.storageClassName && ['Storage class', spec.storageClassName],
     status.capacity?.storage && ['Capacity', status.capacity.storage],
   ].filter(Boolean);
@@ -97,17 +122,18 @@ function facts(object) {
 
 const pairs = (labels) => plain(Object.entries(labels).map(([key, value]) => `${key}=${typeof value === 'object' ? JSON.stringify(value) : value}`).join(', '));
 
-function containers({ status = {} }) {
-  const all = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? []), ...(status.ephemeralContainerStatuses ?? [])];
+function containers({ status }) {
+  const { initContainerStatuses, containerStatuses, ephemeralContainerStatuses } = fields(status);
+  const all = [initContainerStatuses, containerStatuses, ephemeralContainerStatuses].flatMap(items);
   return all.length > 0 && [h('h2', {}, 'Containers'), table(undefined, all.map((one) => {
-    const [now, detail] = Object.entries(one.state ?? { waiting: {} })[0] ?? ['waiting', {}];
+    const [now, detail] = Object.entries(fields(one.state)).map(([key, value]) => [key, fields(value)])[0] ?? ['waiting', {}];
     return [one.name, [one.ready ? 'good' : 'warn', `${now} ${detail.reason ?? ''}`], `${one.restartCount} restarts`, ['mono', one.image], ['dim', plain(detail.message ?? '')]];
   }), 'Containers')];
 }
 
 // Ports that speak HTTP open in the browser; the command for others is ready to copy.
-function forwards({ kind, metadata, spec = {} }) {
-  const ports = kind === 'Service' ? spec.ports : kind === 'Pod' ? spec.containers.flatMap((one) => one.ports ?? []) : [];
+function forwards({ apiVersion, kind, metadata, spec }) {
+  const ports = apiVersion !== 'v1' ? [] : kind === 'Service' ? spec.ports : kind === 'Pod' ? spec.containers.flatMap((one) => one.ports ?? []) : [];
   return ports?.length > 0 && [h('h2', {}, 'Port-forward'), ports.map((port) => {
     const number = port.port ?? port.containerPort;
     const command = `kubectl port-forward -n ${metadata.namespace} ${kind.toLowerCase()}/${metadata.name} ${number < 1024 ? number + 8000 : number}:${number}`;

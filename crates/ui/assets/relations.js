@@ -3,6 +3,7 @@
 import { get } from './api.js';
 import { card, h, replace } from './dom.js';
 import { find, kinds, listPath, objectLink, ofReference } from './kinds.js';
+import { fields, items } from './shape.js';
 
 const CHILDREN = ['replicasets.apps', 'pods', 'jobs.batch', 'controllerrevisions.apps', 'endpointslices.discovery.k8s.io', 'persistentvolumeclaims', 'resourceclaims.resource.k8s.io'];
 const METADATA = 'application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io';
@@ -38,28 +39,31 @@ export async function dependents({ object, namespace }, signal, { everyKind = fa
 }
 
 // What a spec names: volumes, configuration, accounts, classes, and the other side of a binding.
-export function references({ kind, metadata, spec = {}, subsets, roleRef, involvedObject }) {
-  const pod = kind === 'Pod' ? spec : spec.template?.spec ?? spec.jobTemplate?.spec?.template?.spec;
-  const containers = [...(pod?.initContainers ?? []), ...(pod?.containers ?? [])];
-  const sources = [...(pod?.volumes ?? []), ...(pod?.volumes ?? []).flatMap((volume) => volume.projected?.sources ?? [])];
-  const environment = containers.flatMap((one) => [...(one.envFrom ?? []), ...(one.env ?? []).map((variable) => variable.valueFrom ?? {})]);
+export function references(object) {
+  const { kind, metadata, roleRef } = object;
+  const spec = fields(object.spec);
+  const pod = fields(kind === 'Pod' ? spec : spec.template?.spec ?? spec.jobTemplate?.spec?.template?.spec);
+  const containers = [...items(pod.initContainers), ...items(pod.containers)];
+  const volumes = items(pod.volumes);
+  const sources = [...volumes, ...volumes.flatMap((volume) => items(volume.projected?.sources))];
+  const environment = containers.flatMap((one) => [...items(one.envFrom), ...items(one.env).map((variable) => fields(variable.valueFrom))]);
   const found = [
     ...sources.map((one) => one.configMap?.name && ['configmaps', one.configMap.name]),
     ...sources.map((one) => (one.secret?.secretName ?? one.secret?.name) && ['secrets', one.secret.secretName ?? one.secret.name]),
     ...sources.map((one) => one.persistentVolumeClaim && ['persistentvolumeclaims', one.persistentVolumeClaim.claimName]),
     ...environment.map((one) => (one.configMapRef ?? one.configMapKeyRef) && ['configmaps', (one.configMapRef ?? one.configMapKeyRef).name]),
     ...environment.map((one) => (one.secretRef ?? one.secretKeyRef) && ['secrets', (one.secretRef ?? one.secretKeyRef).name]),
-    ...(pod?.imagePullSecrets ?? []).map((one) => ['secrets', one.name]),
-    pod?.serviceAccountName && ['serviceaccounts', pod.serviceAccountName],
-    pod?.priorityClassName && ['priorityclasses.scheduling.k8s.io', pod.priorityClassName],
-    pod?.runtimeClassName && ['runtimeclasses.node.k8s.io', pod.runtimeClassName],
+    ...items(pod.imagePullSecrets).map((one) => ['secrets', one.name]),
+    pod.serviceAccountName && ['serviceaccounts', pod.serviceAccountName],
+    pod.priorityClassName && ['priorityclasses.scheduling.k8s.io', pod.priorityClassName],
+    pod.runtimeClassName && ['runtimeclasses.node.k8s.io', pod.runtimeClassName],
     spec.nodeName && ['nodes', spec.nodeName],
     kind === 'PersistentVolumeClaim' && spec.volumeName && ['persistentvolumes', spec.volumeName],
     spec.storageClassName && ['storageclasses.storage.k8s.io', spec.storageClassName],
     kind === 'PersistentVolume' && spec.claimRef && ['persistentvolumeclaims', spec.claimRef.name, spec.claimRef.namespace],
     kind === 'Ingress' && spec.ingressClassName && ['ingressclasses.networking.k8s.io', spec.ingressClassName],
-    ...(kind === 'Ingress' ? (spec.rules ?? []).flatMap((rule) => rule.http?.paths ?? []).map((path) => path.backend?.service && ['services', path.backend.service.name]) : []),
-    ...(kind === 'Ingress' ? (spec.tls ?? []).map((one) => one.secretName && ['secrets', one.secretName]) : []),
+    ...(kind === 'Ingress' ? items(spec.rules).flatMap((rule) => items(rule.http?.paths)).map((path) => path.backend?.service && ['services', path.backend.service.name]) : []),
+    ...(kind === 'Ingress' ? items(spec.tls).map((one) => one.secretName && ['secrets', one.secretName]) : []),
     roleRef && [roleRef.kind === 'ClusterRole' ? 'clusterroles.rbac.authorization.k8s.io' : 'roles.rbac.authorization.k8s.io', roleRef.name],
   ].filter(Boolean);
   const unique = new Map(found.map(([key, name, namespace]) => [`${key}/${name}`, [find(key), name, namespace ?? metadata.namespace]]));

@@ -56,6 +56,7 @@ assets! {
     "api.js": JAVASCRIPT,
     "dom.js": JAVASCRIPT,
     "kinds.js": JAVASCRIPT,
+    "shape.js": JAVASCRIPT,
     "grid.js": JAVASCRIPT,
     "diff.js": JAVASCRIPT,
     "format.js": JAVASCRIPT,
