@@ -17,10 +17,12 @@ const MEMBER_UPDATE: &str = "/etcdserverpb.Cluster/MemberUpdate";
 const MEMBER_REMOVE: &str = "/etcdserverpb.Cluster/MemberRemove";
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 const DEFRAGMENT: &str = "/etcdserverpb.Maintenance/Defragment";
-const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
+pub(super) const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-/// A member rewrites its whole database meanwhile.
-const DEFRAGMENT_TIMEOUT: Duration = Duration::from_secs(120);
+/// A member rewrites its whole database meanwhile: 8 GiB, on a slow disk.
+const DEFRAGMENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// The alarm about a lack of space.
+pub(super) const NO_SPACE: i32 = 1;
 
 /// A client for the administration of an etcd cluster.
 pub struct EtcdAdministration {
@@ -140,10 +142,17 @@ impl EtcdAdministration {
         done.map(|_: wire::EmptyResponse| ()).map_err(|status| failed(&status))
     }
 
+    /// The members that ran out of space, for which the cluster refuses writes. They may have been removed since.
+    pub async fn space_alarms(&self) -> Result<Vec<u64>, Error> {
+        let request = wire::AlarmRequest { action: 0, member_id: 0, alarm: NO_SPACE };
+        let found: wire::AlarmResponse = self.call(ALARM, request).await?;
+        Ok(found.alarms.iter().filter(|alarm| alarm.alarm == NO_SPACE).map(|alarm| alarm.member_id).collect())
+    }
+
     /// Allows writes again after a member ran out of space.
     pub async fn clear_space_alarm(&self, id: u64) -> Result<(), Error> {
-        let request = wire::AlarmRequest { action: 2, member_id: id, alarm: 1 };
-        self.call::<_, wire::EmptyResponse>(ALARM, request).await.map(drop)
+        let request = wire::AlarmRequest { action: 2, member_id: id, alarm: NO_SPACE };
+        self.call::<_, wire::AlarmResponse>(ALARM, request).await.map(drop)
     }
 
     async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Error>

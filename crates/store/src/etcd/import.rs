@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ pub fn import(image: impl Read, database: &Path, skipped: SkippedRevisions, now:
         meta.insert(name.as_bytes().to_vec(), position(revision, 0));
     }
     let beside = database.with_extension("new");
-    let written = File::create(&beside).and_then(|file| {
+    // It contains secrets.
+    let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside).and_then(|file| {
         let mut file = BufWriter::new(file);
         bolt::write(&buckets, &mut file)?;
         file.get_ref().sync_all()
@@ -61,7 +63,11 @@ pub fn import(image: impl Read, database: &Path, skipped: SkippedRevisions, now:
         // The member is noted as soon as this returns: its contents must not be lost with the power.
         database.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     });
-    renamed.map_err(|error| failed("writing", &error))?;
+    renamed.map_err(|error| {
+        // It wastes space, of which there may be none left.
+        let _ = std::fs::remove_file(&beside);
+        failed("writing", &error)
+    })?;
     Ok(revision)
 }
 

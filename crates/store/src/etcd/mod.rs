@@ -221,8 +221,12 @@ impl Etcd {
         }
         let marker = self.key_space.marker.as_bytes().to_vec();
         let put = wire::PutRequest { key: marker, value: Bytes::from_static(b"1"), lease: 0 };
-        let put: wire::PutResponse = self.client.call(PUT, put).await?.body;
-        self.await_event(wire::revision(&put.header)).await
+        match self.client.call::<_, wire::PutResponse>(PUT, put).await {
+            Ok(put) => self.await_event(wire::revision(&put.body.header)).await,
+            // Reads go on while etcd accepts no marker: the event may just be late.
+            Err(status) if is_full(&status) => self.await_event(revision).await,
+            Err(status) => Err(status),
+        }
     }
 
     /// etcd's current revision, from a linearizable read.
@@ -291,10 +295,14 @@ fn is_too_large(status: &Status) -> bool {
     }
 }
 
+fn is_full(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted && status.message().contains("database space exceeded")
+}
+
 fn unavailable(status: Status) -> Error {
-    match status.code() {
-        Code::ResourceExhausted if status.message().contains("database space exceeded") => Error::SpaceExceeded,
-        _ => Error::Unavailable(format!("etcd: {}", describe(&status))),
+    match is_full(&status) {
+        true => Error::SpaceExceeded,
+        false => Error::Unavailable(format!("etcd: {}", describe(&status))),
     }
 }
 

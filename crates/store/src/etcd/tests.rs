@@ -291,6 +291,43 @@ async fn members_are_listed_and_report_their_state() {
     assert_eq!(eventually(|| administration.members()).await.len(), 2);
 }
 
+/// Makes etcd refuse writes because this member is full.
+async fn raise_space_alarm(store: &Etcd, member_id: u64) {
+    let raise = wire::AlarmRequest { action: 1, member_id, alarm: administration::NO_SPACE };
+    let _: Reply<wire::AlarmResponse> = store.client.call(administration::ALARM, raise).await.unwrap();
+}
+
+#[tokio::test]
+async fn reads_wait_for_late_events_of_a_full_etcd() {
+    let cluster = EtcdCluster::start(1);
+    let store = cluster.connect("/registry/").await;
+    let created = store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap();
+    raise_space_alarm(&store, 4711).await;
+    let (caught_up, deleted) = tokio::join!(store.catch_up(created.revision + 1), async {
+        tokio::time::sleep(EVENT_DELAY * 4).await;
+        store.delete("/registry/pods/a", created.revision).await
+    });
+    assert_eq!(deleted.unwrap(), created.revision + 1);
+    caught_up.unwrap();
+    store.sync().await.unwrap();
+}
+
+/// Whoever was removed clears no alarm.
+#[tokio::test]
+async fn the_alarm_of_a_member_that_is_none_any_more_can_be_cleared() {
+    let cluster = EtcdCluster::start(1);
+    let store = cluster.connect("/registry/").await;
+    let administration = EtcdAdministration::new(&cluster.endpoints, Some(&cluster.tls)).unwrap();
+    assert_eq!(administration.space_alarms().await.unwrap(), []);
+    raise_space_alarm(&store, 4711).await;
+    assert_eq!(administration.space_alarms().await.unwrap(), [4711]);
+    let refused = store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap_err();
+    assert!(matches!(refused, Error::SpaceExceeded), "{refused}");
+    administration.clear_space_alarm(4711).await.unwrap();
+    assert_eq!(administration.space_alarms().await.unwrap(), []);
+    store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap();
+}
+
 /// The first attempt of a write was executed, another writer replaced the value, and then the second attempt is refused.
 #[tokio::test]
 async fn a_write_that_took_effect_is_not_reported_as_refused() {

@@ -313,12 +313,26 @@ pub(super) struct EmptyResponse {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AlarmRequest {
-    /// 2 deactivates.
+    /// 0 lists, 1 activates, 2 deactivates.
     #[prost(int32, tag = "1")]
     pub action: i32,
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
     /// 1 is the lack of space.
     #[prost(int32, tag = "3")]
+    pub alarm: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub alarms: Vec<Alarm>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Alarm {
+    #[prost(uint64, tag = "1")]
+    pub member_id: u64,
+    #[prost(int32, tag = "2")]
     pub alarm: i32,
 }
