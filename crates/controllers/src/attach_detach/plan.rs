@@ -101,7 +101,8 @@ impl Memory {
         true
     }
 
-    fn succeed(&mut self) {
+    /// Ends the backoff: an attempt succeeded, or something else is attempted from now on.
+    fn start_over(&mut self) {
         (self.failures, self.retry_at, self.multi_attach_reported) = (0, Duration::ZERO, false);
     }
 
@@ -123,7 +124,9 @@ pub(super) fn plan(observed: &Observed, memory: &mut BTreeMap<String, Memory>, n
     let mut exclusive_taken = !observed.shared && !observed.attachments.is_empty();
     for (node, pods) in by_age(&observed.desired) {
         let memory = memory.entry(node.clone()).or_default();
-        memory.unneeded_since = None;
+        if memory.unneeded_since.take().is_some() {
+            memory.start_over();
+        }
         if let Some(attachment) = observed.attachments.get(node) {
             plan_wait(observed, node, pods, &attachment.state, memory, now, &mut plan);
         } else if !exclusive_taken {
@@ -164,6 +167,9 @@ fn plan_detach(
     if attachment.state == State::Detaching {
         return;
     }
+    if memory.unneeded_since.is_none() {
+        memory.start_over();
+    }
     let since = *memory.unneeded_since.get_or_insert(now);
     let timed_out = now.saturating_sub(since) >= MAX_WAIT_FOR_UNMOUNT && observed.force_detach_on_timeout;
     let is_forced = attachment.out_of_service || timed_out && !attachment.node_ready;
@@ -191,7 +197,7 @@ fn plan_wait(
 ) {
     let error = match state {
         State::Attached => {
-            memory.succeed();
+            memory.start_over();
             if memory.attaching_since.take().is_some() {
                 plan.actions.push(Action::ReportAttached { node: node.to_owned() });
             }

@@ -170,3 +170,23 @@ fn errors_of_a_driver_are_reported_with_a_backoff() {
     }
     assert_eq!(reports, [0, 1, 3, 7, 15]);
 }
+
+#[test]
+fn a_failed_attach_does_not_delay_the_detach() {
+    let mut memory = BTreeMap::new();
+    let (failing, unneeded) = (observed(false, "a:p", "a:broken"), observed(false, "", "a:broken"));
+    for seconds in 0..200 {
+        plan(&failing, &mut memory, Duration::from_secs(seconds));
+    }
+    let now = Duration::from_secs(200);
+    assert_eq!(rendered(&plan(&unneeded, &mut memory, now)), "detach a");
+    memory.get_mut("a").unwrap().fail(now);
+    let waiting = plan(&unneeded, &mut memory, now);
+    assert_eq!((rendered(&waiting).as_str(), waiting.again_at), ("", Some(now + INITIAL_BACKOFF)), "its own backoff");
+    assert_eq!(rendered(&plan(&unneeded, &mut memory, now + INITIAL_BACKOFF)), "detach a");
+    for failures in 0..10 {
+        memory.get_mut("a").unwrap().fail(now + INITIAL_BACKOFF * failures);
+    }
+    let gone = observed(false, "a:q", "");
+    assert_eq!(rendered(&plan(&gone, &mut memory, now + MINUTE)), "attach a", "nor a failed detach the next attach");
+}
