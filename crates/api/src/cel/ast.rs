@@ -1,5 +1,7 @@
 //! The syntax tree of an expression.
 
+use std::sync::Arc;
+
 /// An expression and its position in the text.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
@@ -17,7 +19,7 @@ pub(super) enum Kind {
     Uint(u64),
     Double(f64),
     Text(String),
-    Bytes(Vec<u8>),
+    Bytes(Arc<[u8]>),
     Name(String),
     Select {
         operand: Box<Node>,

@@ -2,6 +2,7 @@
 
 use super::equality::is_unordered;
 use super::error::EvaluateError;
+use super::functions::numbers_length;
 use super::value::Value;
 use super::weight::{lesser, weigh};
 use crate::json_schema::size_recent;
@@ -32,6 +33,11 @@ impl Meter {
     /// which is charged before it is built.
     pub fn spend_call(&mut self, function: &str, values: &[Value<'_>]) -> Result<(), EvaluateError> {
         let size = |at: usize| values.get(at).and_then(Value::size).unwrap_or(1) as u64;
+        // Without counting the characters of a long text that is compared with a short one.
+        let extent = |at: usize| match values.get(at) {
+            Some(Value::String(text)) => text.len() as u64,
+            _ => size(at),
+        };
         let weight = |at: usize| values.get(at).map_or(Some(0), weigh).ok_or(EvaluateError::TooExpensive);
         let lesser = |one: usize, other: usize, times: u64| match (values.get(one), values.get(other)) {
             (Some(one), Some(other)) => lesser(one, other, times).ok_or(EvaluateError::TooExpensive),
@@ -39,19 +45,48 @@ impl Meter {
         };
         let tenth = |size: u64| size.div_ceil(10);
         let cost = match function {
-            "findAll" => size(0).saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4))) + large(values),
+            // After each match, the search may read all of the text again.
+            "findAll" => size(0)
+                .saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4)))
+                .saturating_add(size(0).saturating_mul(size(0)) / 1000 + large(values)),
             "matches" | "find" => (1 + tenth(size(0))) * (1 + size(1).div_ceil(4)) + large(values),
             "contains" => tenth(size(0)) * tenth(size(1)).max(1),
-            "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "substring" | "bytes" | "quantity"
-            | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" | "charAt" | "reverse" | "first"
-            | "last" => tenth(size(0)).max(1),
+            "startsWith"
+            | "endsWith"
+            | "lowerAscii"
+            | "upperAscii"
+            | "trim"
+            | "substring"
+            | "bytes"
+            | "quantity"
+            | "url"
+            | "isURL"
+            | "isQuantity"
+            | "ip"
+            | "isIP"
+            | "cidr"
+            | "isCIDR"
+            | "charAt"
+            | "first"
+            | "last"
+            | "string"
+            | "strings.quote"
+            | "jsonpatch.escapeKey"
+            | "semver"
+            | "isSemver" => tenth(size(0)).max(1),
+            "getScheme" | "getHost" | "getHostname" | "getPort" | "getEscapedPath" | "getQuery" => {
+                tenth(values.first().map_or(0, bytes)).max(1)
+            }
+            "reverse" if is_list(values) => size(0).div_ceil(2),
+            "reverse" => tenth(size(0)).max(1),
             "replace" => tenth(size(0).saturating_add(replaced(values))).max(1),
             "split" => tenth(size(0)).saturating_add(pieces(values)).max(1),
             "join" => tenth(size(0).saturating_add(joined(values))).max(1),
-            "format" => tenth(size(0).saturating_add(weight(1)?)).max(1),
+            "format" => tenth(size(0).saturating_add(weight(1)?).saturating_add(numbers_length(values))).max(1),
             "check" => CHECK,
             "@in" => size(1).max(tenth(lesser(1, 0, size(1))?)),
-            "isSorted" | "sum" | "min" | "max" | "sort" | "slice" => size(0),
+            "isSorted" | "sum" | "min" | "max" | "sort" => size(0).max(tenth(weight(0)?)),
+            "slice" => size(0),
             "indexOf" | "lastIndexOf" => size(0).max(tenth(weight(0)?)),
             "flatten" => size(0).max(tenth(weight(0)?)),
             "distinct" => size(0).saturating_mul(tenth(weight(0)?).max(1)),
@@ -64,12 +99,13 @@ impl Meter {
                 .saturating_mul(size(1))
                 .max(size(0).saturating_mul(tenth(weight(1)?)))
                 .max(size(1).saturating_mul(tenth(weight(0)?))),
+            "_+_" if is_list(values) => size(0).saturating_add(size(1)).div_ceil(2).max(1),
             "_+_" => tenth(size(0).saturating_add(size(1))).max(1),
             // Both are read to compare lists in any order.
             "_==_" | "_!=_" if values.first().is_some_and(is_unordered) => tenth(weight(0)?.max(weight(1)?)).max(1),
-            "_==_" | "_!=_" => tenth(size(0).min(size(1))).max(tenth(lesser(0, 1, 1)?)).max(1),
-            "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(size(0).min(size(1))).max(1),
-            "_[_]" | "_[?_]" => searching(values.first()),
+            "_==_" | "_!=_" => tenth(extent(0).min(extent(1))).max(tenth(lesser(0, 1, 1)?)).max(1),
+            "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(extent(0).min(extent(1))).max(1),
+            "_[_]" | "_[?_]" => searching(values.first()).saturating_mul(1 + values.get(1).map_or(0, bytes) / 100),
             // Conversions and checks read a text once.
             _ => 1 + values.iter().map(bytes).sum::<u64>() / 1000,
         };
@@ -87,8 +123,13 @@ fn bytes(value: &Value<'_>) -> u64 {
     match value {
         Value::String(text) => text.len() as u64,
         Value::Bytes(bytes) => bytes.len() as u64,
+        Value::Url(url) => url.len() as u64,
         _ => 0,
     }
+}
+
+fn is_list(values: &[Value<'_>]) -> bool {
+    matches!(values.first(), Some(Value::List(_) | Value::JsonList(..)))
 }
 
 /// What a pattern costs that is much larger than its text, `\p{L}{1,100}` for instance: others cost nothing beyond their text.

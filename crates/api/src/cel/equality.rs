@@ -33,7 +33,7 @@ pub(super) fn is_unordered(list: &Value<'_>) -> bool {
 }
 
 /// Items that are found by an equal value.
-struct Index<'i, 'a, T> {
+pub(super) struct Index<'i, 'a, T> {
     items: &'i [T],
     key: fn(&T) -> &Value<'a>,
     /// The places of items by the hash of their keys; none for few items.
@@ -41,7 +41,7 @@ struct Index<'i, 'a, T> {
 }
 
 impl<'i, 'a, T> Index<'i, 'a, T> {
-    fn new(items: &'i [T], key: fn(&T) -> &Value<'a>) -> Self {
+    pub fn new(items: &'i [T], key: fn(&T) -> &Value<'a>) -> Self {
         let places = (items.len() > FEW).then(|| {
             let (state, mut places) = (RandomState::new(), HashMap::<u64, Vec<usize>>::with_capacity(items.len()));
             for (at, item) in items.iter().enumerate() {
@@ -53,13 +53,15 @@ impl<'i, 'a, T> Index<'i, 'a, T> {
     }
 
     fn find(&self, wanted: &Value<'_>) -> Option<&'i T> {
-        let is_it = |item: &&'i T| wanted.equals((self.key)(item));
+        self.position(wanted).map(|at| &self.items[at])
+    }
+
+    /// The place of the first item with an equal value.
+    pub fn position(&self, wanted: &Value<'_>) -> Option<usize> {
+        let is_it = |at: &usize| wanted.equals((self.key)(&self.items[*at]));
         match &self.places {
-            None => self.items.iter().find(is_it),
-            Some((state, places)) => {
-                let same = places.get(&hash(wanted, state)).into_iter().flatten();
-                same.map(|at| &self.items[*at]).find(is_it)
-            }
+            None => (0..self.items.len()).find(is_it),
+            Some((state, places)) => places.get(&hash(wanted, state))?.iter().copied().find(is_it),
         }
     }
 }

@@ -34,27 +34,35 @@ impl EvaluateError {
     }
 }
 
+/// More problems are only counted, as cel-go does: each repeats its line.
+const MAX_PROBLEMS: usize = 100;
+/// Longer lines are not shown.
+const MAX_LINE: usize = 16_384;
+
 /// Formats problems as one text, each with its line and a mark below it.
 pub(super) fn describe(source: &str, problems: &[Problem]) -> CompileError {
-    let mut lines = Vec::new();
-    for problem in problems {
-        if source.is_empty() {
-            // There is no position to point at.
-            lines.push(format!("ERROR: <input>:1:0: {}", problem.message));
-            continue;
-        }
-        let before = &source[..problem.at.min(source.len())];
-        let line = before.matches('\n').count();
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-        let text = source.split('\n').nth(line).unwrap_or_default();
-        let dots = ".".repeat(column);
-        lines.push(format!(
-            "ERROR: <input>:{}:{}: {}\n | {}\n | {dots}^",
-            line + 1,
-            column + 1,
-            problem.message,
-            text.replace('\t', " ")
-        ));
+    let mut lines: Vec<String> = problems.iter().take(MAX_PROBLEMS).map(|problem| shown(source, problem)).collect();
+    if problems.len() > MAX_PROBLEMS {
+        lines.push(format!("{} more errors were truncated", problems.len() - MAX_PROBLEMS));
     }
     CompileError(lines.join("\n"))
+}
+
+fn shown(source: &str, problem: &Problem) -> String {
+    if source.is_empty() {
+        // There is no position to point at.
+        return format!("ERROR: <input>:1:0: {}", problem.message);
+    }
+    let before = &source[..problem.at.min(source.len())];
+    let line = before.matches('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+    let text = source.split('\n').nth(line).unwrap_or_default();
+    let head = format!("ERROR: <input>:{}:{}: {}", line + 1, column + 1, problem.message);
+    if text.len() > MAX_LINE {
+        return head;
+    }
+    let mark_of = |c: char, wide: char, narrow: char| if c.len_utf8() > 1 { wide } else { narrow };
+    let dots: String = text.chars().take(column).map(|c| mark_of(c, '\u{ff0e}', '.')).collect();
+    let mark = mark_of(text.chars().nth(column).unwrap_or(' '), '\u{ff3e}', '^');
+    format!("{head}\n | {}\n | {dots}{mark}", text.replace('\t', " "))
 }

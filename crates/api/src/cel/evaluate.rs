@@ -7,6 +7,7 @@ use super::functions;
 use super::message::Message;
 use super::signatures::is_library;
 use super::value::Value;
+use super::weight::weigh;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl<'a> Evaluator<'a> {
             Kind::Uint(number) => Ok(Value::Uint(*number)),
             Kind::Double(number) => Ok(Value::Double(*number)),
             Kind::Text(text) => Ok(Value::text(text.as_str())),
-            Kind::Bytes(bytes) => Ok(Value::Bytes(bytes.as_slice().into())),
+            Kind::Bytes(bytes) => Ok(Value::Bytes(bytes.clone())),
             Kind::Name(name) => self.name(name),
             Kind::Select { operand, field, optional } => self.select(operand, field, *optional),
             Kind::Has { operand, field } => {
@@ -92,7 +93,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn message(&mut self, name: &'a str, fields: &'a [(String, Node, bool)]) -> Outcome<'a> {
-        self.meter.spend(40)?;
+        self.meter.spend(40 + literal(fields.len()))?;
         let mut made = Vec::with_capacity(fields.len());
         for (field, value, optional) in fields {
             match (self.evaluate(value)?, optional) {
@@ -169,7 +170,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn list(&mut self, elements: &'a [(Node, bool)]) -> Outcome<'a> {
-        self.meter.spend(10)?;
+        self.meter.spend(10 + literal(elements.len()))?;
         let mut items = Vec::with_capacity(elements.len());
         for (element, optional) in elements {
             match (self.evaluate(element)?, optional) {
@@ -181,7 +182,9 @@ impl<'a> Evaluator<'a> {
     }
 
     fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Outcome<'a> {
-        self.meter.spend(30)?;
+        // Each key is compared with those before it.
+        let count = entries.len() as u64;
+        self.meter.spend(30 + literal(entries.len()) + count * count / 100)?;
         let mut made: Vec<(Value<'a>, Value<'a>)> = Vec::with_capacity(entries.len());
         for (key, value, optional) in entries {
             let key = self.evaluate(key)?;
@@ -217,7 +220,7 @@ impl<'a> Evaluator<'a> {
             let value = self.with(&[variable], |evaluator| evaluator.evaluate(&all.body))?;
             return Ok(if all.name == MacroName::OptionalMap { Value::some(value) } else { value });
         }
-        let pairs = pairs(&range, all.variables.1.is_some()).ok_or_else(EvaluateError::no_such_overload)?;
+        let pairs = pairs(range, all.variables.1.is_some()).ok_or_else(EvaluateError::no_such_overload)?;
         match all.name {
             MacroName::All => self.quantify(all, pairs, false),
             MacroName::Exists => self.quantify(all, pairs, true),
@@ -244,7 +247,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `all` and `exists`: one element can decide the result, even if others fail.
-    fn quantify(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>, decisive: bool) -> Outcome<'a> {
+    fn quantify(&mut self, all: &'a Macro, pairs: Pairs<'a>, decisive: bool) -> Outcome<'a> {
         let mut failure = None;
         for pair in pairs {
             match self.test(all, pair, &all.body) {
@@ -273,7 +276,7 @@ impl<'a> Evaluator<'a> {
         self.with(&variables, |evaluator| evaluator.evaluate(body))
     }
 
-    fn transform(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>) -> Outcome<'a> {
+    fn transform(&mut self, all: &'a Macro, pairs: Pairs<'a>) -> Outcome<'a> {
         let mut items = Vec::new();
         let mut entries = Vec::new();
         for pair in pairs {
@@ -303,11 +306,14 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    fn sort_by(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>) -> Outcome<'a> {
-        let mut keyed = Vec::with_capacity(pairs.len());
+    fn sort_by(&mut self, all: &'a Macro, pairs: Pairs<'a>) -> Outcome<'a> {
+        let mut keyed = Vec::new();
         for pair in pairs {
             let element = pair.0.clone();
-            keyed.push((self.within(all, pair, &all.body)?, element));
+            let key = self.within(all, pair, &all.body)?;
+            // Keys are as long as the expression makes them, and are compared with each other.
+            self.meter.spend(weigh(&key).ok_or(EvaluateError::TooExpensive)? / 10)?;
+            keyed.push((key, element));
         }
         let mut failure = None;
         keyed.sort_by(|(a, _), (b, _)| {
@@ -320,6 +326,11 @@ impl<'a> Evaluator<'a> {
     }
 }
 
+/// What the elements of a literal cost beyond its first ones: constants cost nothing by themselves, but are copied.
+fn literal(count: usize) -> u64 {
+    count as u64 / 4
+}
+
 /// Fails if a value does not match its schema.
 fn fit(value: Value<'_>) -> Outcome<'_> {
     match value {
@@ -330,17 +341,35 @@ fn fit(value: Value<'_>) -> Outcome<'_> {
 
 type Pair<'a> = (Value<'a>, Option<Value<'a>>);
 
-/// The range of a macro: elements or keys; with two variables, indices or keys with their values.
-fn pairs<'a>(range: &Value<'a>, two: bool) -> Option<Vec<Pair<'a>>> {
-    if let Some(elements) = range.elements() {
-        let elements = elements.iter().cloned();
-        return Some(match two {
-            true => elements.enumerate().map(|(at, element)| (Value::Int(at as i64), Some(element))).collect(),
-            false => elements.map(|element| (element, None)).collect(),
-        });
-    }
-    let entries = range.entries()?;
-    Some(entries.iter().map(|(key, value)| (key.clone(), two.then(|| value.clone()))).collect())
+type Pairs<'a> = Box<dyn Iterator<Item = Pair<'a>> + 'a>;
+
+/// The range of a macro: elements or keys; with two variables, indices or keys with their values. One after the other: the
+/// first may decide, and then the others cost nothing.
+fn pairs<'a>(range: Value<'a>, two: bool) -> Option<Pairs<'a>> {
+    let of_entry = move |key: Value<'a>, value: Value<'a>| (key, two.then_some(value));
+    let elements: Box<dyn Iterator<Item = Value<'a>> + 'a> = match range {
+        Value::List(items) => Box::new((0..items.len()).map(move |at| items[at].clone())),
+        Value::JsonList(items, props) => {
+            let element = props.and_then(|props| props.items.as_deref());
+            Box::new(items.iter().map(move |item| Value::of_json(item, element)))
+        }
+        Value::Map(entries) | Value::MapOfMaps(entries) => {
+            return Some(Box::new(
+                (0..entries.len()).map(move |at| of_entry(entries[at].0.clone(), entries[at].1.clone())),
+            ));
+        }
+        Value::JsonMap(fields, props) => {
+            return Some(Box::new(fields.iter().map(move |(name, json)| {
+                let value = Value::of_json(json, props.and_then(|props| props.child(name)));
+                of_entry(Value::text(name.as_str()), value)
+            })));
+        }
+        _ => return None,
+    };
+    Some(match two {
+        true => Box::new(elements.enumerate().map(|(at, element)| (Value::Int(at as i64), Some(element)))),
+        false => Box::new(elements.map(|element| (element, None))),
+    })
 }
 
 fn insert<'a>(

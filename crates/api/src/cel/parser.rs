@@ -262,7 +262,7 @@ impl Parser {
             Token::Uint(number) => Kind::Uint(number),
             Token::Double(number) => Kind::Double(number),
             Token::Text(text) => Kind::Text(text),
-            Token::Bytes(bytes) => Kind::Bytes(bytes),
+            Token::Bytes(bytes) => Kind::Bytes(bytes.into()),
             Token::Name(name) => match name.as_str() {
                 "true" => Kind::Bool(true),
                 "false" => Kind::Bool(false),

@@ -5,6 +5,7 @@ use super::equality::{equal_entries, equal_lists};
 use super::error::EvaluateError;
 use super::escape::unescape;
 use super::message::Message;
+use super::text::Text;
 use crate::json_schema::JsonSchemaProps;
 use crate::quantity::Quantity;
 use base64::Engine;
@@ -23,7 +24,7 @@ pub enum Value<'a> {
     Int(i64),
     Uint(u64),
     Double(f64),
-    String(Cow<'a, str>),
+    String(Text<'a>),
     Bytes(Arc<[u8]>),
     Timestamp(Timestamp),
     Duration(SignedDuration),
@@ -80,7 +81,7 @@ impl<'a> Value<'a> {
     }
 
     /// A string.
-    pub fn text(text: impl Into<Cow<'a, str>>) -> Self {
+    pub fn text(text: impl Into<Text<'a>>) -> Self {
         Value::String(text.into())
     }
 
@@ -193,7 +194,7 @@ impl<'a> Value<'a> {
                 Some(Value::of_json(value, props.and_then(|props| props.child(&name))))
             }
             Value::Map(entries) => {
-                let found = entries.iter().find(|(key, _)| matches!(key, Value::String(key) if key == written));
+                let found = entries.iter().find(|(key, _)| matches!(key, Value::String(key) if **key == *written));
                 found.map(|(_, value)| value.clone())
             }
             Value::MapOfMaps(_) => self.get(&Value::text(written)),
@@ -224,7 +225,7 @@ impl<'a> Value<'a> {
         match (self, other) {
             (Value::Null, Value::Null) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
-            (Value::String(a), Value::String(b)) => a == b,
+            (Value::String(a), Value::String(b)) => **a == **b,
             (Value::Bytes(a), Value::Bytes(b)) => a == b,
             (Value::Timestamp(a), Value::Timestamp(b)) => a == b,
             (Value::Duration(a), Value::Duration(b)) => a == b,
@@ -264,7 +265,7 @@ impl<'a> Value<'a> {
     pub fn compare(&self, other: &Value<'_>) -> Result<Ordering, EvaluateError> {
         let order = match (self, other) {
             (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
-            (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
+            (Value::String(a), Value::String(b)) => Some((**a).cmp(&**b)),
             (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
             (Value::Timestamp(a), Value::Timestamp(b)) => Some(a.cmp(b)),
             (Value::Duration(a), Value::Duration(b)) => Some(a.cmp(b)),

@@ -1,5 +1,6 @@
 //! Operators: equality, order, arithmetic, membership and indices.
 
+use super::super::equality::Index;
 use super::super::error::EvaluateError;
 use super::super::value::Value;
 use super::{Outcome, conversions, flag};
@@ -94,34 +95,37 @@ fn calculate<'a>(operator: &str, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
 
 /// Lists of type set or map add the elements that they lack; in maps the second operand wins.
 fn joined<'a>(list: &Value<'a>, first: &[Value<'a>], second: &[Value<'a>]) -> Vec<Value<'a>> {
-    let mut items = first.to_vec();
     let props = match list {
         Value::JsonList(_, props) => *props,
         _ => None,
     };
-    match props.and_then(|props| Some((props.list_type.as_deref()?, props))) {
-        Some(("set", _)) => {
-            for item in second {
-                if !items.iter().any(|other| other.equals(item)) {
-                    items.push(item.clone());
-                }
-            }
-        }
+    let all = || first.iter().chain(second);
+    let keys: Vec<Value<'a>> = match props.and_then(|props| Some((props.list_type.as_deref()?, props))) {
+        Some(("set", _)) => all().cloned().collect(),
         Some(("map", props)) => {
-            let same = |a: &Value<'a>, b: &Value<'a>| {
-                props.list_map_keys.iter().all(|key| match (a.field(key), b.field(key)) {
-                    (Some(a), Some(b)) => a.equals(&b),
-                    (a, b) => a.is_none() && b.is_none(),
-                })
-            };
-            for item in second {
-                match items.iter_mut().find(|other| same(other, item)) {
-                    Some(other) => *other = item.clone(),
-                    None => items.push(item.clone()),
-                }
-            }
+            let names = &props.list_map_keys;
+            let key = |item: &Value<'a>| names.iter().map(|name| item.field(name).unwrap_or(Value::Null)).collect();
+            all().map(|item| Value::list(key(item))).collect()
         }
-        _ => items.extend(second.iter().cloned()),
+        _ => return all().cloned().collect(),
+    };
+    // Found by hash: both lists are as long as their author likes.
+    let index = Index::new(&keys, |key| key);
+    let mut items = first.to_vec();
+    // Where the items of the second list are.
+    let mut places = Vec::with_capacity(second.len());
+    for (at, item) in second.iter().enumerate() {
+        let own = first.len() + at;
+        let place = match index.position(&keys[own]) {
+            Some(found) if found < first.len() => found,
+            Some(found) if found < own => places[found - first.len()],
+            _ => items.len(),
+        };
+        places.push(place);
+        match items.get_mut(place) {
+            Some(other) => *other = item.clone(),
+            None => items.push(item.clone()),
+        }
     }
     items
 }

@@ -21,6 +21,26 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
 /// The maximum number of decimal places.
 const MAX_PRECISION: usize = 1_100;
 
+/// How long numbers may get when they are formatted. They are short values, unlike their texts.
+pub(in super::super) fn numbers_length(values: &[Value<'_>]) -> u64 {
+    const MAX_DIGITS: u64 = 310;
+    let [Value::String(text), arguments] = values else { return 0 };
+    let Some(arguments) = arguments.elements() else { return 0 };
+    // A clause is at least a sign and a letter, and says how precise it is.
+    let clauses = text.split('%').skip(1).zip(arguments.iter());
+    let lengths = clauses.map(|(clause, argument)| {
+        let digits = clause.strip_prefix('.').unwrap_or_default();
+        let digits = &digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())];
+        let precision = digits.parse().unwrap_or(MAX_PRECISION).min(MAX_PRECISION) as u64;
+        match argument {
+            Value::Double(_) => MAX_DIGITS + precision,
+            Value::Int(_) | Value::Uint(_) => u64::from(u64::BITS) + precision,
+            _ => 0,
+        }
+    });
+    lengths.sum()
+}
+
 fn filled(text: &str, arguments: &[Value<'_>]) -> Result<String, String> {
     let mut arguments = arguments.iter();
     let mut out = String::new();

@@ -7,6 +7,7 @@ use crate::json_schema::format_named;
 use crate::names;
 use crate::quantity::{Format, Quantity};
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
@@ -57,7 +58,7 @@ fn urls<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     match (function, values) {
         ("isURL", [Value::String(url)]) => flag(Parts::of(url).is_some()),
         ("url", [Value::String(url)]) => match Parts::of(url) {
-            Some(_) => Some(Ok(Value::Url(url.as_ref().into()))),
+            Some(_) => Some(Ok(Value::Url((**url).into()))),
             None => {
                 failed(format!("URL parse error during conversion from string: parse {url:?}: invalid URI for request"))
             }
@@ -127,12 +128,16 @@ impl<'u> Parts<'u> {
 
 fn query<'a>(query: &str) -> Value<'a> {
     let mut all: Vec<(String, Vec<Value<'a>>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (unquoted(name), Value::text(unquoted(value)));
-        match all.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, values)) => values.push(value),
-            None => all.push((name, vec![value])),
+        match places.get(&name) {
+            Some(at) => all[*at].1.push(value),
+            None => {
+                places.insert(name.clone(), all.len());
+                all.push((name, vec![value]));
+            }
         }
     }
     Value::Map(Arc::new(all.into_iter().map(|(name, values)| (Value::text(name), Value::list(values))).collect()))

@@ -12,6 +12,7 @@ mod texts;
 mod times;
 
 pub(super) use conversions::format_value;
+pub(super) use format_text::numbers_length;
 pub use kubernetes::semver;
 pub(super) use times::parse_duration;
 

@@ -83,27 +83,26 @@ fn index_of<'a>(text: &str, part: &str, from: i64) -> Outcome<'a> {
     if part.is_empty() {
         return Ok(Value::Int(from));
     }
-    let characters: Vec<char> = text.chars().collect();
-    if from < 0 || from > characters.len() as i64 {
-        return Err(EvaluateError::new(format!("index out of range: {from}")));
-    }
-    let wanted: Vec<char> = part.chars().collect();
-    let found = characters[from as usize..].windows(wanted.len()).position(|window| window == wanted);
-    Ok(Value::Int(found.map_or(-1, |at| at as i64 + from)))
+    let rest = &text[byte_of(text, from)?..];
+    Ok(Value::Int(rest.find(part).map_or(-1, |at| from + rest[..at].chars().count() as i64)))
 }
 
 fn last_index_of<'a>(text: &str, part: &str, to: i64) -> Outcome<'a> {
     if part.is_empty() {
         return Ok(Value::Int(to));
     }
-    let characters: Vec<char> = text.chars().collect();
-    if to < 0 || to > characters.len() as i64 {
-        return Err(EvaluateError::new(format!("index out of range: {to}")));
-    }
-    let wanted: Vec<char> = part.chars().collect();
-    let end = (to as usize + wanted.len()).min(characters.len());
-    let found = characters[..end].windows(wanted.len()).rposition(|window| window == wanted);
-    Ok(Value::Int(found.map_or(-1, |at| at as i64)))
+    // What is found starts at most there.
+    let last = byte_of(text, to)?;
+    let length = part.chars().count();
+    let end = text[last..].char_indices().nth(length).map_or(text.len(), |(at, _)| last + at);
+    Ok(Value::Int(text[..end].rfind(part).map_or(-1, |at| text[..at].chars().count() as i64)))
+}
+
+/// Where a character of a text starts, or its end.
+fn byte_of(text: &str, at: i64) -> Result<usize, EvaluateError> {
+    let starts = text.char_indices().map(|(start, _)| start).chain([text.len()]);
+    let found = usize::try_from(at).ok().and_then(|at| starts.into_iter().nth(at));
+    found.ok_or_else(|| EvaluateError::new(format!("index out of range: {at}")))
 }
 
 fn substring<'a>(text: &str, from: i64, to: i64) -> Outcome<'a> {

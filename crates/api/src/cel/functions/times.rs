@@ -53,7 +53,8 @@ fn zone_named(name: &str) -> Option<TimeZone> {
             Some(hours) => (-1, hours),
             None => (1, hours.strip_prefix('+').unwrap_or(hours)),
         };
-        let seconds = hours.parse::<i32>().ok()? * 3600 + minutes.parse::<i32>().ok()? * 60;
+        let (hours, minutes) = (hours.parse::<i32>().ok()?, minutes.parse::<i32>().ok()?);
+        let seconds = hours.checked_mul(3600)?.checked_add(minutes.checked_mul(60)?)?;
         return Offset::from_seconds(sign * seconds).ok().map(Offset::to_time_zone);
     }
     TimeZone::get(name).ok()

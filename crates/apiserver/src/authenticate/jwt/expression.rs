@@ -92,7 +92,7 @@ impl Expression {
     /// The text that the expression makes of claims; `None` if it is something else.
     pub fn text_of(&self, claims: &Value) -> Result<Option<String>, String> {
         Ok(match self.evaluate(Cel::of_json(claims, None))? {
-            Cel::String(text) => Some(text.into_owned()),
+            Cel::String(text) => Some(text.to_string()),
             _ => None,
         })
     }
@@ -102,11 +102,11 @@ impl Expression {
         let value = self.evaluate(Cel::of_json(claims, None)).map_err(TextsError::Evaluation)?;
         let texts = match &value {
             Cel::Null => Vec::new(),
-            Cel::String(text) => vec![text.clone().into_owned()],
+            Cel::String(text) => vec![text.to_string()],
             other => {
                 let elements = other.elements().ok_or(TextsError::Type)?;
                 let texts = elements.iter().map(|element| match element {
-                    Cel::String(text) => Ok(text.clone().into_owned()),
+                    Cel::String(text) => Ok(text.to_string()),
                     _ => Err(TextsError::Type),
                 });
                 texts.collect::<Result<Vec<_>, _>>()?

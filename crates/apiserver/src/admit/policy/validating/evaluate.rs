@@ -1,6 +1,5 @@
 //! The evaluation of a policy's expressions on one write.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use knarr_api::cel::Value as Cel;
@@ -186,7 +185,7 @@ fn annotation<'a>(evaluation: &mut Evaluation<'a>, expression: &'a Expression) -
     match evaluation.evaluate(expression) {
         Ok(Cel::Null) => Ok(None),
         Ok(Cel::String(text)) => {
-            let mut text = Cow::into_owned(text).trim().to_owned();
+            let mut text = text.trim().to_owned();
             if text.len() > MAX_ANNOTATION_BYTES {
                 let end = (0..=MAX_ANNOTATION_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
                 text.truncate(end);

@@ -1,0 +1,44 @@
+//! Texts of expressions.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A text, borrowed or shared. Copies share its memory: an expression uses a long text that has a name as often as it likes,
+/// for the cost of a name.
+#[derive(Clone, Debug)]
+pub enum Text<'a> {
+    /// A text of the expression or of its variables.
+    Borrowed(&'a str),
+    /// A text that the expression built.
+    Shared(Arc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Text::Borrowed(text)
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Text::Shared(text.into())
+    }
+}
