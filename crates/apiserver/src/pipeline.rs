@@ -112,7 +112,7 @@ impl ApiServer {
             let resource = kinds.resource(&target.group, &target.version, &target.resource);
             InFlightRequest::start(&self.telemetry.metrics, &parts, target, &query, resource, started)
         };
-        let mut record = Record::start(self.telemetry.audit.get(), &parts, &routed.target, Timestamp::now());
+        let mut record = Record::start(self.telemetry.audit.get().cloned(), &parts, &routed.target, Timestamp::now());
         let timeout = deadline::timeout(&routed.target, &query, self.behaviour.requests.timeout);
         let deadline = timeout.as_ref().ok().copied().flatten().map(|limit| started + limit);
         let mut permit = None;
@@ -143,7 +143,7 @@ impl ApiServer {
         if let Some(class) = parts.extensions.get::<Arc<Class>>() {
             add_class(handled.response.headers_mut(), class);
         }
-        record.responded(&mut handled.response, routed.target.verb == "watch", Timestamp::now());
+        record.responded(&mut handled.response, Timestamp::now());
         // The response is there: only the arrival of a request can fail it.
         let _ = record.write().await;
         let response = response::compress(handled.response, &parts.headers);
@@ -157,7 +157,7 @@ impl ApiServer {
         parts: &mut Parts,
         body: AnyBody,
         arrival: &Arrival<'_>,
-        record: &mut Record<'_>,
+        record: &mut Record,
         permit: &mut Option<Permit>,
     ) -> Result<HandlerResponse, Status> {
         let Arrival { query, routed, sender, received, timeout, running } = *arrival;
@@ -280,7 +280,7 @@ impl ApiServer {
         user: Arc<User>,
         headers: &HeaderMap,
         target: &Target,
-        record: &mut Record<'_>,
+        record: &mut Record,
     ) -> Result<Arc<User>, Status> {
         let security = &self.security;
         match security.impersonation.impersonate(&user, headers, target, &*security.authorizer).await? {

@@ -99,7 +99,7 @@ pub struct Telemetry {
     /// The results of health checks, as metrics.
     pub health: Indicators,
     /// Where requests are recorded; unset without an audit policy.
-    pub audit: OnceLock<Audit>,
+    pub audit: OnceLock<Arc<Audit>>,
     /// The components of this process.
     pub components: Registry,
     /// Where spans of requests go; unset without a configuration for traces.

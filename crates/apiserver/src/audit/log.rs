@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -59,8 +60,10 @@ pub struct LogSettings {
 
 /// An open audit log.
 pub struct Log {
-    settings: LogSettings,
+    settings: Arc<LogSettings>,
     open: Mutex<Output>,
+    /// One rotation at a time cleans up.
+    cleaning: Arc<Mutex<()>>,
 }
 
 enum Output {
@@ -71,7 +74,7 @@ enum Output {
 impl Log {
     pub fn open(settings: LogSettings) -> io::Result<Log> {
         let open = if settings.path == Path::new("-") { Output::Stdout } else { open_file(&settings.path)? };
-        Ok(Log { settings, open: Mutex::new(open) })
+        Ok(Log { settings: Arc::new(settings), open: Mutex::new(open), cleaning: Arc::default() })
     }
 
     fn write(&self, line: &str) -> io::Result<()> {
@@ -91,8 +94,9 @@ impl Log {
         };
         let limit = self.settings.megabytes.saturating_mul(MEGABYTE);
         if limit > 0 && *size > 0 && *size + line.len() as u64 > limit {
-            self.rotate()?;
+            let rotated = self.rotate()?;
             *open = open_file(&self.settings.path)?;
+            self.clean_up(rotated);
             return self.try_write(open, line);
         }
         file.write_all(line.as_bytes())?;
@@ -100,26 +104,51 @@ impl Log {
         Ok(())
     }
 
-    fn rotate(&self) -> io::Result<()> {
+    /// Renames the file, and returns its new name.
+    fn rotate(&self) -> io::Result<PathBuf> {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%S.%3f").to_string();
-        let (stem, end) = self.name_parts();
+        let (stem, end) = self.settings.name_parts();
         let rotated = self.settings.path.with_file_name(format!("{stem}-{now}{end}"));
-        std::fs::rename(&self.settings.path, &rotated)?;
-        if self.settings.compress {
-            compress(&rotated)?;
+        match std::fs::rename(&self.settings.path, &rotated) {
+            // Somebody else moved it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(rotated),
+            outcome => outcome.map(|()| rotated),
         }
-        self.remove_old(SystemTime::now())
+    }
+
+    /// Compresses the rotated file and removes old ones. Requests do not wait for that, and events are written even if it
+    /// fails, as it does when the disk is full.
+    fn clean_up(&self, rotated: PathBuf) {
+        let (settings, cleaning) = (self.settings.clone(), self.cleaning.clone());
+        let clean = move || {
+            let _one = cleaning.lock();
+            if let Err(error) = settings.clean_up(&rotated, SystemTime::now()) {
+                tracing::error!(%error, "cannot clean up rotated audit logs");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(clean)),
+            Err(_) => clean(),
+        }
+    }
+}
+
+impl LogSettings {
+    fn clean_up(&self, rotated: &Path, now: SystemTime) -> io::Result<()> {
+        // What cannot be compressed is kept, and counted with the others.
+        let compressed = if self.compress && rotated.exists() { compress(rotated) } else { Ok(()) };
+        compressed.and(self.remove_old(now))
     }
 
     fn name_parts(&self) -> (String, String) {
         let text = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-        let end = text(self.settings.path.extension()).map_or(String::new(), |end| format!(".{end}"));
-        (text(self.settings.path.file_stem()).unwrap_or_default(), end)
+        let end = text(self.path.extension()).map_or(String::new(), |end| format!(".{end}"));
+        (text(self.path.file_stem()).unwrap_or_default(), end)
     }
 
     fn remove_old(&self, now: SystemTime) -> io::Result<()> {
         let (stem, end) = self.name_parts();
-        let directory = self.settings.path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
         let mut rotated: Vec<(SystemTime, PathBuf)> = Vec::new();
         for entry in std::fs::read_dir(directory.unwrap_or(Path::new(".")))? {
             let entry = entry?;
@@ -130,14 +159,15 @@ impl Log {
             }
         }
         rotated.sort_by(|a, b| b.1.cmp(&a.1));
+        let mut outcome = Ok(());
         for (at, (modified, path)) in rotated.into_iter().enumerate() {
-            let too_many = self.settings.files > 0 && at >= self.settings.files;
+            let too_many = self.files > 0 && at >= self.files;
             let age = now.duration_since(modified).unwrap_or_default();
-            if too_many || self.settings.days > 0 && age.as_secs() / DAY.as_secs() >= self.settings.days {
-                std::fs::remove_file(path)?;
+            if too_many || self.days > 0 && age.as_secs() / DAY.as_secs() >= self.days {
+                outcome = std::fs::remove_file(path).and(outcome);
             }
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -205,6 +235,26 @@ mod tests {
             assert_eq!(names.iter().any(|name| name.ends_with(".log.gz")), compress, "{names:?}");
             assert_eq!(std::fs::metadata(&path).unwrap().len(), line.len() as u64);
         }
+    }
+
+    /// As when files cannot be compressed because the disk is full.
+    #[test]
+    fn a_failed_clean_up_loses_no_events() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let settings = LogSettings { path: path.clone(), files: 1, megabytes: 1, ..Default::default() };
+        let log = Log::open(settings).unwrap();
+        let line = format!("{}\n", "x".repeat(600 * 1024));
+        // An old file that cannot be removed like one.
+        std::fs::create_dir(directory.path().join("audit-2000.log")).unwrap();
+        let written: Vec<_> = (0..4)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(2));
+                log.write(&line).map_err(|error| error.to_string())
+            })
+            .collect();
+        assert_eq!(written, vec![Ok(()); 4]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), line, "the last one is where it belongs");
     }
 
     #[test]

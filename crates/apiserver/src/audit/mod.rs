@@ -33,7 +33,7 @@ impl Audit {
     }
 
     /// Writes an event to all backends, also if one fails.
-    async fn write(&self, event: Value) -> Result<(), NotStored> {
+    async fn write(&self, event: &Value) -> Result<(), NotStored> {
         let mut outcome = Ok(());
         for backend in &self.backends {
             outcome = backend.write(event.clone()).await.and(outcome);

@@ -156,7 +156,8 @@ pub fn body_as(
     Ok(object)
 }
 
-fn typed(encoding: Encoding, expected: &Expected<'_>, body: &Bytes) -> Result<Decoded, Status> {
+/// Decodes a body of an expected kind in its encoding.
+pub fn typed(encoding: Encoding, expected: &Expected<'_>, body: &Bytes) -> Result<Decoded, Status> {
     match encoding {
         Encoding::Protobuf => {
             let mut value = protobuf::decode(body, Some(&expected.kind))

@@ -138,7 +138,7 @@ pub fn start(arguments: &AuditArguments, server: &ApiServer) -> anyhow::Result<V
     let policy = Policy::parse(&text).with_context(|| format!("loading audit policy file {}", file.display()))?;
     let (backends, senders): (Vec<_>, Vec<_>) = backends.into_iter().unzip();
     // The server was just created: nothing was set before.
-    let _ = server.telemetry.audit.set(Audit::new(policy, backends));
+    let _ = server.telemetry.audit.set(Arc::new(Audit::new(policy, backends)));
     Ok(senders.into_iter().flatten().collect())
 }
 

@@ -1,7 +1,10 @@
 //! The audit events of one request, collected while the server handles it.
 
-use std::collections::BTreeMap;
+mod request_body;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
@@ -14,39 +17,45 @@ use serde_json::{Map, Value, json};
 use super::policy::{Level, RequestAuditConfig};
 use super::{Audit, NotStored};
 use crate::authenticate::Impersonated;
-use crate::decode::{list_items, set_defaults};
 use crate::kinds::Kinds;
 use crate::request::{Target, User};
 use crate::response::Body;
 
 /// What is known of a request so far. Stays empty if auditing is off.
-pub struct Record<'a> {
-    audit: Option<&'a Audit>,
+pub struct Record {
+    audit: Option<Arc<Audit>>,
     config: RequestAuditConfig,
     id: String,
     event: Map<String, Value>,
     annotations: BTreeMap<String, String>,
     /// Events of stages that are not written yet.
-    pending: Vec<Value>,
+    pending: VecDeque<Value>,
+    /// Whether the last stage was reached.
+    is_complete: bool,
+    /// Whether the response is a stream.
+    is_long: bool,
     /// Whether authentication failed.
     unauthenticated: bool,
 }
 
-impl<'a> Record<'a> {
-    pub fn start(audit: Option<&'a Audit>, parts: &Parts, target: &Target, now: Timestamp) -> Record<'a> {
+impl Record {
+    pub fn start(audit: Option<Arc<Audit>>, parts: &Parts, target: &Target, now: Timestamp) -> Record {
         let given = parts.headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
         let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
         let config = RequestAuditConfig { level: Level::None, omitted: Vec::new(), omits_managed: false };
+        let is_audited = audit.is_some();
         let mut record = Record {
             audit,
             config,
             id,
             event: Map::new(),
             annotations: BTreeMap::new(),
-            pending: Vec::new(),
+            pending: VecDeque::new(),
+            is_complete: false,
+            is_long: target.verb == "watch",
             unauthenticated: false,
         };
-        if audit.is_some() {
+        if is_audited {
             record.describe(parts, target, now);
         }
         record
@@ -59,10 +68,12 @@ impl<'a> Record<'a> {
 
     /// Writes the events of the stages so far. After an error nothing more is recorded.
     pub async fn write(&mut self) -> Result<(), NotStored> {
-        let Some(audit) = self.audit else { return Ok(()) };
+        let Some(audit) = self.audit.clone() else { return Ok(()) };
         let mut outcome = Ok(());
-        for event in std::mem::take(&mut self.pending) {
+        // Each is pending until it is written: the client may go away meanwhile.
+        while let Some(event) = self.pending.front() {
             outcome = audit.write(event).await.and(outcome);
+            self.pending.pop_front();
         }
         if outcome.is_err() {
             self.audit = None;
@@ -94,7 +105,7 @@ impl<'a> Record<'a> {
 
     /// Sets the authenticated user, if there is one, and evaluates the policy for it.
     pub fn identified(&mut self, sender: Option<&User>, target: &Target, now: Timestamp) {
-        let Some(audit) = self.audit else { return };
+        let Some(audit) = self.audit.clone() else { return };
         match sender {
             Some(sender) => self.set("user", sender.info()),
             None => self.unauthenticated = true,
@@ -131,22 +142,14 @@ impl<'a> Record<'a> {
 
     /// Records the body of the request. Objects are recorded with their defaults set.
     pub fn received(&mut self, headers: &HeaderMap, body: &Bytes, target: &Target, kinds: &Kinds) {
-        if self.config.level < Level::Metadata
-            || body.is_empty()
-            || !matches!(&*target.verb, "create" | "update" | "patch")
-        {
+        if self.config.level < Level::Metadata {
             return;
         }
-        let Some(mut object) = read_object(headers, body) else { return };
-        if target.verb != "patch" {
+        let Some(object) = request_body::read(headers, body, target, kinds) else { return };
+        if matches!(&*target.verb, "create" | "update") {
             self.name(&object);
         }
         if self.config.level >= Level::Request {
-            let resource = kinds.resource(&target.group, &target.version, &target.resource);
-            let is_object = target.verb != "patch" && target.subresource.is_empty();
-            if let Some(resource) = resource.filter(|_| is_object && list_items::check(&object).is_ok()) {
-                set_defaults(resource, &mut object);
-            }
             let object = self.without_omitted_fields(object);
             self.set("requestObject", object);
         }
@@ -162,7 +165,9 @@ impl<'a> Record<'a> {
     }
 
     /// Records the response. The end of a stream is recorded together with its start, since no more is known then.
-    pub fn responded(&mut self, response: &mut Response<Body>, long: bool, now: Timestamp) {
+    pub fn responded(&mut self, response: &mut Response<Body>, now: Timestamp) {
+        self.is_complete = true;
+        let long = self.is_long;
         if self.audit.is_none() || self.config.level == Level::None {
             return;
         }
@@ -241,7 +246,36 @@ impl<'a> Record<'a> {
         if !self.annotations.is_empty() && stage != "RequestReceived" {
             event.insert("annotations".to_owned(), json!(self.annotations));
         }
-        self.pending.push(Value::Object(event));
+        self.pending.push_back(Value::Object(event));
+    }
+}
+
+/// A request whose client goes away is not handled any further, but may have been carried out: it is recorded, with what
+/// Kubernetes reports then.
+impl Drop for Record {
+    fn drop(&mut self) {
+        let Some(audit) = self.audit.take().filter(|_| self.config.level != Level::None) else { return };
+        self.audit = Some(audit.clone());
+        if !self.is_complete {
+            let status =
+                json!({"metadata": {}, "status": "Success", "message": "Connection closed early", "code": 200});
+            self.set("responseStatus", status);
+            let now = Timestamp::now();
+            if self.is_long {
+                self.stage("ResponseStarted", now);
+            }
+            self.stage("ResponseComplete", now);
+        }
+        let events = std::mem::take(&mut self.pending);
+        if events.is_empty() || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        knarr_supervisor::spawn(async move {
+            for event in &events {
+                // The sink has logged why it failed, and nobody waits.
+                let _ = audit.write(event).await;
+            }
+        });
     }
 }
 

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-fn audit(path: &Path, mode: Mode) -> Audit {
+fn audit(path: &Path, mode: Mode) -> Arc<Audit> {
     let policy =
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitManagedFields: true\nrules: [{level: RequestResponse}]";
     let log = Log::open(LogSettings { path: path.to_owned(), ..Default::default() }).unwrap();
     let (backend, _) = Backend::new(Arc::new(log), mode, BatchSettings::LOG, None);
-    Audit::new(Policy::parse(policy).unwrap(), vec![backend])
+    Arc::new(Audit::new(Policy::parse(policy).unwrap(), vec![backend]))
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -39,7 +39,7 @@ async fn a_request_is_recorded_in_stages() {
         ..Target::default()
     };
     let now = Timestamp::UNIX_EPOCH;
-    let mut record = Record::start(Some(&audit), &parts, &target, now);
+    let mut record = Record::start(Some(audit.clone()), &parts, &target, now);
     record.identified(Some(&User::named("ann", &["devs"])), &target, now);
     record.write().await.unwrap();
     assert_eq!(lines(&path).len(), 1, "the arrival is recorded before the request is handled");
@@ -54,7 +54,7 @@ async fn a_request_is_recorded_in_stages() {
         value: "v".into(),
         of_request: false,
     }]));
-    record.responded(&mut response, false, now);
+    record.responded(&mut response, now);
     record.write().await.unwrap();
     let lines = lines(&path);
     assert_eq!(lines.len(), 2);
@@ -81,9 +81,9 @@ async fn responses_that_are_no_objects_are_not_recorded() {
     {
         let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
         let target = Target { verb: "list".into(), resource: resource.into(), ..Target::default() };
-        let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+        let mut record = Record::start(Some(audit.clone()), &parts, &target, Timestamp::UNIX_EPOCH);
         record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
-        record.responded(&mut Response::new(Body::full(body.to_string())), false, Timestamp::UNIX_EPOCH);
+        record.responded(&mut Response::new(Body::full(body.to_string())), Timestamp::UNIX_EPOCH);
         record.write().await.unwrap();
         let lines = lines(&path);
         let last = lines.last().unwrap();
@@ -102,12 +102,12 @@ async fn impersonation_and_panics_are_recorded() {
     for (constraint, expected) in
         [("", Value::Null), ("impersonate:user-info", json!({"impersonationConstraint": "impersonate:user-info"}))]
     {
-        let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+        let mut record = Record::start(Some(audit.clone()), &parts, &target, Timestamp::UNIX_EPOCH);
         record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
         record.impersonated(&Impersonated { user: User::named("bob", &["g"]), constraint });
         let mut response = Response::new(Body::full("text"));
         response.extensions_mut().insert(Panicked("index out of bounds".to_owned()));
-        record.responded(&mut response, false, Timestamp::UNIX_EPOCH);
+        record.responded(&mut response, Timestamp::UNIX_EPOCH);
         record.write().await.unwrap();
         let lines = lines(&path);
         let [.., first, last] = lines.as_slice() else { panic!("{lines:?}") };
@@ -125,8 +125,97 @@ async fn a_request_that_cannot_be_recorded_fails_in_strict_mode() {
     let target = Target { verb: "get".into(), path: "/version".into(), ..Target::default() };
     for (mode, fails) in [(Mode::Blocking, false), (Mode::BlockingStrict, true)] {
         let audit = audit(Path::new("/dev/full"), mode);
-        let mut record = Record::start(Some(&audit), &parts, &target, Timestamp::UNIX_EPOCH);
+        let mut record = Record::start(Some(audit.clone()), &parts, &target, Timestamp::UNIX_EPOCH);
         record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
         assert_eq!(record.write().await.is_err(), fails, "{mode:?}");
     }
+}
+
+/// What is done is recorded, however the body says it.
+#[tokio::test]
+async fn no_body_is_hidden_by_the_way_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let audit = audit(&path, Mode::Blocking);
+    let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
+    let object = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "m"}, "data": {"k": "v"}});
+    let deep =
+        format!(r#"{{"metadata":{{"name":"m"}},"data":{{"k":"v"}},"x":{}1{}}}"#, "[".repeat(300), "]".repeat(300));
+    let protobuf = protobuf::encode(&object).unwrap();
+    // Its type is missing: the path names it.
+    let untyped = [&b"k8s\0"[..], &protobuf_without_type(&protobuf)].concat();
+    let options = json!({"gracePeriodSeconds": 7});
+    for (verb, subresource, content_type, body, field) in [
+        ("create", "", "application/json", object.to_string().into_bytes(), "data"),
+        ("create", "", "application/json; a=protobuf", object.to_string().into_bytes(), "data"),
+        ("create", "", "application/json;yaml=1", deep.into_bytes(), "data"),
+        ("create", "", "application/vnd.kubernetes.protobuf", untyped, "data"),
+        ("update", "", "application/yaml", b"metadata: {name: m}\ndata: {k: v}".to_vec(), "data"),
+        ("patch", "", "application/merge-patch+json; protobuf", br#"{"data":{"k":"v"}}"#.to_vec(), "data"),
+        ("patch", "", "application/apply-patch+yaml", b"data: {k: v}".to_vec(), "data"),
+        ("delete", "", "application/json", options.to_string().into_bytes(), "gracePeriodSeconds"),
+        ("deletecollection", "", "", options.to_string().into_bytes(), "gracePeriodSeconds"),
+        ("create", "proxy", "application/json", object.to_string().into_bytes(), ""),
+    ] {
+        let (parts, ()) = Request::post("/").header("content-type", content_type).body(()).unwrap().into_parts();
+        let resource = if subresource.is_empty() { "configmaps" } else { "services" };
+        let target = Target {
+            verb: verb.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: "a".into(),
+            ..Target::default()
+        };
+        let mut record = Record::start(Some(audit.clone()), &parts, &target, Timestamp::UNIX_EPOCH);
+        record.identified(Some(&User::named("ann", &[])), &target, Timestamp::UNIX_EPOCH);
+        record.received(&parts.headers, &body.into(), &target, &kinds);
+        record.responded(&mut Response::new(Body::full("{}")), Timestamp::UNIX_EPOCH);
+        record.write().await.unwrap();
+        let lines = lines(&path);
+        let last = lines.last().unwrap();
+        let found = last.get("requestObject").map(|object| object.get(field).is_some());
+        assert_eq!(found.unwrap_or_default(), !field.is_empty(), "{verb} {content_type}: {last}");
+        let name = matches!(verb, "create" | "update") && subresource.is_empty();
+        assert_eq!(last["objectRef"].get("name").is_some(), name, "{verb} {content_type}: {last}");
+    }
+}
+
+/// Removes the first field, the type, of the envelope of an object.
+fn protobuf_without_type(encoded: &[u8]) -> Vec<u8> {
+    let message = &encoded[4..];
+    assert_eq!(message[0], 0x0a, "the first field, with a length");
+    message[2 + usize::from(message[1])..].to_vec()
+}
+
+/// Whoever closes the connection early may have done something.
+#[tokio::test]
+async fn a_request_whose_client_goes_away_is_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let cluster = crate::request_tests::Cluster::new().await;
+    assert!(cluster.server().telemetry.audit.set(audit(&path, Mode::Blocking)).is_ok());
+    let endless = futures::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>();
+    let request = Request::post("/api/v1/namespaces/default/configmaps");
+    let request = request.body(http_body_util::StreamBody::new(endless)).unwrap();
+    let sender = crate::request_tests::admin();
+    let mut handling = cluster.server().handle(request, &sender);
+    let received = async {
+        while !path.exists() || lines(&path).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = &mut handling => panic!("the body never ends"),
+        () = received => {}
+    }
+    drop(handling);
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while lines(&path).len() < 2 {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let last = lines(&path).pop().unwrap();
+    assert_eq!((&last["stage"], &last["verb"]), (&json!("ResponseComplete"), &json!("create")));
+    assert_eq!(last["responseStatus"]["message"], "Connection closed early");
 }
