@@ -18,6 +18,7 @@ use knarr_client::Informers;
 use tokio::sync::Notify;
 
 use super::tunnel_guard;
+use crate::capture;
 use crate::cidr::{Cidr, pod_cidrs};
 use crate::cni::hardware_address;
 use crate::interfaces::TUNNEL;
@@ -121,7 +122,10 @@ impl NodeNetwork {
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
-            addresses: internal.filter_map(|address| address.address.parse().ok()).collect(),
+            addresses: internal
+                .filter_map(|address| address.address.parse().ok())
+                .filter(|address| capture::is_routable(*address))
+                .collect(),
             pods: pod_cidrs(node),
             created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
         }
@@ -190,13 +194,15 @@ enum PeerRoute {
     Tunnel { to: Cidr, inner: IpAddr, mac: [u8; 6], node: IpAddr },
 }
 
-/// All routes from a node whose interfaces are on the given networks.
-fn plan(places: &[NodeNetwork], own: &NodeNetwork, networks: &[Cidr]) -> Vec<PeerRoute> {
+/// All routes from a node whose interfaces have the given addresses and are on the given networks. Others are not reached at
+/// addresses of this node, whatever they say.
+fn plan(places: &[NodeNetwork], own: &NodeNetwork, local: &BTreeSet<IpAddr>, networks: &[Cidr]) -> Vec<PeerRoute> {
     let mut routes = Vec::new();
     for place in places.iter().filter(|place| place.name != own.name) {
+        let addresses = || place.addresses.iter().filter(|address| !local.contains(address));
         let mac = tunnel_mac(&place.pods);
         for to in &place.pods {
-            let direct = place.addresses.iter().find(|address| {
+            let direct = addresses().find(|address| {
                 address.is_ipv4() == to.is_ipv4() && networks.iter().any(|network| network.contains(**address))
             });
             if let Some(gateway) = direct {
@@ -205,7 +211,7 @@ fn plan(places: &[NodeNetwork], own: &NodeNetwork, networks: &[Cidr]) -> Vec<Pee
             }
             // The outer address must be of a family that this node has, too.
             let spoken = |address: &&IpAddr| own.addresses.iter().any(|mine| mine.is_ipv4() == address.is_ipv4());
-            if let (Some(mac), Some(node)) = (mac, place.addresses.iter().find(spoken)) {
+            if let (Some(mac), Some(node)) = (mac, addresses().find(spoken)) {
                 routes.push(PeerRoute::Tunnel { to: *to, inner: to.first(), mac, node: *node });
             }
         }
@@ -237,23 +243,18 @@ async fn apply(places: &[NodeNetwork], node: &str, services: &BTreeSet<Cidr>) ->
         .filter_map(|(_, address, length)| Cidr::new(*address, *length))
         .filter(|network| !own.pods.contains(network))
         .collect();
-    let routes = plan(places, own, &networks);
+    let local = addresses.iter().map(|(_, address, _)| *address).collect();
+    let routes = plan(places, own, &local, &networks);
     let needs_tunnel = routes.iter().any(|way| matches!(way, PeerRoute::Tunnel { .. }));
     let tunnel = if needs_tunnel { ensure_tunnel(&netlink, own, &addresses).await? } else { None };
     let mut desired = BTreeSet::new();
-    for way in routes {
-        let route = match way {
-            PeerRoute::Direct { to, gateway } => {
-                Route { to, gateway: Some(gateway), link: None, on_link: false, source: None }
-            }
-            PeerRoute::Tunnel { to, inner, mac, node } => {
-                let Some(link) = tunnel else { continue };
-                netlink.set_tunnel_peer(link, inner, &mac, node).await?;
-                Route { to, gateway: Some(inner), link: Some(link), on_link: true, source: None }
-            }
-        };
-        netlink.set_route(&route, true).await?;
-        desired.insert(route.to);
+    // What one node says of itself must not keep the routes to others from being set.
+    let mut outcome = Ok(());
+    for way in &routes {
+        match set(&netlink, way, tunnel).await {
+            Ok(to) => desired.extend(to),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
     }
     for (to, source) in unreachable(services, &netlink.other_routes().await?, own) {
         let link = Some(netlink.link("lo").await?.index);
@@ -269,7 +270,23 @@ async fn apply(places: &[NodeNetwork], node: &str, services: &BTreeSet<Cidr>) ->
             }
         }
     }
-    Ok(())
+    outcome
+}
+
+/// Sets a route, and returns where it leads. There may be no tunnel for it.
+async fn set(netlink: &Netlink, way: &PeerRoute, tunnel: Option<u32>) -> Result<Option<Cidr>, NetlinkError> {
+    let route = match *way {
+        PeerRoute::Direct { to, gateway } => {
+            Route { to, gateway: Some(gateway), link: None, on_link: false, source: None }
+        }
+        PeerRoute::Tunnel { to, inner, mac, node } => {
+            let Some(link) = tunnel else { return Ok(None) };
+            netlink.set_tunnel_peer(link, inner, &mac, node).await?;
+            Route { to, gateway: Some(inner), link: Some(link), on_link: true, source: None }
+        }
+    };
+    netlink.set_route(&route, true).await?;
+    Ok(Some(route.to))
 }
 
 fn is_whole(address: IpAddr, length: u8) -> bool {

@@ -92,7 +92,11 @@ fn neighbours_are_reached_directly_and_others_by_tunnel() {
     let far = place("three", "172.16.0.2", &["10.244.2.0/24"]);
     let other_family = place("four", "fd99::4", &["10.244.3.0/24"]);
     let networks = ["192.168.1.0/24".parse().unwrap()];
-    let routes = plan(&[own.clone(), near, far, other_family], &own, &networks);
+    // These are at addresses of this node, by their own account.
+    let liars = ["192.168.1.1", "192.168.1.9"].map(|address| place("liar", address, &["10.244.4.0/24"]));
+    let local = ["192.168.1.1", "192.168.1.9"].map(|text| text.parse().unwrap()).into();
+    let places = [&[own.clone(), near, far, other_family][..], &liars].concat();
+    let routes = plan(&places, &own, &local, &networks);
     let node = "192.168.1.2".parse().unwrap();
     let mac = [0x0a, 0x58, 10, 244, 1, 0];
     assert_eq!(

@@ -147,7 +147,15 @@ pub fn only_nodes_send_into_the_tunnel() {
     let network = Network::new(&["10.244.1.0/24"]);
     let [one, two, three]: [Pod; 3] = pods(&network);
     let api = Api::default();
-    for (name, address, cidr) in [("here", here, "10.244.1.0/24"), ("far", far, "10.244.3.0/24")] {
+    // Two say of themselves that they are at addresses of this node, and one that it is at many: nothing leads there, and
+    // others are reached all the same.
+    for (name, address, cidr) in [
+        ("a-liar", here, "10.244.7.0/24"),
+        ("another-liar", GATEWAYS[0], "10.244.8.0/24"),
+        ("a-third-liar", [224, 0, 0, 1].into(), "10.244.9.0/24"),
+        ("here", here, "10.244.1.0/24"),
+        ("far", far, "10.244.3.0/24"),
+    ] {
         api.put(
             NODES,
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
@@ -167,6 +175,8 @@ pub fn only_nodes_send_into_the_tunnel() {
         assert!(std::time::Instant::now() < deadline, "no tunnel");
         std::thread::yield_now();
     }
+    let routes = command("ip route show");
+    assert!(["10.244.7.0", "10.244.8.0", "10.244.9.0"].iter().all(|to| !routes.contains(to)), "{routes}");
     let tunnel = (mac_of(None, "knarr-vx"), [0x0a, 0x58, 10, 244, 3, 0]);
     let far_pod: IpAddr = [10, 244, 3, 9].into();
     let inner = |from: IpAddr, text: &str| datagram(tunnel, from, two.at[0], 7777, text);
