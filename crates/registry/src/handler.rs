@@ -210,7 +210,7 @@ where
         Method::GET => Ok(progress(StatusCode::NO_CONTENT, name, &id, size_of(store, &id).await?)),
         Method::PATCH => {
             check_order(&request, size_of(store, &id).await?)?;
-            let size = receive(store, &id, request.into_body()).await?;
+            let size = receive(store, &id, request.into_body()).await?.metadata().await?.len();
             Ok(progress(StatusCode::ACCEPTED, name, &id, size))
         }
         Method::PUT => {
@@ -244,21 +244,18 @@ fn check_order<B>(request: &Request<B>, size: u64) -> Result<(), Error> {
     Err(Error::UploadInvalid(format!("the next byte is {size}")))
 }
 
-/// Appends a body to an upload, and returns the upload's size.
-async fn receive<B>(store: &Store, id: &str, mut body: B) -> Result<u64, Error>
+/// Appends a body to an upload, and returns its file, which nobody else writes to until it is closed.
+async fn receive<B>(store: &Store, id: &str, mut body: B) -> Result<tokio::fs::File, Error>
 where
     B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
 {
-    let file = tokio::fs::OpenOptions::new().append(true).open(store.upload(id)).await;
-    let mut file = match file {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::UploadUnknown),
-        file => file?,
-    };
+    let own = id.to_owned();
+    let mut file = tokio::fs::File::from_std(blocking(store, move |store| store.claim_upload(&own)).await?);
     while let Some(piece) = next(&mut body).await? {
         file.write_all(&piece).await?;
     }
     file.flush().await?;
-    Ok(file.metadata().await?.len())
+    Ok(file)
 }
 
 async fn finish<B>(
@@ -271,9 +268,10 @@ async fn finish<B>(
 where
     B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
 {
-    receive(store, &id, body).await?;
+    let claimed = receive(store, &id, body).await?;
     let expected = digest.clone();
     blocking(store, move |store| store.finish_upload(&id, &expected)).await?;
+    drop(claimed);
     Ok(created(name, &digest))
 }
 

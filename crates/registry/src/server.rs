@@ -161,6 +161,31 @@ mod tests {
         assert_eq!(std::fs::read_dir(served.directory.path().join("uploads")).unwrap().count(), 0);
     }
 
+    /// What has a digest stays as it is: a request that still writes to the upload would change it afterwards.
+    #[tokio::test]
+    async fn nothing_is_appended_to_a_blob() {
+        let served = served().await;
+        let (head, _) = send(served.push, "POST /v2/app/blobs/uploads/", "", b"").await;
+        let place = header(&head, "location").to_owned();
+        let mut slow = TcpStream::connect(served.push).await.unwrap();
+        let patch = format!("PATCH {place} HTTP/1.1\r\nHost: {}\r\nContent-Length: 8\r\n\r\ngood", served.push);
+        slow.write_all(patch.as_bytes()).await.unwrap();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        let received = served.directory.path().join("uploads").join(place.rsplit('/').next().unwrap());
+        while std::fs::read(&received).unwrap() != b"good" {
+            assert!(tokio::time::Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let finish = format!("PUT {place}?digest={}", digest(b"good"));
+        let (head, _) = send(served.push, &finish, "", b"").await;
+        let is_finished = status(&head) == "201";
+        slow.write_all(b"evil").await.unwrap();
+        let mut response = [0; 12];
+        slow.read_exact(&mut response).await.unwrap();
+        let (_, body) = send(served.pull, &format!("GET /v2/app/blobs/{}", digest(b"good")), "", b"").await;
+        assert!(!is_finished && !body.ends_with(b"evil"), "{head}: {}", String::from_utf8_lossy(&body));
+    }
+
     /// A page in a browser reaches loopback, by a name that it rebinds or across origins.
     #[tokio::test]
     async fn web_pages_push_nothing() {

@@ -4,7 +4,9 @@
 //! a repository; `repositories/NAME/_tags/TAG` the digest it stands for; `uploads` what is being received. Names contain no
 //! component that starts with an underscore. Files appear whole, by a rename.
 
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +80,24 @@ impl Store {
         Ok(id)
     }
 
-    /// Makes an upload a blob, if it has the digest; otherwise it is dropped.
+    /// Opens an upload for one request to append to. While another does, nobody else writes or finishes it: what has a digest
+    /// is not changed any more.
+    pub fn claim_upload(&self, id: &str) -> Result<File, Error> {
+        let path = self.upload(id);
+        let file = File::options().append(true).open(&path).map_err(unknown(Error::UploadUnknown))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::UploadInvalid("another request is writing to it".to_owned()));
+            }
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+        // It may have been finished meanwhile, and then is a blob.
+        let current = std::fs::metadata(&path).map_err(unknown(Error::UploadUnknown))?;
+        if current.ino() == file.metadata()?.ino() { Ok(file) } else { Err(Error::UploadUnknown) }
+    }
+
+    /// Makes an upload that the caller has claimed a blob, if it has the digest; otherwise it is dropped.
     pub fn finish_upload(&self, id: &str, digest: &Digest) -> Result<(), Error> {
         let path = self.upload(id);
         let mut file = std::fs::File::open(&path).map_err(unknown(Error::UploadUnknown))?;
