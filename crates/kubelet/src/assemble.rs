@@ -68,7 +68,8 @@ pub async fn context(
         }
     });
     let resources =
-        resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone());
+        resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone())
+            .map_err(NodeError::Grants)?;
     let accounts = images::ApiAccounts { client: client.clone(), tokens: tokens.clone() };
     let files = settings.images.credential_providers.as_ref();
     let providers = images::Providers::open(files, Arc::new(accounts), metrics.clone())?;

@@ -94,6 +94,10 @@ pub enum NodeError {
     CgroupV1,
     #[error("cannot read which resource claims are prepared")]
     PreparedClaims(#[source] std::io::Error),
+    #[error(
+        "cannot read which CPUs, memory and devices containers have; please drain this node and delete resource_grants.json"
+    )]
+    Grants(#[source] std::io::Error),
     #[error("Failed to register CRI auth plugins")]
     CredentialProviders(#[from] images::ProviderError),
     #[error("cannot serve the node's endpoints")]

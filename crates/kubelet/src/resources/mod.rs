@@ -5,6 +5,7 @@
 //! one.
 
 mod affinity;
+mod checkpoint;
 mod choice;
 mod cpu_set;
 mod cpus;
@@ -19,7 +20,8 @@ pub use cpu_set::NumberSet;
 pub use memory::Bytes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
@@ -31,6 +33,7 @@ use tokio::time::Instant;
 
 use crate::counters::Counters;
 use crate::pod::{self, Role};
+use checkpoint::Checkpoint;
 use choice::{Choice, ResourceRequest, requested_devices};
 use devices::Devices;
 use devices::plugin::Allocated;
@@ -96,7 +99,7 @@ pub struct Resources {
     grants: Mutex<BTreeMap<String, PodGrants>>,
     /// Held while a pod's resources are chosen, which includes calls to plugins: two pods must not choose the same.
     choosing: tokio::sync::Mutex<()>,
-    checkpoint: PathBuf,
+    checkpoint: Checkpoint,
     /// Notified when the shared CPU pool changes.
     pub shared_changed: Notify,
     pub(crate) metrics: Arc<Counters>,
@@ -104,12 +107,12 @@ pub struct Resources {
 
 impl Resources {
     /// `root` is where the node keeps its state.
-    pub(crate) fn open(root: &Path, policies: Policies, all_memory: u64, metrics: Arc<Counters>) -> Self {
+    pub(crate) fn open(root: &Path, policies: Policies, all_memory: u64, metrics: Arc<Counters>) -> io::Result<Self> {
         let layout = topology::read(Path::new("/sys/devices/system"), all_memory);
         Self::with_layout(root, policies, layout, metrics)
     }
 
-    fn with_layout(root: &Path, mut policies: Policies, layout: Layout, metrics: Arc<Counters>) -> Self {
+    fn with_layout(root: &Path, mut policies: Policies, layout: Layout, metrics: Arc<Counters>) -> io::Result<Self> {
         let reserved_cpus = match &policies.reserved_cpus {
             Some(named) => named.common(&layout.all()),
             None => cpus::reserved(&layout, policies.reserved_cpu_milli),
@@ -120,13 +123,13 @@ impl Resources {
             );
             policies.static_cpus = false;
         }
-        let checkpoint = root.join("resource_grants.json");
-        let grants: BTreeMap<String, PodGrants> = load(&checkpoint);
+        let checkpoint = Checkpoint::new(root);
+        let grants: BTreeMap<String, PodGrants> = checkpoint.load()?;
         let devices = Arc::new(Devices::default());
         for (resource, grant) in grants.values().flat_map(BTreeMap::values).flat_map(|grant| &grant.devices) {
             devices.expect(resource, grant.ids.iter().cloned(), Instant::now());
         }
-        Self {
+        Ok(Self {
             policies,
             layout,
             reserved_cpus,
@@ -136,7 +139,7 @@ impl Resources {
             checkpoint,
             shared_changed: Notify::new(),
             metrics,
-        }
+        })
     }
 
     /// Whether this pod needs an allocation.
@@ -183,7 +186,11 @@ impl Resources {
         let exclusive = own.values().any(|grant| grant.cpus.is_some());
         if own.values().any(|grant| *grant != Grant::default()) {
             self.grants.lock().insert(uid.to_string(), own);
-            self.store();
+            // After a restart, others would get what was not stored.
+            if let Err(error) = self.store() {
+                self.grants.lock().remove(uid);
+                return Err(AllocationRefusal::unexpected(format!("could not write the checkpoint: {error}")));
+            }
         }
         if exclusive {
             self.shared_changed.notify_one();
@@ -194,7 +201,9 @@ impl Resources {
     /// Releases a pod's resources.
     pub fn release(&self, uid: &str) {
         let Some(gone) = self.grants.lock().remove(uid) else { return };
-        self.store();
+        if let Err(error) = self.store() {
+            tracing::error!(%error, "cannot store the resource grants");
+        }
         if gone.values().any(|grant| grant.cpus.is_some()) {
             self.shared_changed.notify_one();
         }
@@ -287,27 +296,9 @@ impl Resources {
         given.flat_map(|grant| grant.ids.iter().cloned()).collect()
     }
 
-    fn store(&self) {
-        let written = serde_json::to_vec(&*self.grants.lock()).map_err(std::io::Error::other).and_then(|bytes| {
-            let fresh = self.checkpoint.with_extension("new");
-            std::fs::write(&fresh, bytes)?;
-            std::fs::rename(&fresh, &self.checkpoint)
-        });
-        if let Err(error) = written {
-            tracing::error!(%error, path = %self.checkpoint.display(), "cannot store the resource grants");
-        }
+    fn store(&self) -> io::Result<()> {
+        self.checkpoint.save(&*self.grants.lock())
     }
-}
-
-fn load(checkpoint: &Path) -> BTreeMap<String, PodGrants> {
-    let read = match std::fs::read(checkpoint) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return BTreeMap::new(),
-        read => read.and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from)),
-    };
-    read.unwrap_or_else(|error| {
-        tracing::error!(%error, path = %checkpoint.display(), "cannot read the resource grants");
-        BTreeMap::new()
-    })
 }
 
 /// Init containers in their order, then all others.
@@ -329,71 +320,4 @@ pub fn parse_reserved_memory(text: &str) -> Option<BTreeMap<u32, Bytes>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::topology::tests::two_sockets;
-    use super::*;
-    use serde_json::json;
-
-    fn pod(uid: &str, init: Option<&str>, cpus: &[&str]) -> Pod {
-        let container = |name: String, cpu: &str| {
-            let amounts = json!({ "cpu": cpu, "memory": "100" });
-            json!({ "name": name, "resources": { "limits": amounts, "requests": amounts } })
-        };
-        let main: Vec<_> = cpus.iter().enumerate().map(|(at, cpu)| container(format!("c{at}"), cpu)).collect();
-        let init: Vec<_> = init.iter().map(|cpu| container("init".into(), cpu)).collect();
-        serde_json::from_value(json!({ "metadata": { "uid": uid },
-            "spec": { "containers": main, "initContainers": init } }))
-        .expect("a pod")
-    }
-
-    fn resources(directory: &Path, topology: TopologyPolicy) -> Resources {
-        let policies = Policies {
-            static_cpus: true,
-            static_memory: true,
-            topology,
-            reserved_cpu_milli: 1000,
-            ..Policies::default()
-        };
-        Resources::with_layout(directory, policies, two_sockets(), Arc::default())
-    }
-
-    #[tokio::test]
-    async fn cpus_are_given_reused_and_freed() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let resources = resources(directory.path(), TopologyPolicy::None);
-        assert_eq!(resources.shared_cpus().to_string(), "0-7");
-        resources.allocate(&pod("a", Some("2"), &["2", "1500m"])).await.expect("room");
-        let own = |container: &str| resources.cpus_of("a", container);
-        assert_eq!(own("init"), own("c0"), "what the init container had is used again");
-        assert_eq!(resources.shared_cpus().len(), 6);
-        assert_eq!(own("c1"), resources.shared_cpus().to_string());
-        let known = self::resources(directory.path(), TopologyPolicy::None);
-        assert_eq!(known.cpus_of("a", "c0"), own("c0"), "a restarted node knows it");
-        let refused = resources.allocate(&pod("b", None, &["6"])).await.expect_err("too many");
-        assert_eq!(
-            refused.message,
-            "Allocate failed due to not enough cpus available to satisfy request: requested=6, available=5, which is unexpected"
-        );
-        resources.release("a");
-        assert_eq!(resources.shared_cpus().to_string(), "0-7");
-    }
-
-    #[tokio::test]
-    async fn resources_lie_together_or_the_pod_is_refused() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let resources = resources(directory.path(), TopologyPolicy::SingleNumaNode);
-        resources.allocate(&pod("a", None, &["4"])).await.expect("room");
-        assert_eq!(resources.cpus_of("a", "c0"), "2-3,6-7", "the reserved CPU is on the other node");
-        assert_eq!(resources.grant("a", "c0").memory.expect("memory").nodes.to_string(), "1");
-        let refused = resources.allocate(&pod("b", None, &["4"])).await.expect_err("three are left on one node");
-        assert_eq!(refused.reason, "TopologyAffinityError");
-    }
-
-    #[test]
-    fn reserved_memory_is_read() {
-        let read = parse_reserved_memory("0:memory=1Ki,hugepages-2Mi=2Mi;1:memory=5").expect("amounts");
-        assert_eq!(read[&0]["hugepages-2Mi"], 2 << 20);
-        assert_eq!(read[&1]["memory"], 5);
-        assert_eq!(parse_reserved_memory("memory=1"), None);
-    }
-}
+mod tests;

@@ -125,7 +125,7 @@ fn pod(uid: &str, count: &str) -> Pod {
 #[tokio::test]
 async fn a_plugins_devices_are_listed_allocated_and_removed() {
     let directory = tempfile::tempdir().expect("a directory");
-    let resources = Resources::open(directory.path(), Policies::default(), 0, Arc::default());
+    let resources = Resources::open(directory.path(), Policies::default(), 0, Arc::default()).expect("a checkpoint");
     let devices = resources.devices.clone();
     let registration = Registration::new(directory.path(), &resources, Arc::new(|| {}));
     let serving = tokio::spawn(registration.serve());
@@ -172,7 +172,7 @@ async fn a_plugins_devices_are_listed_allocated_and_removed() {
     assert_eq!(unhealthy(&resources), 2);
     let refused = resources.allocate(&pod("r", "1")).await.expect_err("no plugin");
     assert!(refused.message.contains("cannot allocate unregistered device"), "{}", refused.message);
-    let again = Resources::open(directory.path(), Policies::default(), 0, Arc::default());
+    let again = Resources::open(directory.path(), Policies::default(), 0, Arc::default()).expect("a checkpoint");
     assert_eq!(again.grant("q", "c").devices[RESOURCE].ids.len(), 2, "a restarted node knows who has what");
     assert_eq!(unhealthy(&again), 0, "nobody has said so yet");
     serving.abort();
