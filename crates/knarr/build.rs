@@ -18,14 +18,19 @@ fn commit() -> String {
     if is_debug {
         return "unknown".to_owned();
     }
-    println!("cargo::rerun-if-changed=../../.git/HEAD");
+    // HEAD names a branch; the log of HEAD changes with each commit, too.
+    for file in ["HEAD", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", file]) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
     println!("cargo::rerun-if-env-changed=KNARR_COMMIT");
     let given = std::env::var("KNARR_COMMIT").ok();
-    given.or_else(head).unwrap_or_else(|| "unknown".to_owned())
+    given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"])).unwrap_or_else(|| "unknown".to_owned())
 }
 
-fn head() -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }
