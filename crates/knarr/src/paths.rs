@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
 use crate::data_directory_lock;
 
 /// The data directory.
@@ -16,6 +18,11 @@ pub const BRIDGE: &str = "knarr0";
 pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 pub const DEFAULT_LOGS: &str = "/var/log/pods";
 pub const LOG_LINKS: &str = "/var/log/containers";
+
+/// Reads the flag of a directory that other programs use, too: containerd runs in another working directory.
+pub fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute::<PathBuf>)
+}
 
 /// Whether a node with this data directory uses the host's well-known directories.
 pub fn is_default(data: &Path) -> bool {
@@ -36,4 +43,29 @@ pub fn role(data: &Path) -> &'static str {
 pub fn kubeconfig(data: &Path) -> PathBuf {
     let directory = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
     directory.join("kubeconfig.yaml")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[arg(long, value_parser = absolute())]
+        data_dir: PathBuf,
+    }
+
+    #[test]
+    fn directories_become_absolute() {
+        let here = std::env::current_dir().expect("a directory");
+        for (given, expected) in
+            [("data", here.join("data")), ("./data/", here.join("data/")), ("/data", "/data".into())]
+        {
+            let arguments = Arguments::try_parse_from(["knarr", "--data-dir", given]).expect("a directory");
+            assert_eq!(arguments.data_dir, expected);
+        }
+        assert!(Arguments::try_parse_from(["knarr", "--data-dir", ""]).is_err());
+    }
 }

@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(long, env = "KNARR_TOKEN", hide_env_values = true)]
     pub token: JoinToken,
     /// Data directory.
-    #[arg(long, default_value = common::DATA)]
+    #[arg(long, default_value = common::DATA, value_parser = crate::paths::absolute())]
     pub data_dir: PathBuf,
     #[command(flatten)]
     pub node: NodeArguments,

@@ -42,7 +42,7 @@ pub const SERVICES: &str = "10.96.0.0/12";
 #[command(next_help_heading = "API server")]
 pub struct Arguments {
     /// Data directory of the store, the certificates and the administrator's kubeconfig.
-    #[arg(long, default_value = "/var/lib/knarr")]
+    #[arg(long, default_value = crate::paths::DATA, value_parser = crate::paths::absolute())]
     pub data_dir: PathBuf,
     /// Address and port to listen on.
     #[arg(long, default_value = "0.0.0.0:6443")]

@@ -7,6 +7,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use jiff::Timestamp;
 use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::{Api, api::ListParams};
 use nix::fcntl::{Flock, FlockArg};
@@ -142,7 +143,7 @@ impl Clusters {
 
     /// Starts a cluster that is not running, and waits until its nodes are ready.
     pub async fn start(&self, name: &str, progress: Progress<'_>) -> anyhow::Result<()> {
-        let spec = self.read(name)?;
+        let (spec, started) = (self.read(name)?, Timestamp::now());
         let directory = self.directory_of(name);
         progress("creating the network");
         network::create(&spec)?;
@@ -173,8 +174,12 @@ impl Clusters {
             }
         }
         progress("waiting for the nodes");
+        // Nodes that were stopped are ready by their last report from before.
+        let new = children.iter().filter(|(_, child)| child.is_some()).map(|(number, _)| spec.node_name(*number));
+        let new: Vec<String> = new.collect();
+        let since = |name: &str| new.iter().any(|new| new == name).then_some(started);
         self.wait("the nodes to be ready", &spec, &mut children, async || {
-            Ok(self.ready_nodes(&spec).await? >= spec.nodes)
+            Ok(self.ready_nodes(&spec, since).await? >= spec.nodes)
         })
         .await
     }
@@ -193,7 +198,7 @@ impl Clusters {
             let join = node::join_flags(spec, &directory, "server")?;
             children.push(self.start_node(spec, number, &join)?);
             self.wait("the server to join", spec, children, async || {
-                Ok(node::has_joined(spec, &directory, number) && self.ready_nodes(spec).await? >= number)
+                Ok(node::has_joined(spec, &directory, number) && self.ready_nodes(spec, |_| None).await? >= number)
             })
             .await?;
         }
@@ -237,13 +242,11 @@ impl Clusters {
         client.request_text(request).await.is_ok()
     }
 
-    async fn ready_nodes(&self, spec: &Spec) -> anyhow::Result<u8> {
+    /// How many nodes are ready; of those for which `since` gives a moment, the ones that reported it after that.
+    async fn ready_nodes(&self, spec: &Spec, since: impl Fn(&str) -> Option<Timestamp>) -> anyhow::Result<u8> {
         let nodes: Api<Node> = Api::all(self.client(spec).await?);
         let listed = nodes.list(&ListParams::default()).await?;
-        let is_ready = |node: &&Node| {
-            let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            conditions.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-        };
+        let is_ready = |node: &&Node| node::is_ready(node, since(node.metadata.name.as_deref().unwrap_or_default()));
         Ok(u8::try_from(listed.items.iter().filter(is_ready).count()).unwrap_or(u8::MAX))
     }
 

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use crate::harness::{self, Switch, TestHost, wait_for};
 
-/// `knarr cluster` on a host, with clusters and kubeconfig below a directory.
+/// `knarr cluster` on a host, with clusters and kubeconfig below a directory, which is the working directory.
 fn cluster(host: &TestHost, directory: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = host.command(env!("CARGO_BIN_EXE_knarr"));
-    command.arg("cluster").args(arguments).arg("--directory").arg(directory.join("clusters"));
+    command.current_dir(directory).arg("cluster").args(arguments).args(["--directory", "clusters"]);
     command.arg("--kubeconfig").arg(directory.join("config"));
     output(&mut command)
 }
