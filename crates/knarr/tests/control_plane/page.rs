@@ -1,4 +1,5 @@
-//! The web page in a real browser: sign-in, every page and action, hostile objects, and a server that restarts meanwhile.
+//! The web page in a real browser: sign-in, every page and action, hostile objects, a node that dies, and a server that restarts
+//! meanwhile.
 
 use futures::StreamExt as _;
 use knarr_client::k8s_openapi::api::core::v1::Pod;
@@ -7,7 +8,7 @@ use knarr_client::kube::api::PostParams;
 use serde_json::json;
 
 use crate::support::browser::Browser;
-use crate::support::hollow::HollowNodes;
+use crate::support::hollow::{self, HollowNodes};
 use crate::support::{ControlPlane, wait_for};
 
 const HOSTILE: &str = "<img src=x onerror=\"window.attacked = true\"><script>window.attacked = true</script>\u{1b}[31m";
@@ -187,6 +188,69 @@ async fn a_user_signs_in_and_tours_the_page() {
     browser.until("document.querySelectorAll('.grid-row').length === 1").await;
     plane.restart("server");
     browser.shows("knarr ui").await;
+    assert_eq!(browser.errors, Vec::<String>::new());
+}
+
+/// Every page shows objects that are made to break it, while others change and a node stops reporting.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_objects_and_a_node_that_dies_break_no_page() {
+    let mut plane = ControlPlane::api_server();
+    plane.add("controller-manager", &["controller-manager", "--node-monitor-grace-period=20s"]);
+    plane.add("scheduler", &["scheduler"]);
+    let client = plane.client().await;
+    let _nodes = HollowNodes::start(client.clone(), 1).await;
+    // Nobody renews its lease.
+    hollow::register(&client, "constructor", "", &json!({"cpu": "1", "memory": "1Gi", "pods": "10"})).await;
+    let kubectl = |arguments: &[&str]| plane.kubectl(arguments).expect("kubectl succeeds");
+    let files = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_plane");
+    kubectl(&["create", "-f", &format!("{files}/hostile_kind.yaml")]);
+    kubectl(&["wait", "--for=condition=Established", "crd/constructors.evil.example", "--timeout=120s"]);
+    wait_for("the hostile objects", || plane.kubectl(&["apply", "-f", &format!("{files}/hostile.yaml")]).is_ok());
+    kubectl(&["create", "deployment", "web", "--image=example/web", "--replicas=3"]);
+
+    let mut browser = Browser::start().await;
+    browser.open(&link(&plane)).await;
+    browser.until("document.querySelector('#nav a')").await;
+    let role = "object/clusterroles.rbac.authorization.k8s.io/-/%3Cimg%20src%3Dx%20onerror%3D%22window.attacked%20%3D%20true%22%3E%2Ca%3Db";
+    // The page, and what it shows at last.
+    let pages = [
+        ("cluster", "of 2 nodes ready"),
+        ("constructor", "Problems"),
+        ("access", "<img src=x"),
+        ("list/events", "Hostile"),
+        ("list/constructors.evil.example", "2 of 2"),
+        ("list/clusterrolebindings.rbac.authorization.k8s.io", "<script>window.attacked"),
+        (role, "Created"),
+        ("object/namespaces/-/constructor", "Active"),
+        ("object/nodes/-/constructor", "Conditions"),
+        ("object/configmaps/constructor/hostile", "Created"),
+        ("object/configmaps/constructor/hostile/form", "__proto__"),
+        ("object/constructors.evil.example/constructor/texts", "Created"),
+        ("object/constructors.evil.example/constructor/texts/form", "<img src=x"),
+        ("object/constructors.evil.example/constructor/texts/constructor", "Created"),
+        ("object/constructors.evil.example/constructor/empty", "Conditions"),
+        ("object/deployments.apps/default/web", "ready of"),
+        ("object/deployments.apps/default/web/journey", "Creation"),
+    ];
+    for (number, (page, text)) in pages.into_iter().enumerate() {
+        kubectl(&["scale", "deployment", "web", &format!("--replicas={}", 1 + number % 4)]);
+        browser.evaluate(&format!("location.hash = '#/{page}'")).await;
+        let shown = "(document.querySelector('main').innerText + [...document.querySelectorAll('main input, main textarea')].map((one) => one.value))";
+        browser.until(&format!("{shown}.includes({})", json!(text))).await;
+        browser.until("!document.querySelector('main [aria-busy=true]')").await;
+        let injected = "[document.querySelectorAll('main img, main script').length, window.attacked, ({}).attacked]";
+        assert_eq!(browser.evaluate(injected).await, json!([0, null, null]), "{page}");
+        let errors = "[...document.querySelectorAll('#messages .error')].map((one) => one.textContent)";
+        assert_eq!(browser.evaluate(errors).await, json!([]), "{page}");
+    }
+
+    // Pages that are open show that the node has died.
+    browser.evaluate("location.hash = '#/object/nodes/-/constructor'").await;
+    browser.shows("its kubelet has stopped reporting").await;
+    browser.evaluate("location.hash = '#/cluster'").await;
+    browser.shows("1 of 2 nodes ready").await;
+    browser.evaluate("location.hash = '#/problems'").await;
+    browser.shows("node/constructor").await;
     assert_eq!(browser.errors, Vec::<String>::new());
 }
 
