@@ -59,7 +59,7 @@ pub use image_verification::Verification;
 pub use node::LOGIND_FILE;
 pub use node::certificates;
 /// Serving certificates, for the endpoints of other components too.
-pub use server::tls;
+pub use server::{tls, watch_files};
 pub use settings::{CertificateFiles, CredentialProviderFiles, ImageSettings, Settings, ShutdownPeriod, Tuning};
 
 use std::collections::HashMap;

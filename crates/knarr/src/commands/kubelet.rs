@@ -26,7 +26,7 @@ pub struct Arguments {
     #[arg(long)]
     pub bootstrap_kubeconfig: Option<PathBuf>,
     /// Data directory.
-    #[arg(long, default_value = "/var/lib/knarr")]
+    #[arg(long, default_value = crate::paths::DATA, value_parser = crate::paths::absolute())]
     pub data_dir: PathBuf,
     /// CA certificates (PEM) for client certificates of the kubelet's server.
     #[arg(long)]
@@ -87,7 +87,7 @@ fn serving_certificate(arguments: &Arguments) -> anyhow::Result<Option<Certifica
         _ => {
             let usual = || arguments.data_dir.join("kubelet/pki");
             let directory = arguments.cert_dir.clone().unwrap_or_else(usual);
-            Ok(Some(ensure_self_signed(&directory, "kubelet", &arguments.node.name()?, Timestamp::now())?))
+            Ok(Some(ensure_self_signed(&directory, "kubelet", &[&arguments.node.name()?], Timestamp::now())?))
         }
     }
 }

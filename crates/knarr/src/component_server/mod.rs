@@ -16,9 +16,12 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Request, Response};
 use http_body_util::Full;
+use jiff::Timestamp;
 use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
 use knarr_client::kube::{Api, Client};
 use knarr_identity::Authorities;
+use knarr_kubelet::CertificateFiles;
+use knarr_kubelet::certificates::ensure_self_signed;
 use knarr_kubelet::tls::{self, ClientCertificate, ServingCertificate};
 use knarr_listen::{Incoming, Limits, Peer};
 use knarr_supervisor::Supervisor;
@@ -43,12 +46,15 @@ pub struct ServingArguments {
     /// Port of the HTTPS endpoints, 0 for none [default: 10259 for the scheduler, 10257 for the controllers].
     #[arg(long)]
     pub secure_port: Option<u16>,
-    /// Serving certificate (PEM); by default a self-signed one.
+    /// Serving certificate (PEM); by default a self-signed one. Files that are replaced are served without a restart.
     #[arg(long, requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
     /// Private key (PEM) of the serving certificate.
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// Directory of the self-signed serving certificate, created there if missing; by default it is in memory.
+    #[arg(long)]
+    pub cert_dir: Option<PathBuf>,
     #[command(flatten)]
     pub tls: TlsArguments,
     /// CA certificates (PEM) for client certificates; by default those of the cluster.
@@ -80,10 +86,7 @@ pub async fn start(
     }
     let address = SocketAddr::new(arguments.bind_address, port);
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    let certificate = match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {
-        (Some(certificate), Some(key)) => ServingCertificate::from_files(certificate, key)?,
-        _ => ServingCertificate::self_signed(vec!["localhost".to_owned()])?,
-    };
+    let certificate = certificate(arguments, pages.component, supervisor)?;
     let authorities = authorities(arguments, client).await?;
     let config = tls::server_config(certificate, authorities.as_ref(), &algorithms)?;
     let access = Access::new(
@@ -107,6 +110,29 @@ pub async fn start(
     });
     tracing::info!(%address, "serving health and metrics");
     Ok(())
+}
+
+/// The serving certificate: of the files, which are watched, or one in memory.
+fn certificate(
+    arguments: &ServingArguments,
+    component: &str,
+    supervisor: &Supervisor,
+) -> anyhow::Result<ServingCertificate> {
+    let address = arguments.bind_address.to_string();
+    let mut hosts = vec!["localhost", "127.0.0.1"];
+    if !arguments.bind_address.is_unspecified() && !hosts.contains(&address.as_str()) {
+        hosts.push(&address);
+    }
+    let directory = arguments.cert_dir.as_deref().filter(|directory| !directory.as_os_str().is_empty());
+    let files = match (&arguments.tls_cert_file, &arguments.tls_private_key_file, directory) {
+        (Some(certificate), Some(key), _) => CertificateFiles { certificate: certificate.clone(), key: key.clone() },
+        (_, _, Some(directory)) => ensure_self_signed(directory, component, &hosts, Timestamp::now())?,
+        _ => return Ok(ServingCertificate::self_signed(hosts.into_iter().map(str::to_owned).collect())?),
+    };
+    let certificate = ServingCertificate::from_files(&files.certificate, &files.key)?;
+    let served = certificate.clone();
+    supervisor.restart("serving-certificate", move || knarr_kubelet::watch_files(files.clone(), served.clone()));
+    Ok(certificate)
 }
 
 async fn handle<B>(

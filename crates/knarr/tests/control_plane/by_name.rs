@@ -197,6 +197,26 @@ fn links_named_etcd_and_kube_apiserver_serve_a_test_framework() {
     assets.kubectl(&["create", "-f", &manifest.display().to_string()]).expect("the pod is created");
     assets.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]).expect("it is created");
 
+    // Components keep the serving certificates that they sign themselves where they are told to.
+    for name in ["kube-controller-manager", "kube-scheduler"] {
+        let (directory, port) = (assets.path("certificates").join(name), free_port());
+        let flags = [
+            format!("--kubeconfig={}", assets.path("kubeconfig").display()),
+            format!("--cert-dir={}", directory.display()),
+            format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--leader-elect=false".to_owned(),
+        ];
+        let component = assets.start(name, &flags);
+        wait_for("the component to be healthy", || {
+            let mut client = Command::new("curl");
+            client.args(["-sf", &format!("https://localhost:{port}/healthz"), "--cacert"]);
+            let output = client.arg(directory.join(format!("{name}.crt"))).output().expect("curl is installed");
+            output.stdout == b"ok"
+        });
+        assets.stop(component);
+    }
+
     // Objects live in etcd's directory: a restarted API server finds them.
     assets.stop(api_server);
     let again = assets.start("kube-apiserver", &flags);

@@ -1,4 +1,4 @@
-//! A serving certificate that no authority of the cluster signs, kept in files: what a kubelet serves that neither has a
+//! A serving certificate that no authority of the cluster signs, kept in files: what a component serves that neither has a
 //! certificate nor requests one.
 
 use std::net::IpAddr;
@@ -17,12 +17,12 @@ use super::{CertificateError, CertificateFiles, install, write_temporary};
 const EARLIER: Duration = Duration::from_secs(3600);
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The pair of this name in a directory; creates it if there is none. A certificate without its key, or the reverse, is
+/// The pair of this name in a directory; creates it if there is none, for these names and addresses of a host. A certificate without its key, or the reverse, is
 /// refused: whoever put it there would not find it served.
 pub fn ensure_self_signed(
     directory: &Path,
     name: &str,
-    host: &str,
+    hosts: &[&str],
     now: Timestamp,
 ) -> Result<CertificateFiles, CertificateError> {
     let path = |extension: &str| directory.join(format!("{name}.{extension}"));
@@ -33,7 +33,7 @@ pub fn ensure_self_signed(
         (true, false) => Err(CertificateError::Incomplete(files.key)),
         (false, true) => Err(CertificateError::Incomplete(files.certificate)),
         (false, false) => {
-            let (certificate, key) = generate(host, now)?;
+            let (certificate, key) = generate(hosts, now)?;
             std::fs::create_dir_all(directory)
                 .map_err(|source| CertificateError::File { path: directory.into(), source })?;
             write_temporary(&files.key, key.as_bytes(), 0o600)?;
@@ -47,8 +47,8 @@ pub fn ensure_self_signed(
 
 /// A certificate for a host followed by the authority that signed it, and the key of the certificate. The key of the
 /// authority is gone: it signs nothing else.
-fn generate(host: &str, now: Timestamp) -> Result<(String, String), CertificateError> {
-    let seconds = now.as_second();
+fn generate(hosts: &[&str], now: Timestamp) -> Result<(String, String), CertificateError> {
+    let (seconds, host) = (now.as_second(), hosts.first().copied().unwrap_or_default());
     let (authority_key, key) = (KeyPair::generate()?, KeyPair::generate()?);
     let mut authority = parameters(&format!("{host}-ca@{seconds}"), now)?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -56,10 +56,12 @@ fn generate(host: &str, now: Timestamp) -> Result<(String, String), CertificateE
     let authority_pem = authority.self_signed(&authority_key)?.pem();
     let mut leaf = parameters(&format!("{host}@{seconds}"), now)?;
     leaf.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    leaf.subject_alt_names.push(match host.parse::<IpAddr>() {
-        Ok(address) => SanType::IpAddress(address),
-        Err(_) => SanType::DnsName(host.try_into()?),
-    });
+    for &host in hosts {
+        leaf.subject_alt_names.push(match host.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(host.try_into()?),
+        });
+    }
     let certificate = leaf.signed_by(&key, &Issuer::new(authority, authority_key))?;
     Ok((certificate.pem() + &authority_pem, key.serialize_pem()))
 }
@@ -91,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_pair_is_created_once_and_can_be_served() {
-        for host in ["node-1", "10.0.0.7", "fd00::7"] {
+        for hosts in [&["node-1"][..], &["10.0.0.7"], &["fd00::7"], &["localhost", "127.0.0.1"]] {
             let directory = tempfile::tempdir().expect("a directory");
             let below = directory.path().join("pki");
-            let files = ensure_self_signed(&below, "kubelet", host, now()).expect("created");
+            let files = ensure_self_signed(&below, "kubelet", hosts, now()).expect("created");
             assert_eq!(files.certificate, below.join("kubelet.crt"));
             let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
             assert_eq!((mode(&files.certificate), mode(&files.key)), (0o644, 0o600));
@@ -108,7 +110,7 @@ mod tests {
             );
             let first = std::fs::read(&files.certificate).expect("read");
             assert_eq!(first.windows(5).filter(|window| window == b"BEGIN").count(), 2, "with its authority");
-            ensure_self_signed(&below, "kubelet", host, now()).expect("found");
+            ensure_self_signed(&below, "kubelet", hosts, now()).expect("found");
             assert_eq!(std::fs::read(&files.certificate).expect("read"), first);
         }
     }
@@ -118,7 +120,8 @@ mod tests {
         for (present, missing) in [("kubelet.crt", "kubelet.key"), ("kubelet.key", "kubelet.crt")] {
             let directory = tempfile::tempdir().expect("a directory");
             std::fs::write(directory.path().join(present), "x").expect("written");
-            let error = ensure_self_signed(directory.path(), "kubelet", "a", now()).expect_err("refused").to_string();
+            let error =
+                ensure_self_signed(directory.path(), "kubelet", &["a"], now()).expect_err("refused").to_string();
             let path = directory.path().join(missing);
             let expected = format!("error reading {}, certificate and key must be supplied as a pair", path.display());
             assert_eq!(error, expected);
@@ -130,7 +133,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("file");
         std::fs::write(&file, "").expect("written");
-        let error = ensure_self_signed(&file.join("pki"), "kubelet", "a", now()).expect_err("refused").to_string();
+        let error = ensure_self_signed(&file.join("pki"), "kubelet", &["a"], now()).expect_err("refused").to_string();
         assert!(error.contains(&file.join("pki").display().to_string()), "{error}");
     }
 }
