@@ -189,11 +189,21 @@ fn plan(members: &[EtcdMember], name: &str, peer: &str) -> Plan {
     }
 }
 
+/// Whether an address can be that of another host.
+fn can_be_reached(address: IpAddr) -> bool {
+    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+}
+
 /// Adds the member of a new server, unless it has been added before. Returns all members in etcd's notation.
 async fn add_member(members: &EtcdAdministration, request: &JoinRequest) -> Result<String, Refusal> {
     let (name, peer) = (request.name.as_str(), peer_url(request.address));
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
         return Err(Refusal::Invalid(format!("{name:?} is not the name of a server")));
+    }
+    if !can_be_reached(request.address) {
+        // A member that never starts would keep all others from joining.
+        let message = format!("the servers of this cluster cannot reach {}: set --node-ip", request.address);
+        return Err(Refusal::Invalid(message));
     }
     let failed = |error: knarr_store::Error| Refusal::NotYet(error.to_string());
     let known = members.members().await.map_err(failed)?;
@@ -260,6 +270,22 @@ mod tests {
     fn member(id: u64, name: &str, peer: &str, is_learner: bool) -> EtcdMember {
         let (name, peer_urls) = (name.to_owned(), vec![peer.to_owned()]);
         EtcdMember { id, name, peer_urls, client_urls: vec![], is_learner }
+    }
+
+    #[test]
+    fn a_server_has_an_address_of_its_own() {
+        for (address, expected) in [
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("224.0.0.1", false),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(can_be_reached(address.parse().unwrap()), expected, "{address}");
+        }
     }
 
     #[test]

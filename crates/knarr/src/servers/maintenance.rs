@@ -1,4 +1,5 @@
-//! Keeps the etcd member of this server in order: its vote, the list of endpoints, hangs, fragmentation and lack of space.
+//! Keeps the etcd member of this server in order: its vote, the list of endpoints, hangs, fragmentation and lack of space
+//! (`space`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use tokio::sync::watch;
 
 use super::child::EtcdProcess;
 use super::member::{Member, MemberFiles, QUOTA_BYTES, local_url, peer_url};
+use super::space::{Defragmentation, finished_alarms, is_below_limit, is_full, is_turn};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 /// While this member has no vote yet.
@@ -20,11 +22,8 @@ const HANG: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Short, because clocks are set.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(20);
-const DEFRAGMENT_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// How often room is made in a full database.
-const FULL_INTERVAL: Duration = Duration::from_secs(60);
-/// Smaller databases are not worth the interruption.
-const MIN_DEFRAGMENT_BYTES: u64 = 128 << 20;
+/// How often a database that is full is reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The member that is maintained.
 pub struct Maintenance {
@@ -64,8 +63,8 @@ impl Maintenance {
     /// Runs until dropped.
     pub async fn run(self) {
         let mut observed = Observed::new(self.process.pid());
-        let mut defragmented = Instant::now();
-        let mut freed: Option<Instant> = None;
+        let mut defragmentation = Defragmentation::new(Instant::now());
+        let mut reported: Option<Instant> = None;
         let mut certified = Instant::now();
         loop {
             if certified.elapsed() >= CERTIFICATE_INTERVAL {
@@ -81,14 +80,11 @@ impl Maintenance {
             }
             match self.administration.status(&local_url()).await {
                 Ok(status) => {
-                    let is_full = status.errors.iter().any(|error| error.contains("NOSPACE"));
-                    if is_full && freed.is_none_or(|freed| freed.elapsed() >= FULL_INTERVAL) {
-                        freed = Some(Instant::now());
-                        self.make_room(&status).await;
-                    } else if defragmented.elapsed() >= DEFRAGMENT_INTERVAL && is_fragmented(&status) {
-                        defragmented = Instant::now();
-                        self.defragment(&status).await;
+                    if is_full(&status) {
+                        self.clear_alarms(&status).await;
+                        self.report_full(&status, &mut reported);
                     }
+                    self.defragment(&status, &mut defragmentation).await;
                     // Defragmenting may have taken longer than a process that hangs is given.
                     observed.responded();
                 }
@@ -162,40 +158,66 @@ impl Maintenance {
         }
     }
 
-    /// Defragments this member while all others are well, so that never two are interrupted at once.
-    async fn defragment(&self, status: &MemberStatus) {
-        let others: Vec<String> = self.endpoints.borrow().iter().skip(1).cloned().collect();
-        for endpoint in &others {
-            if let Err(error) = self.administration.status(endpoint).await {
-                return tracing::info!(%error, endpoint, "not defragmenting etcd while a member is away");
+    /// Defragments this member when it is its turn.
+    async fn defragment(&self, status: &MemberStatus, state: &mut Defragmentation) {
+        if !state.is_due(status, Instant::now()) {
+            return;
+        }
+        let is_turn = match self.others(status.id).await {
+            Ok(others) => is_turn(status, &others),
+            Err(error) => {
+                tracing::debug!(%error, "cannot list the members of etcd");
+                false
             }
+        };
+        if !state.is_confirmed(is_turn, Instant::now()) {
+            return;
         }
         tracing::info!(size = status.size, in_use = status.size_in_use, "defragmenting etcd");
         if let Err(error) = self.administration.defragment(&local_url()).await {
             tracing::warn!(%error, "cannot defragment etcd");
         }
+        state.attempted(status, Instant::now());
     }
 
-    /// Lets etcd accept writes again, if its database is smaller than its limit or can be made so.
-    async fn make_room(&self, status: &MemberStatus) {
-        if !is_below_limit(status.size_in_use) {
-            return tracing::error!(
+    /// The states of all members with a vote but one; `None` for those that do not respond.
+    async fn others(&self, own: u64) -> Result<Vec<Option<MemberStatus>>, knarr_store::Error> {
+        let members = self.administration.members().await?;
+        let mut others = Vec::new();
+        for member in members.iter().filter(|member| member.id != own && !member.is_learner) {
+            others.push(match member.client_urls.first() {
+                Some(url) => self.administration.status(url).await.ok(),
+                None => None,
+            });
+        }
+        Ok(others)
+    }
+
+    /// Lets etcd accept writes again, once this member has room or the one that had none was removed.
+    async fn clear_alarms(&self, status: &MemberStatus) {
+        let cleared = async {
+            let alarms = self.administration.space_alarms().await?;
+            let members = self.administration.members().await?;
+            for id in finished_alarms(&alarms, &members, status) {
+                self.administration.clear_space_alarm(id).await?;
+                tracing::info!(member = format!("{id:x}"), "etcd accepts writes again: it has room");
+            }
+            Ok::<(), knarr_store::Error>(())
+        };
+        if let Err(error) = cleared.await {
+            tracing::warn!(%error, "cannot clear etcd's alarm about its size");
+        }
+    }
+
+    fn report_full(&self, status: &MemberStatus, reported: &mut Option<Instant>) {
+        let is_due = reported.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL);
+        if is_due && !is_below_limit(status.size_in_use) {
+            *reported = Some(Instant::now());
+            tracing::error!(
                 in_use = status.size_in_use,
                 limit = QUOTA_BYTES,
                 "etcd is full and refuses writes: delete objects, such as Events or custom resources"
             );
-        }
-        if !is_below_limit(status.size) {
-            self.defragment(status).await;
-        }
-        match self.administration.status(&local_url()).await {
-            Ok(after) if is_below_limit(after.size) => {
-                if let Err(error) = self.administration.clear_space_alarm(after.id).await {
-                    tracing::warn!(%error, "cannot clear etcd's alarm about its size");
-                }
-            }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "etcd does not respond"),
         }
     }
 }
@@ -214,41 +236,9 @@ fn moved(members: &[EtcdMember], own: &str, peer: &str) -> Option<u64> {
     (own.peer_urls != [peer]).then_some(own.id)
 }
 
-/// Whether more than half of a large database is free space.
-fn is_fragmented(status: &MemberStatus) -> bool {
-    status.size >= MIN_DEFRAGMENT_BYTES && status.size_in_use < status.size / 2
-}
-
-/// Whether a database of this size is far enough below its limit to allow writes again.
-fn is_below_limit(size: u64) -> bool {
-    size < QUOTA_BYTES / 10 * 9
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn status(size: u64, size_in_use: u64) -> MemberStatus {
-        MemberStatus {
-            id: 1,
-            version: String::new(),
-            leader: 1,
-            raft_index: 1,
-            applied_index: 1,
-            size,
-            size_in_use,
-            is_learner: false,
-            errors: vec![],
-        }
-    }
-
-    #[test]
-    fn only_large_databases_with_much_free_space_are_defragmented() {
-        assert!(!is_fragmented(&status(MIN_DEFRAGMENT_BYTES - 1, 0)));
-        assert!(!is_fragmented(&status(MIN_DEFRAGMENT_BYTES, MIN_DEFRAGMENT_BYTES / 2)));
-        assert!(is_fragmented(&status(MIN_DEFRAGMENT_BYTES, MIN_DEFRAGMENT_BYTES / 2 - 1)));
-        assert!(is_below_limit(QUOTA_BYTES / 2) && !is_below_limit(QUOTA_BYTES));
-    }
 
     #[test]
     fn a_process_that_starts_is_given_more_time_than_one_that_hangs() {

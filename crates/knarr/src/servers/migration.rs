@@ -79,22 +79,28 @@ pub async fn move_store(files: &MemberFiles, member: &Member, store: &Path) -> a
     let image = image_file(files);
     std::fs::create_dir_all(files.directory())
         .with_context(|| format!("cannot create {}", files.directory().display()))?;
-    let mut file = BufWriter::new(private_file(&image)?);
-    knarr_store::export(store, &mut file).with_context(|| format!("cannot read the store in {}", store.display()))?;
-    file.flush().with_context(|| format!("cannot write {}", image.display()))?;
-    create(files, member, &image, 0).await?;
+    let moved = async {
+        export(store, &image)?;
+        create(files, member, &image, 0).await.map(drop)
+    };
+    if let Err(error) = moved.await {
+        // Perhaps the disk is full, and the old store is used on.
+        remove_image(files);
+        return Err(error);
+    }
     finish(files, store);
     Ok(())
 }
 
+fn export(store: &Path, image: &Path) -> anyhow::Result<()> {
+    let mut file = BufWriter::new(private_file(image)?);
+    knarr_store::export(store, &mut file).with_context(|| format!("cannot read the store in {}", store.display()))?;
+    file.flush().with_context(|| format!("cannot write {}", image.display()))
+}
+
 /// Tidies up after a move, whenever it was interrupted. The old store stays for the case that etcd is not wanted after all.
 pub fn finish(files: &MemberFiles, store: &Path) {
-    // It contains secrets.
-    if let Err(error) = std::fs::remove_file(image_file(files))
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, "cannot remove the copy of the store that was moved into etcd");
-    }
+    remove_image(files);
     if !store.exists() {
         return;
     }
@@ -102,6 +108,15 @@ pub fn finish(files: &MemberFiles, store: &Path) {
     let renamed = remove_directory(&kept).and_then(|()| Ok(std::fs::rename(store, &kept)?));
     if let Err(error) = renamed {
         tracing::warn!(%error, "cannot rename the store that was moved into etcd");
+    }
+}
+
+/// It contains secrets.
+fn remove_image(files: &MemberFiles) {
+    if let Err(error) = std::fs::remove_file(image_file(files))
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, "cannot remove the copy of the store for etcd");
     }
 }
 
@@ -219,6 +234,20 @@ mod tests {
             let kept = directory.path().join("store.before-etcd/file");
             assert_eq!(std::fs::read_to_string(kept).unwrap(), content);
         }
+    }
+
+    #[tokio::test]
+    async fn a_move_that_fails_leaves_no_copy_of_the_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let (files, store) = (MemberFiles::of(directory.path()), directory.path().join("store"));
+        drop(knarr_store::Embedded::open(&store, Default::default()).unwrap());
+        // There is no room for etcd's data.
+        std::fs::create_dir_all(files.directory()).unwrap();
+        std::fs::write(files.directory().join("data.new"), "").unwrap();
+        let member = Member::first("one", "127.0.0.1".parse().unwrap());
+        let failed = move_store(&files, &member, &store).await.unwrap_err();
+        assert!(format!("{failed:#}").contains("data.new"), "{failed:#}");
+        assert!(store.exists() && !image_file(&files).exists());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Several servers of one cluster.
 //!
-//! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`). The first one starts the
+//! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`, `space`). The first one starts the
 //! cluster and moves its store into etcd (`migration`); further ones ask it for admission with a token (`joining`,
 //! `admission`) and receive the authorities, keys and settings that all servers share (`bundle`, `seal`). What must act once
 //! runs on the server that holds a Lease (`elections`). New keys are rolled out over all servers (`rollout`). `reset` and `remove` shrink a cluster, `status` shows it.
@@ -20,6 +20,7 @@ mod remove;
 mod reset;
 pub mod rollout;
 mod seal;
+mod space;
 mod status;
 
 use std::net::IpAddr;
