@@ -46,7 +46,14 @@ enum Snapshot {
     },
 }
 
-/// The last snapshot that was made on this host.
+/// How a snapshot came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    Command,
+    Schedule,
+}
+
+/// The last snapshot that was made on this host. Wherever it was saved, this is noted in the data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastSnapshot {
     pub file: PathBuf,
@@ -55,16 +62,19 @@ pub struct LastSnapshot {
 }
 
 impl LastSnapshot {
-    fn path(data: &Path) -> PathBuf {
-        data.join("last-snapshot.json")
+    fn path(data: &Path, occasion: Occasion) -> PathBuf {
+        data.join(match occasion {
+            Occasion::Command => "last-snapshot.json",
+            Occasion::Schedule => "last-scheduled-snapshot.json",
+        })
     }
 
-    pub fn load(data: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(Self::path(data)).ok()?).ok()
+    pub fn load(data: &Path, occasion: Occasion) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(Self::path(data, occasion)).ok()?).ok()
     }
 
-    fn save(&self, data: &Path) -> anyhow::Result<()> {
-        let path = Self::path(data);
+    pub fn save(&self, data: &Path, occasion: Occasion) -> anyhow::Result<()> {
+        let path = Self::path(data, occasion);
         std::fs::write(&path, serde_json::to_vec(self)?).with_context(|| format!("cannot write {}", path.display()))
     }
 }
@@ -106,7 +116,7 @@ async fn list(location: &Location, storage: &SnapshotStorageArguments) -> anyhow
 /// Records a snapshot that was saved.
 fn note(place: &SnapshotPlace, revision: u64, data: &Path) -> anyhow::Result<()> {
     let file = PathBuf::from(place.to_string());
-    LastSnapshot { file, revision, time: format!("{:.0}", Timestamp::now()) }.save(data)?;
+    LastSnapshot { file, revision, time: format!("{:.0}", Timestamp::now()) }.save(data, Occasion::Command)?;
     println!("saved revision {revision} to {place}");
     Ok(())
 }

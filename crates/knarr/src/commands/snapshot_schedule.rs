@@ -18,6 +18,7 @@ use knarr_supervisor::Supervisor;
 use tokio::sync::watch;
 
 use super::leadership::duration;
+use super::snapshot::{LastSnapshot, Occasion};
 use super::snapshot_storage::{Mirror, SnapshotStorageArguments};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -58,8 +59,8 @@ pub fn start(
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host has no name")?;
         anyhow::Ok(Mirror::new(arguments.storage.open(&location.bucket)?, location, host.trim()))
     });
-    let schedule =
-        Schedule { directory, interval, keep: usize::from(arguments.snapshot_retention), mirror: mirror.transpose()? };
+    let (keep, data) = (usize::from(arguments.snapshot_retention), data.to_owned());
+    let schedule = Schedule { data, directory, interval, keep, mirror: mirror.transpose()? };
     let server = server.clone();
     supervisor.restart("snapshots", move || schedule.clone().run(server.store.clone(), server.stopping.clone()));
     Ok(())
@@ -67,6 +68,8 @@ pub fn start(
 
 #[derive(Clone)]
 struct Schedule {
+    /// Where the last snapshot is noted.
+    data: PathBuf,
     directory: PathBuf,
     interval: Duration,
     keep: usize,
@@ -94,9 +97,14 @@ impl Schedule {
         let mut has_failed = false;
         if due().is_zero() {
             remove(&self.directory, partial(names(&self.directory)));
-            match save(store.clone(), &self.directory, Timestamp::now()).await {
-                Ok(path) => {
-                    tracing::info!(file = %path.display(), "saved a snapshot");
+            let now = Timestamp::now();
+            match save(store.clone(), &self.directory, now).await {
+                Ok((file, revision)) => {
+                    tracing::info!(file = %file.display(), "saved a snapshot");
+                    let last = LastSnapshot { file, revision, time: format!("{now:.0}") };
+                    if let Err(error) = last.save(&self.data, Occasion::Schedule) {
+                        tracing::warn!(error = format!("{error:#}"), "`knarr status` will not show the snapshot");
+                    }
                     remove(&self.directory, expired(names(&self.directory), self.keep));
                 }
                 Err(error) => {
@@ -115,8 +123,8 @@ impl Schedule {
     }
 }
 
-/// Writes a snapshot that has its final name only when it is complete and durable.
-async fn save(store: Arc<dyn Store>, directory: &Path, now: Timestamp) -> anyhow::Result<PathBuf> {
+/// Writes a snapshot that has its final name only when it is complete and durable. Returns the file and its revision.
+async fn save(store: Arc<dyn Store>, directory: &Path, now: Timestamp) -> anyhow::Result<(PathBuf, u64)> {
     let path = directory.join(file_name(now));
     let partial = path.with_extension("partial");
     let runtime = tokio::runtime::Handle::current();
@@ -125,23 +133,22 @@ async fn save(store: Arc<dyn Store>, directory: &Path, now: Timestamp) -> anyhow
         // Writing a large store would block other tasks of the thread.
         tokio::task::spawn_blocking(move || runtime.block_on(write(&*store, &partial))).await?
     };
-    if let Err(error) = written {
+    let revision = written.inspect_err(|_| {
         // It wastes space.
         let _ = std::fs::remove_file(&partial);
-        return Err(error);
-    }
+    })?;
     rename_durably(&partial, &path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    Ok((path, revision))
 }
 
-async fn write(store: &dyn Store, path: &Path) -> anyhow::Result<()> {
+async fn write(store: &dyn Store, path: &Path) -> anyhow::Result<u64> {
     // It contains secrets.
     let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
     let mut image = BufWriter::new(opened.with_context(|| format!("cannot write {}", path.display()))?);
-    store.snapshot(&mut image).await?;
+    let revision = store.snapshot(&mut image).await?;
     image.flush()?;
     image.get_ref().sync_all()?;
-    Ok(())
+    Ok(revision)
 }
 
 fn remove(directory: &Path, names: Vec<String>) {
@@ -235,11 +242,11 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let store = knarr_store::Embedded::open(&parent.path().join("store"), Default::default()).unwrap();
         store.create("/registry/a", bytes::Bytes::from("1"), None).await.unwrap();
-        let path = save(Arc::new(store), parent.path(), at("2026-01-01T10:00:00Z")).await.unwrap();
+        let (path, saved) = save(Arc::new(store), parent.path(), at("2026-01-01T10:00:00Z")).await.unwrap();
         assert_eq!(path, parent.path().join("knarr-20260101T100000Z.snapshot"));
         let restored = parent.path().join("restored");
         let revision = knarr_store::restore(File::open(path).unwrap(), &restored, 0).unwrap();
-        assert_eq!(revision, 2);
+        assert_eq!((saved, revision), (2, 2));
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -259,7 +266,8 @@ mod tests {
         let directory = parent.path().join("snapshots");
         std::fs::create_dir(&directory).unwrap();
         let interval = Duration::from_secs(3600);
-        let schedule = Schedule { directory: directory.clone(), interval, keep: 2, mirror: Some(mirror) };
+        let data = parent.path().to_owned();
+        let schedule = Schedule { data, directory: directory.clone(), interval, keep: 2, mirror: Some(mirror) };
         let store: Arc<dyn Store> =
             Arc::new(knarr_store::Embedded::open(&parent.path().join("store"), Default::default()).unwrap());
         store.create("/registry/a", bytes::Bytes::from("1"), None).await.unwrap();
@@ -276,6 +284,8 @@ mod tests {
         storage.state.lock().unwrap().failures = [http::StatusCode::FORBIDDEN].into();
         assert_eq!(schedule.reconcile(&store).await, RETRY_INTERVAL);
         let local = names(&directory);
+        let noted = LastSnapshot::load(parent.path(), Occasion::Schedule).unwrap();
+        assert_eq!((noted.file, noted.revision), (directory.join(&local[0]), 2), "`knarr status` finds it");
         assert_eq!((local.len(), storage.keys().len()), (1, 4));
         let wait = schedule.reconcile(&store).await;
         assert!(wait > interval - Duration::from_secs(60) && wait <= interval, "{wait:?}");

@@ -32,6 +32,7 @@ impl Snapshots {
         let location = format!("s3://{BUCKET}/clusters/one");
         let mut command = self.knarr(&["server", "--disable-agent", "--listen", &address, "--node-ip", "127.0.0.1"]);
         command.args(["--snapshot-schedule", "1s", "--snapshot-retention", "2", "--snapshot-s3", &location]);
+        command.arg("--snapshot-dir").arg(self.directory());
         command.args(self.flags()).env("KNARR_LOG", "debug").stdout(Stdio::null()).stderr(log);
         command.spawn().expect("the server starts")
     }
@@ -58,8 +59,20 @@ impl Snapshots {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
+    /// Not the one that is used by default.
+    fn directory(&self) -> std::path::PathBuf {
+        self.plane.data().join("elsewhere")
+    }
+
+    /// Whether `knarr status` succeeds, and what it prints.
+    fn status(&self) -> (bool, String) {
+        let output = self.knarr(&["status"]).env("KUBECONFIG", self.plane.kubeconfig()).output().expect("knarr runs");
+        let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.success(), format!("{out}{errors}"))
+    }
+
     fn local(&self) -> usize {
-        let names = std::fs::read_dir(self.plane.data().join("snapshots")).into_iter().flatten().flatten();
+        let names = std::fs::read_dir(self.directory()).into_iter().flatten().flatten();
         names.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "snapshot")).count()
     }
 }
@@ -111,7 +124,15 @@ async fn a_cluster_is_saved_to_object_storage_and_restored_from_there() {
     let listed = snapshots.snapshot(&["list", &format!("s3://{BUCKET}/by")]).expect("listed");
     assert!(listed.trim_end().ends_with(&place) && listed.lines().count() == 1, "{listed}");
     plane.kubectl(&["delete", "configmap", "kept"]).expect("deleted");
+
+    // A server that does not run has a status, too, but not a good one.
+    let scheduled = format!("({}/knarr-", snapshots.directory().display());
+    let is_complete = |text: &str| text.contains("Last scheduled snapshot: ") && text.contains(&scheduled);
+    let (is_good, text) = snapshots.status();
+    assert!(is_good && is_complete(&text) && text.contains(&place), "{text}");
     stop(&mut server);
+    let (is_good, text) = snapshots.status();
+    assert!(!is_good && is_complete(&text) && text.contains("the API server does not respond"), "{text}");
 
     // A store is in the way; then there is none.
     let error = snapshots.snapshot(&["restore", &place]).expect_err("it exists");

@@ -1,18 +1,20 @@
 //! `knarr status`: the cluster on one screen. Health, nodes, servers, store, certificates, snapshots, problems.
 //!
 //! What the API server knows is read with the user's kubeconfig; what only the files of a server show is added where this
-//! host is one of the cluster's servers. Each section stands for itself: one that cannot be read says why.
+//! host is one of the cluster's servers. Each section stands for itself: one that cannot be read says why. It fails if the API
+//! server does not respond.
 
 mod certificates;
 mod cluster;
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Args;
 use jiff::Timestamp;
 use knarr_client::kube::Config;
 
-use super::{ClientArguments, LastSnapshot};
+use super::{ClientArguments, LastSnapshot, Occasion};
 use crate::output::printable;
 use crate::paths::is_server;
 use crate::servers;
@@ -47,12 +49,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if is_local {
         print_host(data).await;
     }
-    match reached {
-        Ok(()) => cluster::print_problems(&client).await,
-        // What the files of this server show is a status, too.
-        Err(_) if is_local => {}
-        Err(error) => return Err(error.context("the API server does not respond")),
-    }
+    reached.context("the API server does not respond")?;
+    cluster::print_problems(&client).await;
     Ok(())
 }
 
@@ -81,12 +79,14 @@ fn section(title: &str, text: &str) -> String {
 }
 
 fn snapshots(data: &Path) -> String {
-    let last = match LastSnapshot::load(data) {
-        Some(last) => format!("Last snapshot: {} ({}, revision {})\n", last.time, last.file.display(), last.revision),
-        None => "Last snapshot: none from this host; `knarr snapshot save FILE` saves one\n".to_owned(),
-    };
-    let scheduled = newest_file(&data.join("snapshots"));
-    last + &scheduled.map(|path| format!("Last scheduled snapshot: {}\n", path.display())).unwrap_or_default()
+    let describe = |last: LastSnapshot| format!("{} ({}, revision {})", last.time, last.file.display(), last.revision);
+    let saved = LastSnapshot::load(data, Occasion::Command)
+        .map_or_else(|| "none from this host; `knarr snapshot save FILE` saves one".to_owned(), describe);
+    // A server of an older version notes nothing.
+    let scheduled = LastSnapshot::load(data, Occasion::Schedule).map(describe);
+    let scheduled = scheduled.or_else(|| Some(newest_file(&data.join("snapshots"))?.display().to_string()));
+    let scheduled = scheduled.map(|text| format!("Last scheduled snapshot: {text}\n")).unwrap_or_default();
+    format!("Last snapshot: {saved}\n{scheduled}")
 }
 
 /// The newest snapshot in a directory; their names contain the time.
@@ -114,5 +114,10 @@ mod tests {
         }
         let text = snapshots(directory.path());
         assert!(text.contains("none from this host") && text.contains("20260301T000000Z.snapshot"), "{text}");
+        // The server saves them elsewhere.
+        let last = LastSnapshot { file: "/backup/a.snapshot".into(), revision: 7, time: "2026-05-01T00:00:00Z".into() };
+        last.save(directory.path(), Occasion::Schedule).unwrap();
+        let text = snapshots(directory.path());
+        assert!(text.ends_with("snapshot: 2026-05-01T00:00:00Z (/backup/a.snapshot, revision 7)\n"), "{text}");
     }
 }
