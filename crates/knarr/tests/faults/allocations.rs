@@ -2,18 +2,31 @@
 
 use std::collections::BTreeMap;
 
+use crate::harness::wait_for;
 use crate::servers::ThreeServers;
+use crate::workload::LABEL;
+
+/// A cluster has 256 pod networks: after so many Nodes, all are checked and deleted, and their networks given out again.
+const MAX_NODES: usize = 100;
 
 /// The objects that were created so far.
 #[derive(Default)]
 pub struct Allocations {
     count: usize,
+    nodes: usize,
 }
 
 impl Allocations {
     /// Creates a Service with a port on nodes at two servers at once, and a Node that gets a pod network.
     pub fn create(&mut self, servers: &ThreeServers, first: usize) {
+        if self.nodes == MAX_NODES {
+            self.check(servers);
+            self.nodes = 0;
+            let words = ["delete", "nodes", "-l", LABEL, "--wait=false"];
+            wait_for("the Nodes to be deleted", || servers.try_kubectl(first, &words).is_ok());
+        }
         self.count += 1;
+        self.nodes += 1;
         let create = |server: usize, words: &[&str]| {
             let made = servers.try_kubectl(server % 3, words);
             // A server that has just come back may still refuse; what it did create is checked.
@@ -25,14 +38,14 @@ impl Allocations {
             let name = format!("allocated-{}-{server}", self.count);
             create(server, &["create", "service", "nodeport", &name, "--tcp=80"]);
         };
+        let path = servers.nodes[first].data.with_extension("node.yaml");
+        let metadata = format!("{{name: allocated-{}, labels: {{{}}}}}", self.count, LABEL.replace('=', ": "));
+        std::fs::write(&path, format!("apiVersion: v1\nkind: Node\nmetadata: {metadata}\n")).expect("a file");
         std::thread::scope(|scope| {
             scope.spawn(|| service(first));
             scope.spawn(|| service(first + 1));
+            scope.spawn(|| create(first, &["create", "-f", &path.to_string_lossy()]));
         });
-        let path = servers.nodes[first].data.with_extension("node.yaml");
-        let text = format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: allocated-{}\n", self.count);
-        std::fs::write(&path, text).expect("a file");
-        create(first, &["create", "-f", &path.to_string_lossy()]);
     }
 
     pub fn check(&self, servers: &ThreeServers) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::Node;
+use crate::harness::{Node, wait_for};
 
 /// The file name of the library that shifts clocks.
 pub const LIBRARY: &str = "libshifted_clock.so";
@@ -23,15 +23,21 @@ impl Clock {
         Clock { shift }
     }
 
-    /// Steps the clock of a process of the node to this distance from the right time.
-    pub fn step(&self, process: u32, seconds: i64) {
+    /// Steps the clock of a process of the node to this distance from the right time. Returns whether the process runs.
+    pub fn step(&self, process: u32, seconds: i64) -> bool {
         use std::os::unix::fs::FileExt;
-        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
-        // A static program loads no library, and has the host's clock.
-        assert!(maps.contains(LIBRARY), "the clock of process {process} cannot be stepped");
+        let mut is_running = false;
+        // A static program loads no library, and has the host's clock. One that has just started loads it in a moment.
+        wait_for(&format!("process {process} to load the library that shifts clocks"), || {
+            let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("it exists");
+            // A process that has ended maps nothing.
+            is_running = !maps.is_empty();
+            !is_running || maps.contains(LIBRARY)
+        });
         // In place: the file is mapped.
         let file = std::fs::File::options().write(true).open(&self.shift).expect("a file");
         file.write_all_at(&seconds.to_ne_bytes(), 0).expect("it is written");
+        is_running
     }
 }
 

@@ -1,13 +1,15 @@
 //! The faults that servers and nodes suffer.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::servers::ThreeServers;
+use crate::servers::{ThreeServers, agent_number};
 
 /// What happens to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,24 +73,105 @@ const KINDS: [fn(&mut StdRng) -> Fault; 15] = [
 ];
 const AGENT_KINDS: [AgentFault; 3] = [AgentFault::Kill, AgentFault::Suspend, AgentFault::CutLink];
 
+/// A server suffers at most this many faults one after the other, without time to recover.
+const MAX_BURST: usize = 4;
+
 impl Fault {
-    pub fn random(random: &mut StdRng) -> Self {
+    fn random(random: &mut StdRng) -> Self {
         let number = random.random_range(0..KINDS.len());
         KINDS[number](random)
+    }
+
+    /// Its name, without how much.
+    pub fn kind(self) -> String {
+        let shown = format!("{self:?}");
+        shown.split('(').next().unwrap_or_default().to_owned()
     }
 }
 
 impl AgentFault {
-    /// Two of three faults of servers are accompanied by one of a node.
-    pub fn random(random: &mut StdRng) -> Option<Self> {
-        random.random_ratio(2, 3).then(|| AGENT_KINDS[random.random_range(0..AGENT_KINDS.len())])
+    fn random(random: &mut StdRng) -> Self {
+        AGENT_KINDS[random.random_range(0..AGENT_KINDS.len())]
+    }
+}
+
+/// What happens before the cluster has time to recover. Only one server has faults: two of three would be too many.
+#[derive(Debug)]
+pub struct Round {
+    pub server: usize,
+    /// One after the other, each for some time.
+    pub faults: Vec<(Fault, Duration)>,
+    /// While the server has its faults, on each node; `None` for nodes without.
+    pub agents: Vec<Option<AgentFault>>,
+}
+
+impl Round {
+    /// Two of three nodes have a fault.
+    pub fn random(random: &mut StdRng, servers: usize, agents: usize) -> Self {
+        let server = random.random_range(0..servers);
+        let count = random.random_range(1..=MAX_BURST);
+        let faults = (0..count).map(|_| (Fault::random(random), hold(random))).collect();
+        let agent = |random: &mut StdRng| random.random_ratio(2, 3).then(|| AgentFault::random(random));
+        Self { server, faults, agents: (0..agents).map(|_| agent(random)).collect() }
+    }
+}
+
+/// How long a fault lasts: most end before anybody's timeout, some outlast several.
+fn hold(random: &mut StdRng) -> Duration {
+    let is_long = random.random_ratio(1, 8);
+    Duration::from_millis(random.random_range(if is_long { 2000..6000 } else { 100..1500 }))
+}
+
+/// How often each kind of fault happened.
+#[derive(Debug, Default)]
+pub struct Tally(BTreeMap<String, usize>);
+
+impl Tally {
+    fn add(&mut self, kind: String) {
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    pub fn total(&self) -> usize {
+        self.0.values().sum()
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kinds: Vec<String> = self.0.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        write!(formatter, "{} faults: {}", self.total(), kinds.join(", "))
     }
 }
 
 impl ThreeServers {
-    /// Lets a fault happen to a server for some time. Only the last server has a disk of its own.
-    pub fn inflict(&mut self, server: usize, fault: Fault, hold: Duration) {
-        let last = self.nodes.len() - 1;
+    /// Lets the faults of a round happen, and waits until the cluster has recovered.
+    pub fn suffer(&mut self, round: &Round, tally: &mut Tally) {
+        for (agent, fault) in round.agents.iter().enumerate() {
+            if let Some(fault) = *fault {
+                self.begin(agent, fault);
+                tally.add(format!("Agent{fault:?}"));
+            }
+        }
+        for (fault, hold) in &round.faults {
+            if self.inflict(round.server, *fault, *hold) {
+                tally.add(fault.kind());
+            }
+        }
+        for (agent, fault) in round.agents.iter().enumerate() {
+            if let Some(fault) = *fault {
+                self.end(agent, fault);
+            }
+        }
+        let had_full_disk = round.faults.iter().any(|(fault, _)| *fault == Fault::FullDisk);
+        self.await_members_with(|servers| {
+            if had_full_disk {
+                servers.restart_if_ended(round.server);
+            }
+        });
+    }
+
+    /// Lets a fault happen to a server for some time. Returns whether it did: a server that is starting has no etcd yet.
+    fn inflict(&mut self, server: usize, fault: Fault, hold: Duration) -> bool {
         match fault {
             Fault::Kill => {
                 self.nodes[server].kill();
@@ -103,18 +186,10 @@ impl ThreeServers {
                 self.wires[server].heal();
                 self.nodes[server].start();
             }
-            Fault::SuspendServer => suspend(pid(self.nodes[server].pid()), hold),
-            Fault::SuspendLong => suspend(pid(self.nodes[server].pid()), hold + LEASE_DURATION),
-            Fault::SuspendEtcd => {
-                if let Some(etcd) = self.etcd_of(server) {
-                    suspend(etcd, hold);
-                }
-            }
-            Fault::KillEtcd => {
-                if let Some(etcd) = self.etcd_of(server) {
-                    kill(etcd, Signal::SIGKILL).expect("it runs");
-                }
-            }
+            Fault::SuspendServer => return suspend(pid(self.nodes[server].pid()), hold),
+            Fault::SuspendLong => return suspend(pid(self.nodes[server].pid()), hold + LEASE_DURATION),
+            Fault::SuspendEtcd => return self.etcd_of(server).is_some_and(|etcd| suspend(etcd, hold)),
+            Fault::KillEtcd => return self.etcd_of(server).is_some_and(|etcd| signal(etcd, Signal::SIGKILL)),
             Fault::CutLink => self.impair(server, (100, 100), Duration::ZERO, hold),
             Fault::CutSending => self.impair(server, (100, 0), Duration::ZERO, hold),
             Fault::CutReceiving => self.impair(server, (0, 100), Duration::ZERO, hold),
@@ -122,46 +197,52 @@ impl ThreeServers {
             Fault::Delay(milliseconds) => {
                 self.impair(server, (0, 0), Duration::from_millis(milliseconds.into()), hold);
             }
-            Fault::ClockStep(seconds) => self.step_clock(server, seconds, hold),
-            Fault::Expiry => self.step_clock(server, CERTIFICATE_LIFETIME, hold),
+            Fault::ClockStep(seconds) => return self.step_clock(server, seconds, hold),
+            Fault::Expiry => return self.step_clock(server, CERTIFICATE_LIFETIME, hold),
             Fault::SlowDisk => {
-                assert!(self.disk.limit_writes(5), "this host cannot slow down a disk");
+                assert!(self.disks[server].limit_writes(5), "this host cannot slow down a disk");
                 std::thread::sleep(hold);
-                self.disk.limit_writes(0);
+                self.disks[server].limit_writes(0);
             }
             Fault::FullDisk => {
-                self.disk.fill();
+                self.disks[server].fill();
                 std::thread::sleep(hold);
-                self.disk.free();
-                // A server ends on a disk that is full for good; systemd would start it again.
-                if !self.nodes[last].is_running() {
-                    self.nodes[last].kill();
-                    self.nodes[last].start();
-                }
+                self.disks[server].free();
+                self.restart_if_ended(server);
             }
         }
+        true
     }
 
-    pub fn begin(&mut self, agent: usize, fault: AgentFault) {
-        match fault {
-            AgentFault::Kill => self.agent(agent).kill(),
-            AgentFault::Suspend => kill(pid(self.agent(agent).pid()), Signal::SIGSTOP).expect("it runs"),
-            AgentFault::CutLink => self.switch.set_link(self.agent_number(agent), false),
+    /// A server ends on a disk that is full for good; systemd would start it again.
+    fn restart_if_ended(&mut self, server: usize) {
+        if !self.nodes[server].is_running() {
+            self.nodes[server].kill();
+            self.nodes[server].start();
         }
     }
 
-    pub fn end(&mut self, agent: usize, fault: AgentFault) {
+    fn begin(&mut self, agent: usize, fault: AgentFault) {
         match fault {
-            AgentFault::Kill => self.agent(agent).start(),
-            AgentFault::Suspend => kill(pid(self.agent(agent).pid()), Signal::SIGCONT).expect("it still exists"),
-            AgentFault::CutLink => self.switch.set_link(self.agent_number(agent), true),
+            AgentFault::Kill => self.agents[agent].kill(),
+            AgentFault::Suspend => kill(pid(self.agents[agent].pid()), Signal::SIGSTOP).expect("it runs"),
+            AgentFault::CutLink => self.switch.set_link(agent_number(agent), false),
         }
     }
 
-    fn step_clock(&self, server: usize, seconds: i64, hold: Duration) {
-        self.clocks[server].step(self.nodes[server].pid(), seconds);
+    fn end(&mut self, agent: usize, fault: AgentFault) {
+        match fault {
+            AgentFault::Kill => self.agents[agent].start(),
+            AgentFault::Suspend => kill(pid(self.agents[agent].pid()), Signal::SIGCONT).expect("it still exists"),
+            AgentFault::CutLink => self.switch.set_link(agent_number(agent), true),
+        }
+    }
+
+    fn step_clock(&self, server: usize, seconds: i64, hold: Duration) -> bool {
+        let is_stepped = self.clocks[server].step(self.nodes[server].pid(), seconds);
         std::thread::sleep(hold);
         self.clocks[server].step(self.nodes[server].pid(), 0);
+        is_stepped
     }
 
     fn impair(&self, server: usize, (from, to): (u32, u32), delay: Duration, hold: Duration) {
@@ -187,8 +268,20 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).expect("a process id"))
 }
 
-fn suspend(process: Pid, hold: Duration) {
-    kill(process, Signal::SIGSTOP).expect("it runs");
+/// Suspends a process for some time. Returns whether it existed.
+fn suspend(process: Pid, hold: Duration) -> bool {
+    let is_suspended = signal(process, Signal::SIGSTOP);
     std::thread::sleep(hold);
-    kill(process, Signal::SIGCONT).expect("it still exists");
+    // The server may have ended, and etcd with it.
+    signal(process, Signal::SIGCONT);
+    is_suspended
+}
+
+/// Returns whether the process existed.
+fn signal(process: Pid, signal: Signal) -> bool {
+    match kill(process, signal) {
+        Ok(()) => true,
+        Err(Errno::ESRCH) => false,
+        Err(error) => panic!("cannot send {signal} to {process}: {error}"),
+    }
 }

@@ -27,10 +27,10 @@ mod workload;
 
 use std::time::{Duration, Instant};
 
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 
 use allocations::Allocations;
-use fault::{AgentFault, Fault};
+use fault::{Round, Tally};
 use pods::Pods;
 use servers::ThreeServers;
 use traffic::Traffic;
@@ -79,34 +79,23 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     kill_leaders(&mut servers, &workload, pods.is_some());
 
     let started = Instant::now();
-    let mut count = 0;
+    let mut tally = Tally::default();
     while started.elapsed() < length {
-        let number = random.random_range(0..3);
-        let fault = Fault::random(&mut random);
-        let agent = AgentFault::random(&mut random).filter(|_| pods.is_some());
-        let hold = hold(&mut random);
-        let name = &servers.nodes[number].name;
-        eprintln!("{:?}: {fault:?} of {name} and {agent:?} of a node for {hold:?}", started.elapsed());
-        allocations.create(&servers, number);
-        if let Some(fault) = agent {
-            servers.begin(number, fault);
-        }
-        servers.inflict(number, fault, hold);
-        if let Some(fault) = agent {
-            servers.end(number, fault);
-        }
-        count += 1 + usize::from(agent.is_some());
-        // Two of three servers at once would be too many: the cluster is whole before the next fault.
-        servers.await_members();
+        let round = Round::random(&mut random, servers.nodes.len(), servers.agents.len());
+        eprintln!("{:?}: {round:?}", started.elapsed());
+        allocations.create(&servers, round.server);
+        // Two of three servers at once would be too many: the cluster is whole before the next faults.
+        servers.suffer(&round, &mut tally);
         workload.await_writes(5);
     }
+    eprintln!("{tally} in {:?}", started.elapsed());
     allocations.check(&servers);
     if let Some(pods) = &pods {
         pods.check(&servers);
     }
     let (records, holdings) = workload.finish();
     eprintln!(
-        "{count} faults, {} writes ({} acknowledged), {} reads, {} lists, {} events per watch, longest time without a write {:?}",
+        "{} writes ({} acknowledged), {} reads, {} lists, {} events per watch, longest time without a write {:?}",
         records.writes.len(),
         records.acknowledged(),
         records.reads.len(),
@@ -118,12 +107,6 @@ fn no_fault_of_one_server_loses_or_reorders_anything() {
     servers.check_acts(&holdings);
     servers.check_one_leader_each();
     servers.check_removal();
-}
-
-/// How long a fault lasts: most end before anybody's timeout, some outlast several.
-fn hold(random: &mut rand::rngs::StdRng) -> Duration {
-    let is_long = random.random_ratio(1, 8);
-    Duration::from_millis(random.random_range(if is_long { 2000..6000 } else { 100..1500 }))
 }
 
 /// Kills the server that leads etcd, with everything on it, several times.
@@ -168,9 +151,8 @@ fn an_agent_goes_on_without_the_server_it_joined() {
     servers.await_heartbeat();
     servers.await_heartbeat();
     // The address it was given is not needed for a restart either.
-    let agent = servers.agent(0);
-    agent.kill();
-    agent.start();
+    servers.agents[0].kill();
+    servers.agents[0].start();
     servers.await_heartbeat();
     servers.nodes[0].start();
     servers.await_members();

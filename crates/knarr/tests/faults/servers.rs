@@ -1,5 +1,6 @@
 //! Three servers, each in its own network namespace with a cable and a clock of its own, and nodes.
 
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::clock::{self, Clock};
@@ -18,8 +19,8 @@ pub struct ThreeServers {
     pub nodes: Vec<Node>,
     pub wires: Vec<Wire>,
     pub clocks: Vec<Clock>,
-    /// The disk of the last server.
-    pub disk: Disk,
+    /// One for each server.
+    pub disks: Vec<Disk>,
     /// A host on the same network that is not a server.
     pub client: TestHost,
     pub switch: Switch,
@@ -30,6 +31,11 @@ pub struct ThreeServers {
 
 fn number_of(server: usize) -> u8 {
     u8::try_from(11 + server).expect("few servers")
+}
+
+/// The number of a node's host.
+pub fn agent_number(agent: usize) -> u8 {
+    FIRST_AGENT + u8::try_from(agent).expect("few nodes")
 }
 
 fn name_of(server: usize) -> String {
@@ -47,14 +53,13 @@ impl ThreeServers {
         let switch = Switch::new();
         let directory = tempfile::tempdir().expect("a directory");
         let client = switch.plug(99);
-        let disk = Disk::mount(&directory.path().join(name_of(2)));
         clock::library(directory.path());
         let mut servers = Self {
             agents: Vec::new(),
             nodes: Vec::new(),
             wires: Vec::new(),
             clocks: Vec::new(),
-            disk,
+            disks: Vec::new(),
             client,
             switch,
             directory,
@@ -85,6 +90,7 @@ impl ThreeServers {
         let address = number_of(number);
         let (host, wire) = self.switch.plug_with(address, |switch, host| Wire::connect(address, switch, host));
         self.wires.push(wire);
+        self.disks.push(Disk::mount(&self.directory.path().join(name_of(number))));
         let (policy, audit) = (self.directory.path().join("audit-policy.yaml"), self.audit_log(number));
         std::fs::write(&policy, leaders::POLICY).expect("a file");
         let mut arguments: Vec<String> = ["--disable-agent", "--advertise-address", &host.address]
@@ -124,7 +130,7 @@ impl ThreeServers {
         let line = self.knarr(0, &["token", "create", "--print-join-command"]);
         let words: Vec<String> = line.split_whitespace().skip(2).map(str::to_owned).collect();
         let number = self.agents.len();
-        let host = self.switch.plug(FIRST_AGENT + u8::try_from(number).expect("few nodes"));
+        let host = self.switch.plug(agent_number(number));
         let name = format!("agent-{}", number + 1);
         let mut agent = Node::new(host, &name, "agent", self.directory.path(), words);
         agent.set_program(&self.program);
@@ -134,17 +140,6 @@ impl ThreeServers {
             let status = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
             self.try_kubectl(1, &["get", "node", &name, "-o", status]).is_ok_and(|ready| ready == "True")
         });
-    }
-
-    /// The node of a number, whatever the number.
-    pub fn agent(&mut self, number: usize) -> &mut Node {
-        let count = self.agents.len();
-        &mut self.agents[number % count]
-    }
-
-    /// The number of that node's host.
-    pub fn agent_number(&self, number: usize) -> u8 {
-        FIRST_AGENT + u8::try_from(number % self.agents.len()).expect("few nodes")
     }
 
     /// Waits until the first node has renewed its Lease, as another server sees it.
@@ -197,11 +192,23 @@ impl ThreeServers {
     }
 
     /// Waits until all three are members and respond.
-    pub fn await_members(&self) {
+    pub fn await_members(&mut self) {
+        self.await_members_with(|_| {});
+    }
+
+    /// The same, and does something before it looks.
+    pub fn await_members_with(&mut self, mut meanwhile: impl FnMut(&mut Self)) {
         wait_for("three healthy servers", || {
-            let status = self.try_knarr(0, &["status"]).unwrap_or_default();
-            status.lines().filter(|line| line.contains(" healthy ") && !line.contains(" learner ")).count() == 3
-                && (0..3).all(|server| self.try_kubectl(server, &["get", "--raw", "/readyz"]).is_ok())
+            meanwhile(self);
+            // At once: each of these programs needs some time to start.
+            std::thread::scope(|scope| {
+                let is_ready = |server| self.try_kubectl(server, &["get", "--raw", "/readyz"]).is_ok();
+                let ready = [0, 1, 2].map(|server| scope.spawn(move || is_ready(server)));
+                let status = self.try_knarr(0, &["status"]).unwrap_or_default();
+                let healthy = |line: &&str| line.contains(" healthy ") && !line.contains(" learner ");
+                status.lines().filter(healthy).count() == 3
+                    && ready.into_iter().all(|ready| ready.join().is_ok_and(|ready| ready))
+            })
         });
     }
 
@@ -253,14 +260,46 @@ impl ThreeServers {
         assert!(!std::path::Path::new(&*data).join("pki/ca.key").exists());
     }
 
-    /// A server is removed, and ends; the two others go on.
+    /// A server is removed, and ends; the two others go on, though its etcd was full, for which all had refused writes.
     pub fn check_removal(&mut self) {
         let name = self.nodes[2].name.clone();
+        // It would see that its etcd is not full.
+        let process = Pid::from_raw(i32::try_from(self.nodes[2].pid()).expect("a process id"));
+        kill(process, Signal::SIGSTOP).expect("it runs");
+        self.raise_space_alarm(&name);
+        let create =
+            |server: usize| self.try_kubectl(server, &["create", "configmap", "after", "--from-literal=key=value"]);
+        let refused = create(0).expect_err("etcd is full");
+        assert!(refused.contains("space"), "{refused}");
         self.knarr(0, &["server", "remove", &name]);
+        wait_for("writes without the full server", || create(0).is_ok());
+        kill(process, Signal::SIGCONT).expect("it runs");
         wait_for("the removed server to end", || !self.nodes[2].is_running());
         assert!(self.nodes[2].log().contains("was removed from its cluster"));
-        self.kubectl(0, &["create", "configmap", "after", "--from-literal=key=value"]);
         let status = self.knarr(0, &["status"]);
         assert_eq!(status.lines().filter(|line| line.contains(" healthy ")).count(), 2, "{status}");
+    }
+
+    /// Makes etcd refuse writes, as if the database of a server were full.
+    fn raise_space_alarm(&self, name: &str) {
+        let node = &self.nodes[0];
+        let pki = node.data.join("pki/etcd");
+        let file = |name: &str| pki.join(name).to_string_lossy().into_owned();
+        let post = |path: &str, body: &str| -> serde_json::Value {
+            let (authority, certificate, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
+            let url = format!("https://127.0.0.1:2379{path}");
+            let words =
+                ["curl", "-sS", "--cacert", &authority, "--cert", &certificate, "--key", &key, "-d", body, &url];
+            let output = node.host.output(&words);
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}{errors}"))
+        };
+        let members = post("/v3/cluster/member/list", "{}");
+        let all = members["members"].as_array().unwrap_or_else(|| panic!("{members}"));
+        let member = all.iter().find(|member| member["name"] == name).unwrap_or_else(|| panic!("{members}"));
+        let alarm = serde_json::json!({"action": "ACTIVATE", "memberID": member["ID"], "alarm": "NOSPACE"});
+        let raised = post("/v3/maintenance/alarm", &alarm.to_string());
+        assert_eq!(raised["alarms"][0]["alarm"], "NOSPACE", "{raised}");
     }
 }

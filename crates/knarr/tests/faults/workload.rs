@@ -246,7 +246,8 @@ impl Shared {
         Some(version)
     }
 
-    /// Reads a register, then replaces the version it read; moves to another server when one fails.
+    /// Reads a register, then replaces the version it read. Each writer has a server of its own, so that a server that hangs does
+    /// not hold up all of them, and uses the others only while that one fails.
     async fn write(self: Arc<Self>, writer: usize) {
         let mut server = writer;
         let mut count = 0;
@@ -257,9 +258,7 @@ impl Shared {
                 Some(expected) => self.replace(server, &key, &format!("{writer}-{count}"), expected).await,
                 None => Outcome::Unknown,
             };
-            if outcome == Outcome::Unknown {
-                server += 1;
-            }
+            server = if outcome == Outcome::Unknown { server + 1 } else { writer };
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -276,9 +275,7 @@ impl Shared {
                 other => other,
             };
             // What became of it is not known: it stays, if it is there.
-            if outcome == Outcome::Unknown {
-                server += 1;
-            }
+            server = if outcome == Outcome::Unknown { server + 1 } else { 0 };
             tokio::time::sleep(LONG_PAUSE).await;
         }
     }
