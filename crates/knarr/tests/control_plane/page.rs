@@ -214,7 +214,7 @@ async fn hostile_objects_and_a_node_that_dies_break_no_page() {
     let role = "object/clusterroles.rbac.authorization.k8s.io/-/%3Cimg%20src%3Dx%20onerror%3D%22window.attacked%20%3D%20true%22%3E%2Ca%3Db";
     // The page, and what it shows at last.
     let pages = [
-        ("cluster", "of 2 nodes ready"),
+        ("cluster", "hollow-0"),
         ("constructor", "Problems"),
         ("access", "<img src=x"),
         ("list/events", "Hostile"),
