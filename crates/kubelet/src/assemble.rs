@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use crate::cgroup::driver::Driver;
 use crate::context::{Context, RuntimeFeatures};
 use crate::{NodeError, Settings};
-use crate::{cgroup, container, counters, csi, dra, host, images, node, objects, pod, resources, runtime};
+use crate::{cgroup, container, counters, csi, dra, host, images, node, objects, resources, runtime};
 use crate::{server, start_queue, tokens, volumes};
 
 /// Waits for the runtime, and returns the context with the informer of the pods that are bound to this node.
@@ -30,7 +30,7 @@ pub async fn context(
     let runtime = runtime.with_observer(server::metrics::runtime_observer(metrics.clone()));
     let runtime_features = wait_for_runtime(endpoint, || runtime.status(false)).await;
     let runtime_features = runtime_features.map(|status| RuntimeFeatures::of(&status)).unwrap_or_default();
-    let informers = Informers::new(client.clone()).with_transform(pod::compact);
+    let informers = Informers::new(client.clone()).with_transform(knarr_client::pod::shrink_to_fit);
     let host = host::read();
     let allocatable = node::allocatable(&settings, &host);
     let driver = wait_for_runtime(endpoint, || cgroup_driver(&runtime, settings.cgroup_driver)).await?;

@@ -114,37 +114,6 @@ pub fn roles(pod: &Pod) -> impl Iterator<Item = (Role, &str)> {
         .chain(ephemeral_containers(pod).map(|container| (Role::Ephemeral, container.name.as_str())))
 }
 
-/// Frees the unused capacity of decoded lists, which is a third of a small pod's memory.
-pub fn compact(pod: &mut Pod) {
-    fn fit<T>(list: &mut Option<Vec<T>>) {
-        list.iter_mut().for_each(Vec::shrink_to_fit);
-    }
-    if let Some(spec) = &mut pod.spec {
-        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-            fit(&mut container.env);
-            fit(&mut container.ports);
-            fit(&mut container.volume_mounts);
-        }
-        for volume in spec.volumes.iter_mut().flatten() {
-            volume.projected.iter_mut().for_each(|projected| fit(&mut projected.sources));
-        }
-        spec.containers.shrink_to_fit();
-        fit(&mut spec.init_containers);
-        fit(&mut spec.tolerations);
-        fit(&mut spec.volumes);
-    }
-    if let Some(status) = &mut pod.status {
-        for container in
-            [&mut status.container_statuses, &mut status.init_container_statuses].into_iter().flatten().flatten()
-        {
-            fit(&mut container.volume_mounts);
-        }
-        fit(&mut status.conditions);
-        fit(&mut status.container_statuses);
-        fit(&mut status.init_container_statuses);
-    }
-}
-
 /// A container by name. An ephemeral container is converted to a `Container` and its target.
 pub struct FoundContainer {
     pub container: Container,
@@ -209,31 +178,4 @@ pub fn container_type(pod: &Pod, container: &str) -> &'static str {
 pub fn grace_seconds(pod: &Pod) -> i64 {
     let chosen = pod.metadata.deletion_grace_period_seconds.or(spec(pod).termination_grace_period_seconds);
     chosen.unwrap_or(30).max(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_compact_pod_says_the_same_in_less_room() {
-        let read = serde_json::json!({
-            "metadata": {"name": "a"},
-            "spec": {
-                "containers": [{"name": "c", "env": [{"name": "E"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
-                "volumes": [{"name": "v", "projected": {"sources": [{"configMap": {"name": "m"}}]}}],
-            },
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}],
-            },
-        })
-        .to_string();
-        let pod: Pod = serde_json::from_str(&read).expect("a pod");
-        let mut compacted: Pod = serde_json::from_str(&read).expect("a pod");
-        compact(&mut compacted);
-        assert_eq!(compacted, pod);
-        let statuses = compacted.status.and_then(|status| status.container_statuses).expect("statuses");
-        assert_eq!(statuses.capacity(), 1);
-    }
 }

@@ -201,8 +201,7 @@ pub async fn evict(
     if let Some(generation) = victim.object.metadata.generation {
         condition["observedGeneration"] = generation.into();
     }
-    let mut patch = condition_patch(&victim, condition);
-    patch["metadata"] = json!({"uid": victim.uid()});
+    let patch = json!({"metadata": {"uid": victim.uid()}, "status": {"conditions": [condition]}});
     pods.patch_status(victim.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     let uid = Some(victim.uid().to_owned());
     let same =

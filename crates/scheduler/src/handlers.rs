@@ -272,6 +272,7 @@ pub fn reduce_pod(pod: &mut Pod) {
         }
         pod_status.ephemeral_container_statuses = None;
     }
+    knarr_client::pod::shrink_to_fit(pod);
 }
 
 /// Whether a pod must not be scheduled yet: because of its scheduling gates, or missing claims.

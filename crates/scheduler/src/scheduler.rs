@@ -87,6 +87,8 @@ impl Scheduler {
     ) -> Self {
         let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders, .. } =
             settings.configuration;
+        let mut cluster = Cluster::default();
+        cluster.keeps_whole_pods = !extenders.is_empty();
         let extenders = extenders.into_iter().filter_map(|settings| {
             let built = Extender::new(settings);
             built.inspect_err(|error| tracing::error!(%error, "an extender cannot be used")).ok()
@@ -112,7 +114,7 @@ impl Scheduler {
             clock: SteadyClock::starting_at((settings.now)()),
             profiles,
             recorders,
-            cluster: Cluster::default(),
+            cluster,
             queue: Queue::new(initial_backoff, max_backoff),
             nominations: Nominations::default(),
             budgets: HashMap::new(),

@@ -28,16 +28,16 @@ static NEXT_POD: AtomicUsize = AtomicUsize::new(0);
 /// Runs for some time.
 pub async fn run(
     endpoint: &Endpoint,
-    admin: &Client,
     arguments: &Arguments,
     time: Duration,
     recorder: &Arc<Recorder>,
 ) -> anyhow::Result<()> {
     let end = Instant::now() + time;
+    // New connections: the server closes those that were idle for long.
     let connect = || Client::connect(endpoint);
-    let (single, lists, pods) = (connect().await?, connect().await?, connect().await?);
+    let (churning, single, lists, pods) = (connect().await?, connect().await?, connect().await?, connect().await?);
     futures::try_join!(
-        churn(admin, arguments, end),
+        churn(&churning, arguments, end),
         single_objects(&single, arguments, end, recorder),
         lists_of_namespaces(&lists, arguments, end, recorder),
         lists_of_the_cluster(&lists, end, recorder),

@@ -120,7 +120,7 @@ async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> an
     report("at rest", &recorder);
 
     let before = Usage::read(process)?;
-    churn::run(&server.endpoint, &admin, arguments, Duration::from_secs(arguments.churn_seconds), &recorder).await?;
+    churn::run(&server.endpoint, arguments, Duration::from_secs(arguments.churn_seconds), &recorder).await?;
     let churned = Usage::read(process)?;
     row("churn", &churned);
     row("churn, CPU", format!("{:.3} cores", churned.cores_since(&before)));

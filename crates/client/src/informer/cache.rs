@@ -1,45 +1,107 @@
 //! The cache of an informer: its objects by namespace and name, and by the keys of its indexes.
+//!
+//! A typed object uses several times the memory of its text: a pod about 10 KB, of which most are fields without a value.
+//! So a large cache keeps only the objects that changed last as values, and the others as JSON, which every read decodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Change, Object};
 
+/// How many objects a cache keeps as values.
+const MAX_VALUES: usize = 5000;
+
 pub(super) struct Cache<K> {
     /// Namespace, then name; two levels, so that a lookup borrows its key and a namespace can be listed.
-    objects: HashMap<Box<str>, HashMap<Box<str>, Arc<K>>>,
+    objects: HashMap<Arc<str>, HashMap<Arc<str>, Cached<K>>>,
     indexes: HashMap<&'static str, Index<K>>,
     count: usize,
+    values: usize,
+    max_values: usize,
+    /// The number of changes so far.
+    changes: u64,
 }
+
+enum Cached<K> {
+    Value {
+        object: Arc<K>,
+        /// The number of the change that put it here.
+        change: u64,
+    },
+    Json(Box<[u8]>),
+}
+
+/// Namespace and name.
+pub(super) type Key = (Arc<str>, Arc<str>);
 
 struct Index<K> {
     keys_of: fn(&K) -> Vec<String>,
-    /// Key, then the object's address, which is its identity while the cache holds it.
-    entries: HashMap<Box<str>, HashMap<usize, Arc<K>>>,
+    entries: HashMap<Box<str>, HashSet<Key>>,
 }
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
-        Self { objects: HashMap::new(), indexes: HashMap::new(), count: 0 }
+        Self {
+            objects: HashMap::new(),
+            indexes: HashMap::new(),
+            count: 0,
+            values: 0,
+            max_values: MAX_VALUES,
+            changes: 0,
+        }
+    }
+}
+
+impl<K: Object> Cached<K> {
+    fn read(&self) -> Option<Arc<K>> {
+        match self {
+            Self::Value { object, .. } => Some(object.clone()),
+            Self::Json(text) => match serde_json::from_slice(text) {
+                Ok(object) => Some(Arc::new(object)),
+                Err(error) => {
+                    // `pack` wrote it from a value of the same type.
+                    tracing::error!(kind = super::kind_name::<K>(), %error, "cannot decode a cached object");
+                    None
+                }
+            },
+        }
+    }
+
+    /// Keeps an object as JSON if it was put here by a change before `oldest`. Returns whether it was a value until now.
+    fn pack(&mut self, oldest: u64) -> bool {
+        let Self::Value { object, change } = self else { return false };
+        if *change >= oldest {
+            return false;
+        }
+        // What cannot be written stays a value.
+        let Ok(text) = serde_json::to_vec(&**object) else { return false };
+        *self = Self::Json(text.into());
+        true
     }
 }
 
 impl<K: Object> Cache<K> {
     /// The object of a namespace and name.
-    pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
-        self.objects.get(namespace)?.get(name)
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.objects.get(namespace)?.get(name)?.read()
     }
 
     /// All objects.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<K>> {
-        self.objects.values().flat_map(HashMap::values)
+    pub fn all(&self) -> impl Iterator<Item = Arc<K>> {
+        self.objects.values().flat_map(HashMap::values).filter_map(Cached::read)
+    }
+
+    /// The names of all objects.
+    pub fn keys(&self) -> Vec<Key> {
+        let names = self.objects.iter().flat_map(|(namespace, names)| names.keys().map(move |name| (namespace, name)));
+        names.map(|(namespace, name)| (namespace.clone(), name.clone())).collect()
     }
 
     /// The objects of a namespace.
-    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
-        self.objects.get(namespace).into_iter().flat_map(HashMap::values)
+    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = Arc<K>> {
+        self.objects.get(namespace).into_iter().flat_map(HashMap::values).filter_map(Cached::read)
     }
 
     /// The number of objects.
@@ -53,23 +115,27 @@ impl<K: Object> Cache<K> {
             return;
         }
         let mut index = Index { keys_of, entries: HashMap::new() };
-        for object in self.all() {
-            index.insert(object);
+        for (namespace, names) in &self.objects {
+            for (name, cached) in names {
+                if let Some(object) = cached.read() {
+                    index.insert(&object, &(namespace.clone(), name.clone()));
+                }
+            }
         }
         self.indexes.insert(name, index);
     }
 
     /// The objects under a key of an index.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
-        let entries = self.indexes.get(name).and_then(|index| index.entries.get(key));
-        entries.map(|objects| objects.values().cloned().collect()).unwrap_or_default()
+        let keys = self.indexes.get(name).and_then(|index| index.entries.get(key));
+        keys.into_iter().flatten().filter_map(|(namespace, name)| self.get(namespace, name)).collect()
     }
 
     /// Adds or replaces an object and returns the changes.
     pub fn put(&mut self, object: K) -> Vec<Change<K>> {
         let new = Arc::new(object);
         let (namespace, name) = key(new.meta());
-        let Some(old) = self.get(namespace, name).cloned() else {
+        let Some(old) = self.get(namespace, name) else {
             self.insert(new.clone());
             return vec![Change::Added(new)];
         };
@@ -89,88 +155,106 @@ impl<K: Object> Cache<K> {
     /// Removes an object; the change carries its last state.
     pub fn remove(&mut self, last: K) -> Vec<Change<K>> {
         let (namespace, name) = key(last.meta());
-        let Some(old) = self.get(namespace, name).cloned() else { return Vec::new() };
+        let Some(old) = self.get(namespace, name) else { return Vec::new() };
         self.detach(&old);
         vec![Change::Deleted(Arc::new(last))]
     }
 
-    /// Replaces the whole cache by `objects` and returns the changes.
-    pub fn replace(&mut self, objects: Vec<K>) -> Vec<Change<K>> {
-        let mut listed: HashMap<&str, std::collections::HashSet<&str>> = HashMap::new();
-        for object in &objects {
-            let (namespace, name) = key(object.meta());
-            listed.entry(namespace).or_default().insert(name);
-        }
-        let is_listed = |object: &K| {
-            let (namespace, name) = key(object.meta());
-            listed.get(namespace).is_some_and(|names| names.contains(name))
-        };
-        let vanished: Vec<Arc<K>> = self.all().filter(|object| !is_listed(object)).cloned().collect();
+    /// Removes what a complete list does not contain and returns the changes.
+    pub fn retain(&mut self, listed: &HashSet<Key>) -> Vec<Change<K>> {
         let mut changes = Vec::new();
-        for object in vanished {
-            self.detach(&object);
-            changes.push(Change::Deleted(object));
-        }
-        for object in objects {
-            changes.extend(self.put(object));
+        for key in self.keys().into_iter().filter(|key| !listed.contains(key)) {
+            if let Some(object) = self.get(&key.0, &key.1) {
+                self.detach(&object);
+                changes.push(Change::Deleted(object));
+            }
         }
         changes
     }
 
     fn insert(&mut self, object: Arc<K>) {
-        for index in self.indexes.values_mut() {
-            index.insert(&object);
-        }
         let (namespace, name) = key(object.meta());
-        let name = name.into();
-        match self.objects.get_mut(namespace) {
-            Some(names) => names.insert(name, object),
-            None => self.objects.entry(namespace.into()).or_default().insert(name, object),
-        };
+        let known = self.objects.get_key_value(namespace).map(|(known, _)| known.clone());
+        let key: Key = (known.unwrap_or_else(|| namespace.into()), name.into());
+        for index in self.indexes.values_mut() {
+            index.insert(&object, &key);
+        }
+        self.changes += 1;
+        let cached = Cached::Value { object, change: self.changes };
+        self.objects.entry(key.0).or_default().insert(key.1, cached);
         self.count += 1;
+        self.values += 1;
+        if self.values > self.max_values + self.max_values / 8 {
+            self.pack();
+        }
+    }
+
+    /// Keeps only the objects that changed last as values.
+    fn pack(&mut self) {
+        let all = || self.objects.values().flat_map(HashMap::values);
+        let mut changes: Vec<u64> = all()
+            .filter_map(|cached| match cached {
+                Cached::Value { change, .. } => Some(*change),
+                Cached::Json(_) => None,
+            })
+            .collect();
+        let oldest_kept = changes.len().saturating_sub(self.max_values);
+        if oldest_kept == 0 {
+            return;
+        }
+        let (_, oldest, _) = changes.select_nth_unstable(oldest_kept);
+        let packed = self
+            .objects
+            .values_mut()
+            .flat_map(HashMap::values_mut)
+            .filter_map(|cached| cached.pack(*oldest).then_some(()));
+        self.values -= packed.count();
     }
 
     fn detach(&mut self, object: &Arc<K>) {
-        for index in self.indexes.values_mut() {
-            index.remove(object);
-        }
         let (namespace, name) = key(object.meta());
-        if let Some(names) = self.objects.get_mut(namespace) {
-            self.count -= usize::from(names.remove(name).is_some());
-            if names.is_empty() {
-                self.objects.remove(namespace);
-            }
+        let Some(names) = self.objects.get_mut(namespace) else { return };
+        let Some((name, cached)) = names.remove_entry(name) else { return };
+        self.count -= 1;
+        self.values -= usize::from(matches!(cached, Cached::Value { .. }));
+        let is_last = names.is_empty();
+        let key = (namespace.into(), name);
+        for index in self.indexes.values_mut() {
+            index.remove(object, &key);
+        }
+        if is_last {
+            self.objects.remove(namespace);
         }
     }
 }
 
 impl<K> Index<K> {
-    fn insert(&mut self, object: &Arc<K>) {
-        for key in (self.keys_of)(object) {
-            self.entries.entry(key.into()).or_default().insert(Arc::as_ptr(object).addr(), object.clone());
+    fn insert(&mut self, object: &K, key: &Key) {
+        for entry in (self.keys_of)(object) {
+            self.entries.entry(entry.into()).or_default().insert(key.clone());
         }
     }
 
-    fn remove(&mut self, object: &Arc<K>) {
-        for key in (self.keys_of)(object) {
-            if let Some(objects) = self.entries.get_mut(key.as_str()) {
-                objects.remove(&Arc::as_ptr(object).addr());
-                if objects.is_empty() {
-                    self.entries.remove(key.as_str());
+    fn remove(&mut self, object: &K, key: &Key) {
+        for entry in (self.keys_of)(object) {
+            if let Some(keys) = self.entries.get_mut(entry.as_str()) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.entries.remove(entry.as_str());
                 }
             }
         }
     }
 }
 
-fn key(meta: &ObjectMeta) -> (&str, &str) {
+pub(super) fn key(meta: &ObjectMeta) -> (&str, &str) {
     (meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 
     fn object(name: &str, version: &str, color: &str) -> ConfigMap {
         let metadata = ObjectMeta {
@@ -202,9 +286,55 @@ mod tests {
         cache.remove(object("b", "4", "red"));
         assert!(cache.by_index("color", "red").is_empty());
         assert_eq!(cache.indexes["color"].entries.len(), 1, "an empty key is dropped");
-        cache.replace(vec![object("c", "5", "blue")]);
+        cache.put(object("c", "5", "blue"));
+        let gone = cache.retain(&[("ns".into(), "c".into())].into());
+        assert!(matches!(&gone[..], [Change::Deleted(gone)] if gone.metadata.name.as_deref() == Some("a")));
         assert_eq!(cache.by_index("color", "blue").len(), 1);
         assert_eq!((cache.len(), cache.in_namespace("ns").count()), (1, 1));
         assert!(cache.by_index("shape", "round").is_empty());
+    }
+
+    #[test]
+    fn a_large_cache_keeps_the_objects_that_changed_last_as_values() {
+        let mut cache = Cache { max_values: 8, ..Cache::default() };
+        cache.add_index("color", color);
+        for number in 0..100 {
+            cache.put(object(&format!("o-{number}"), "1", "red"));
+        }
+        let values = |cache: &Cache<ConfigMap>| {
+            let all = cache.objects.values().flat_map(HashMap::values);
+            all.filter(|cached| matches!(cached, Cached::Value { .. })).count()
+        };
+        assert!((8..=9).contains(&values(&cache)) && values(&cache) == cache.values);
+        assert_eq!((cache.len(), cache.all().count(), cache.by_index("color", "red").len()), (100, 100, 100));
+        // The oldest is read, changed and removed as if it were a value.
+        assert_eq!(*cache.get("ns", "o-0").unwrap(), object("o-0", "1", "red"));
+        let changes = cache.put(object("o-0", "2", "blue"));
+        assert!(matches!(&changes[..], [Change::Updated { old, .. }] if **old == object("o-0", "1", "red")));
+        assert!(cache.put(object("o-1", "1", "red")).is_empty(), "the same version is no change");
+        assert_eq!(cache.by_index("color", "red").len(), 99);
+        assert_eq!(cache.remove(object("o-1", "3", "red")).len(), 1);
+        let listed: HashSet<Key> = [("ns".into(), "o-0".into()), ("ns".into(), "o-2".into())].into();
+        assert_eq!(cache.retain(&listed).len(), 97);
+        assert_eq!((cache.len(), cache.values, values(&cache)), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_packed_object_is_read_as_it_was() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7", "finalizers": [],
+                "creationTimestamp": "2026-01-02T03:04:05Z", "labels": {"app": "web"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "v", "controller": true}]},
+            "spec": {"nodeName": "n", "tolerations": [{"operator": "Exists"}], "containers": [{"name": "c",
+                "ports": [{"containerPort": 80}], "resources": {"requests": {"cpu": "1500m", "memory": "1.5Gi"}},
+                "livenessProbe": {"httpGet": {"port": "web"}}}]},
+            "status": {"phase": "Running", "startTime": "2026-01-02T03:04:06Z", "conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:07Z"}]},
+        }))
+        .unwrap();
+        let mut cached = Cached::Value { object: Arc::new(pod.clone()), change: 1 };
+        assert!(!cached.pack(1), "it is new enough");
+        assert!(cached.pack(2) && matches!(&cached, Cached::Json(_)) && !cached.pack(2));
+        assert_eq!(*cached.read().unwrap(), pod);
     }
 }

@@ -6,6 +6,7 @@
 
 mod cache;
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,19 +21,20 @@ use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::core::Status;
 use kube::runtime::watcher;
 use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use crate::error_chain::error_chain;
 use crate::reachability::is_unreachable;
-use cache::Cache;
+use cache::{Cache, Key};
 
 /// Identity and owners of an object of any kind, without labels, annotations, spec and status.
 pub type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// A kind that an informer can cache.
-pub trait Object: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
-impl<K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
+pub trait Object: Resource + Clone + Serialize + DeserializeOwned + Debug + Send + Sync + 'static {}
+impl<K: Resource + Clone + Serialize + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
 
 /// One change of the informer's cache.
 #[derive(Debug)]
@@ -114,17 +116,17 @@ impl<K: Object> Informer<K> {
 
     /// The cached object; the namespace of cluster-scoped kinds is empty.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.shared.cache.read().get(namespace, name).cloned()
+        self.shared.cache.read().get(namespace, name)
     }
 
     /// All cached objects.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.shared.cache.read().all().cloned().collect()
+        self.shared.cache.read().all().collect()
     }
 
     /// The cached objects of a namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.shared.cache.read().in_namespace(namespace).cloned().collect()
+        self.shared.cache.read().in_namespace(namespace).collect()
     }
 
     /// The number of cached objects.
@@ -139,7 +141,7 @@ impl<K: Object> Informer<K> {
 
     /// Calls `read` with every object under the read lock, without copying the list.
     pub fn for_each(&self, mut read: impl FnMut(&Arc<K>)) {
-        self.shared.cache.read().all().for_each(&mut read);
+        self.shared.cache.read().all().for_each(|object| read(&object));
     }
 
     /// Indexes objects by the keys that `keys_of` returns. Adding the same name again has no effect, so all users of a
@@ -188,8 +190,10 @@ impl<K: Object> Informer<K> {
 
     fn register(&self, handler: Handler<K>) {
         let mut handlers = self.shared.handlers.lock();
-        let present = self.list();
-        if present.into_iter().all(|object| handler(&Change::Added(object))) {
+        // One after another, and not under the lock: there may be many, and a handler may read the cache.
+        let present = self.shared.cache.read().keys();
+        let mut present = present.iter().filter_map(|(namespace, name)| self.get(namespace, name));
+        if present.all(|object| handler(&Change::Added(object))) {
             handlers.push(belonging_to(current_run(), handler));
         }
     }
@@ -241,15 +245,19 @@ where
     const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
     const MAX_BACKOFF: Duration = Duration::from_secs(10);
     let mut events = Box::pin(open());
-    let mut listed: Vec<K> = Vec::new();
+    let mut listed: HashSet<Key> = HashSet::new();
     let mut backoff = INITIAL_BACKOFF;
     while let Some(event) = events.next().await {
         match event.map(|event| event.modify(&*transform)) {
             Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(object)) => listed.push(object),
+            Ok(watcher::Event::InitApply(object)) => {
+                let (namespace, name) = cache::key(object.meta());
+                listed.insert((namespace.into(), name.into()));
+                shared.apply(|cache| cache.put(object));
+            }
             Ok(watcher::Event::InitDone) => {
-                let objects = std::mem::take(&mut listed);
-                shared.apply(|cache| cache.replace(objects));
+                let listed = std::mem::take(&mut listed);
+                shared.apply(|cache| cache.retain(&listed));
                 shared.synced.send_replace(true);
                 backoff = INITIAL_BACKOFF;
             }

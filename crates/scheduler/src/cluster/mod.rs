@@ -26,7 +26,7 @@ use domains::Topologies;
 use groups::Groups;
 use images::Images;
 use node::NodeState;
-use pod::{PodState, pod_key};
+use pod::{PodState, placed_object, pod_key};
 use storage::Storage;
 use topology::ExistingTerms;
 use workloads::Workloads;
@@ -57,6 +57,8 @@ pub struct Cluster {
     pub storage: Storage,
     pub workloads: Workloads,
     pub resource_claims: ResourceClaims,
+    /// Extenders get the victims of a preemption as they are in the API.
+    pub keeps_whole_pods: bool,
 }
 
 struct Placed {
@@ -164,7 +166,8 @@ impl Cluster {
         if let Some(placed) = self.pods.get_mut(&key) {
             if &*placed.node == node && placed.pod.is_same(pod) {
                 placed.assumed = false;
-                placed.pod = Arc::new(placed.pod.with_object(Arc::clone(pod)));
+                let object = if self.keeps_whole_pods { Arc::clone(pod) } else { Arc::new(placed_object(pod)) };
+                placed.pod = Arc::new(placed.pod.with_object(object));
                 if let Some(state) = self.by_name.get(node).and_then(|index| self.nodes[*index].as_mut()) {
                     state.refresh(&placed.pod);
                 }
@@ -172,7 +175,8 @@ impl Cluster {
             }
             self.forget(&key);
         }
-        self.place(Arc::new(PodState::new(Arc::clone(pod))), node, false);
+        let state = if self.keeps_whole_pods { PodState::new(Arc::clone(pod)) } else { PodState::placed(pod) };
+        self.place(Arc::new(state), node, false);
     }
 
     pub fn remove_pod(&mut self, key: &str) {

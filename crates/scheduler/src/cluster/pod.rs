@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Toleration, TopologySpreadConstraint};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus, Toleration, TopologySpreadConstraint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
 use knarr_client::selector::Selector;
 
 use super::affinity::{NodeRequirement, Term};
@@ -96,6 +96,11 @@ impl PodState {
         }
     }
 
+    /// The state of a pod on its node.
+    pub fn placed(pod: &Arc<Pod>) -> Self {
+        PodState { object: Arc::new(placed_object(pod)), ..Self::new(Arc::clone(pod)) }
+    }
+
     pub fn namespace(&self) -> &str {
         self.object.metadata.namespace.as_deref().unwrap_or_default()
     }
@@ -151,6 +156,37 @@ impl PodState {
     pub fn with_object(&self, object: Arc<Pod>) -> Self {
         PodState { object, ..self.clone() }
     }
+}
+
+/// Of a pod that has a node, what decisions about other pods read. There are many such pods.
+pub fn placed_object(pod: &Pod) -> Pod {
+    let meta = &pod.metadata;
+    let metadata = ObjectMeta {
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        generation: meta.generation,
+        labels: meta.labels.clone(),
+        deletion_timestamp: meta.deletion_timestamp.clone(),
+        ..ObjectMeta::default()
+    };
+    let spec = pod.spec.as_ref().map(|spec| PodSpec {
+        node_name: spec.node_name.clone(),
+        priority: spec.priority,
+        volumes: spec.volumes.clone().filter(|volumes| !volumes.is_empty()),
+        resource_claims: spec.resource_claims.clone(),
+        ..PodSpec::default()
+    });
+    let status = pod.status.as_ref().map(|status| {
+        let conditions = status.conditions.iter().flatten().filter(|condition| condition.type_ == "DisruptionTarget");
+        PodStatus {
+            start_time: status.start_time.clone(),
+            conditions: Some(conditions.cloned().collect()),
+            resource_claim_statuses: status.resource_claim_statuses.clone(),
+            ..PodStatus::default()
+        }
+    });
+    Pod { metadata, spec, status }
 }
 
 fn claims(pod: &Pod) -> Vec<ClaimUse> {
