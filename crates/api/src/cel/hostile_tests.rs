@@ -56,6 +56,7 @@ fn what_an_expression_copies_is_shared_or_counted() {
         with_text("'a.a.a.a.a.'", 16, "cel.bind(v, '1.2.3-' + s + 'a', lists.range(50).map(i, semver(v)).size())"),
         with_text("'0123456789'", 16, "cel.bind(u, url('http://a' + s), lists.range(500).map(i, u.getHost()).size())"),
         with_text("'%f%f%f%f%f'", 14, "cel.bind(n, lists.range(81920).map(i, 1e308), s.format(n).size())"),
+        with_text("'%%%%%.1100f'", 14, "cel.bind(n, lists.range(16384).map(i, 1), s.format(n).size())"),
         with_text("'%.1100f%.1100f'", 14, "cel.bind(n, lists.range(32768).map(i, 1), s.format(n).size())"),
         // Lists and maps of constants.
         format!("lists.range(4000).map(i, [{}]).size()", repeated("0", 4500)),
@@ -89,6 +90,7 @@ fn what_an_expression_compares_or_searches_is_counted() {
         (with_text("'aaaaaaaaaa'", 15, "s.lastIndexOf('b' + s.substring(100000))"), -1),
         ("url('/?' + lists.range(40000).map(i, string(i)).join('&')).getQuery().size()".to_owned(), 40_000),
         ("cel.bind(l, lists.range(50000), l.filter(x, l.all(y, y > 0)).size())".to_owned(), 0),
+        ("lists.range(20000).filter(i, '%d %s'.format([i, 'a']) == '').size()".to_owned(), 0),
         (with_text("'0123456789'", 17, "lists.range(100000).filter(i, s == 'a').size()"), 0),
         (with_text("'0123456789'", 17, "lists.range(100000).filter(i, s < '0').size()"), 0),
     ] {

@@ -26,19 +26,18 @@ pub(in super::super) fn numbers_length(values: &[Value<'_>]) -> u64 {
     const MAX_DIGITS: u64 = 310;
     let [Value::String(text), arguments] = values else { return 0 };
     let Some(arguments) = arguments.elements() else { return 0 };
-    // A clause is at least a sign and a letter, and says how precise it is.
-    let clauses = text.split('%').skip(1).zip(arguments.iter());
-    let lengths = clauses.map(|(clause, argument)| {
-        let digits = clause.strip_prefix('.').unwrap_or_default();
-        let digits = &digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())];
-        let precision = digits.parse().unwrap_or(MAX_PRECISION).min(MAX_PRECISION) as u64;
-        match argument {
-            Value::Double(_) => MAX_DIGITS + precision,
-            Value::Int(_) | Value::Uint(_) => u64::from(u64::BITS) + precision,
-            _ => 0,
-        }
-    });
-    lengths.sum()
+    // A clause starts with its precision, if it has one. `%%` is none, so which argument a clause has is not counted here.
+    let precision = |clause: &str| {
+        let Some(digits) = clause.strip_prefix('.') else { return 0 };
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        digits[..end].parse().unwrap_or(MAX_PRECISION).min(MAX_PRECISION) as u64
+    };
+    let digits = |argument: &Value<'_>| match argument {
+        Value::Double(_) => MAX_DIGITS,
+        Value::Int(_) | Value::Uint(_) => u64::from(u64::BITS),
+        _ => 0,
+    };
+    text.split('%').skip(1).map(precision).sum::<u64>() + arguments.iter().map(digits).sum::<u64>()
 }
 
 fn filled(text: &str, arguments: &[Value<'_>]) -> Result<String, String> {
