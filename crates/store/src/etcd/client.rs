@@ -25,14 +25,14 @@ use crate::contract::Error;
 /// The timeout of a call with all its attempts: longer than the election of a new leader.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Shorter than etcd's own timeout for a request that its leader lost: clients wait for the sum of two attempts.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2500);
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2500);
 /// The timeout of reading many large values at once.
 pub(super) const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a member that failed is used only if all others failed, too.
 const FAILURE_MEMORY: Duration = Duration::from_secs(5);
-const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
-const MAX_BACKOFF: Duration = Duration::from_millis(500);
+pub(super) const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// The port of an endpoint without one.
 const DEFAULT_PORT: u16 = 2379;
 const FLOW_CONTROL_WINDOW: u32 = 4 << 20;
@@ -128,24 +128,34 @@ impl Client {
         let mut backoff = INITIAL_BACKOFF;
         let mut retried = false;
         loop {
-            let member = self.current();
-            let attempt = timeout(attempt_timeout, unary(member.channel.clone(), path, request.clone(), true)).await;
-            let status = match attempt {
-                Ok(Ok(body)) => {
-                    *member.failed.lock() = None;
-                    return Ok(Reply { body, retried });
-                }
-                Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded("etcd does not respond"),
+            let status = match self.attempt(path, request.clone(), attempt_timeout).await {
+                Ok(body) => return Ok(Reply { body, retried }),
+                Err(status) => status,
             };
             if !is_transient(&status) || started.elapsed() + backoff > CALL_TIMEOUT {
                 return Err(status);
             }
-            member.mark_failed();
             retried = true;
             sleep(backoff).await;
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
+    }
+
+    /// Sends the request to one member, once. After a transient failure, the next request goes to another one.
+    pub(super) async fn attempt<Q, A>(&self, path: &'static str, request: Q, limit: Duration) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let member = self.current();
+        let reply = timeout(limit, unary(member.channel.clone(), path, request, true)).await;
+        let reply = reply.unwrap_or_else(|_| Err(Status::deadline_exceeded("etcd does not respond")));
+        match &reply {
+            Ok(_) => *member.failed.lock() = None,
+            Err(status) if is_transient(status) => member.mark_failed(),
+            Err(_) => {}
+        }
+        reply
     }
 
     /// One attempt at one member, with its own timeout, whether it has a leader or not.
@@ -285,7 +295,7 @@ fn require_leader<T>(request: &mut Request<T>) {
 }
 
 /// Whether a retry, at another member or later, may succeed.
-fn is_transient(status: &Status) -> bool {
+pub(super) fn is_transient(status: &Status) -> bool {
     matches!(
         status.code(),
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted | Code::Unknown | Code::Internal

@@ -28,6 +28,8 @@ pub(super) struct KeySpace {
     stored_root: String,
     /// A key in etcd that is written only to receive its event; it is not an entry.
     pub marker: String,
+    /// A key in etcd that is written to make earlier creations fail; it is not an entry.
+    pub fence: String,
     /// Brings values into the form in which they are served.
     decode: Option<Decode>,
 }
@@ -35,7 +37,9 @@ pub(super) struct KeySpace {
 impl KeySpace {
     pub(super) fn new(root: &str, stored_root: Option<&str>, decode: Option<Decode>) -> Self {
         let stored_root = stored_root.unwrap_or(root).to_owned();
-        Self { root: root.to_owned(), marker: format!("{stored_root}knarr-progress"), stored_root, decode }
+        let own = |name: &str| format!("{stored_root}{name}");
+        let (marker, fence) = (own("knarr-progress"), own("knarr-fence"));
+        Self { root: root.to_owned(), marker, fence, stored_root, decode }
     }
 
     /// A key of the store as it is in etcd.
@@ -163,9 +167,9 @@ impl Feed {
 }
 
 impl KeySpace {
-    /// An entry of the store; `None` for the marker, and for keys that are not UTF-8.
+    /// An entry of the store; `None` for the marker, the fence, and keys that are not UTF-8.
     pub(super) fn entry(&self, pair: KeyValue) -> Option<Arc<Entry>> {
-        if pair.key == self.marker.as_bytes() {
+        if pair.key == self.marker.as_bytes() || pair.key == self.fence.as_bytes() {
             return None;
         }
         let key = self.own(pair.key)?;

@@ -9,6 +9,7 @@
 mod administration;
 mod bolt;
 mod client;
+mod creation;
 mod feed;
 mod import;
 mod lease;
@@ -100,6 +101,8 @@ pub struct Etcd {
     leases: Mutex<Leases>,
     clock: Arc<dyn Clock>,
     syncs: Syncs,
+    /// The revision of the fence, as far as it is known here; 0 if it was never written.
+    fence: tokio::sync::Mutex<Revision>,
     late: Arc<Notify>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -137,23 +140,25 @@ impl Etcd {
         let mut tasks = vec![tokio::spawn(feed.run())];
         tasks.extend(changes.map(|changes| tokio::spawn(update_endpoints(client.clone(), changes))));
         tasks.extend(renewals.map(|renewals| tokio::spawn(update_credentials(client.clone(), renewals))));
-        Ok(Self { client, index, key_space, leases: Mutex::default(), clock, syncs: Syncs::default(), late, tasks })
+        let (leases, syncs, fence) = Default::default();
+        Ok(Self { client, index, key_space, leases, clock, syncs, fence, late, tasks })
     }
 
-    /// Executes `operation` if the key was last changed at `expected`, where 0 means that it does not exist.
+    /// Executes `operation` if the key was last changed at `expected`.
     async fn transact(&self, key: &str, expected: Revision, operation: Request) -> Result<Outcome, Status> {
         let read = wire::RangeRequest { key: self.key_space.stored(key), ..Default::default() };
         let request = wire::TransactionRequest {
-            compare: vec![wire::Compare {
-                target: wire::Target::ModRevision as i32,
-                key: self.key_space.stored(key),
-                mod_revision: Some(expected as i64),
-            }],
+            compare: vec![comparison(self.key_space.stored(key), expected)],
             success: vec![wire::Operation { request: Some(operation) }],
             failure: vec![wire::Operation { request: Some(Request::Range(read)) }],
         };
         let Reply { body, retried } = self.client.call(TRANSACTION, request).await?;
-        let wire::TransactionResponse { header, succeeded, responses } = body;
+        self.outcome(body, retried).await
+    }
+
+    /// What became of a transaction on one key. `retried`: a previous attempt may have been executed without a reply.
+    async fn outcome(&self, reply: wire::TransactionResponse, retried: bool) -> Result<Outcome, Status> {
+        let wire::TransactionResponse { header, succeeded, responses } = reply;
         let at = wire::revision(&header);
         if succeeded {
             self.await_event(at).await?;
@@ -176,7 +181,11 @@ impl Etcd {
                 None => 0,
             };
             let put = wire::PutRequest { key: self.key_space.stored(key), value: value.clone(), lease };
-            match self.transact(key, expected, Request::Put(put)).await {
+            let done = match expected {
+                0 => self.transact_creation(put).await,
+                expected => self.transact(key, expected, Request::Put(put)).await,
+            };
+            match done {
                 Err(status) if status.code() == Code::NotFound && lease != 0 && !renewed => {
                     self.leases.lock().remove(lease);
                     renewed = true;
@@ -264,6 +273,10 @@ impl Etcd {
         }
         Ok(self.index.written_after(key, value, before))
     }
+}
+
+fn comparison(key: Vec<u8>, revision: Revision) -> wire::Compare {
+    wire::Compare { target: wire::Target::ModRevision as i32, key, mod_revision: Some(revision as i64) }
 }
 
 /// Uses the current members until dropped.

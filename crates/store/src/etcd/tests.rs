@@ -328,6 +328,27 @@ async fn the_alarm_of_a_member_that_is_none_any_more_can_be_cleared() {
     store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap();
 }
 
+/// A member that was paused executes a creation after its retry was acknowledged and the object deleted.
+#[tokio::test]
+async fn a_late_attempt_of_a_creation_does_not_bring_back_what_was_deleted() {
+    let cluster = EtcdCluster::start(1);
+    let store = cluster.connect("/registry/").await;
+    let (pod, value) = ("/registry/pods/a", Bytes::from("1"));
+    let put = wire::PutRequest { key: pod.into(), value: value.clone(), lease: 0 };
+    let late = store.creation(put, *store.fence.lock().await);
+    store.raise_fence(0).await.unwrap();
+    let retry = store.create(pod, value.clone(), None).await.unwrap();
+    store.delete(pod, retry.revision).await.unwrap();
+    let late: wire::TransactionResponse = store.client.call(TRANSACTION, late).await.unwrap().body;
+    assert!(!late.succeeded && store.peek(pod).is_none());
+    // A server that does not know the fence learns where it is.
+    let other = cluster.connect("/registry/").await;
+    assert_eq!((*other.fence.lock().await, other.count("")), (0, 0), "the fence is no entry");
+    other.create(pod, value.clone(), None).await.unwrap();
+    assert_eq!(*other.fence.lock().await, *store.fence.lock().await);
+    assert!(matches!(store.create(pod, value, None).await, Err(Error::Exists(_))));
+}
+
 /// The first attempt of a write was executed, another writer replaced the value, and then the second attempt is refused.
 #[tokio::test]
 async fn a_write_that_took_effect_is_not_reported_as_refused() {
