@@ -106,7 +106,9 @@ async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> an
     let (_, filled) = timed(rollout::fill(&admin, &fleet, arguments)).await?;
     let rate = arguments.pods() as f64 / filled.as_secs_f64();
     row("pods running", format!("{} in {:.0} s, {rate:.0}/s", arguments.pods(), filled.as_secs_f64()));
-    let (_, ready) = timed(rollout::wait_for_endpoints(&admin, arguments)).await?;
+    // A new connection: the server closes those that were idle for long, as while pods started.
+    let reader = Client::connect(&server.endpoint).await?;
+    let (_, ready) = timed(rollout::wait_for_endpoints(&reader, arguments)).await?;
     row("endpoints ready after", format!("{:.1} s more", ready.as_secs_f64()));
     recorder.take();
 
