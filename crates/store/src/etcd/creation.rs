@@ -26,8 +26,9 @@ impl Etcd {
                 self.client.attempt::<_, wire::TransactionResponse>(TRANSACTION, request, ATTEMPT_TIMEOUT).await;
             let has_time = started.elapsed() + backoff <= CALL_TIMEOUT;
             match reply {
-                Ok(reply) => match moved_fence(&reply).filter(|_| has_time) {
-                    Some(moved) => *self.fence.lock().await = moved,
+                Ok(reply) => match moved_fence(&reply) {
+                    Some(moved) if has_time => self.learn_fence(fence, moved).await,
+                    Some(_) => return Err(Status::unavailable("etcd's members fail too often to create an object")),
                     None => return self.outcome(reply, retried).await,
                 },
                 Err(status) if is_transient(&status) && has_time => {
@@ -51,6 +52,14 @@ impl Etcd {
             compare: vec![comparison(put.key.clone(), 0), comparison(fence_key.to_vec(), fence)],
             failure: vec![read(&put.key), read(fence_key)],
             success: vec![wire::Operation { request: Some(Request::Put(put)) }],
+        }
+    }
+
+    /// Notes where the fence is, unless that was learnt since from a later reply.
+    async fn learn_fence(&self, required: Revision, moved: Revision) {
+        let mut known = self.fence.lock().await;
+        if *known == required {
+            *known = moved;
         }
     }
 
