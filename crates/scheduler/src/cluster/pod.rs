@@ -165,6 +165,7 @@ pub fn placed_object(pod: &Pod) -> Pod {
         name: meta.name.clone(),
         namespace: meta.namespace.clone(),
         uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
         generation: meta.generation,
         labels: meta.labels.clone(),
         deletion_timestamp: meta.deletion_timestamp.clone(),
