@@ -2,14 +2,18 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::Full;
+use http::{Method, Request, Response};
+use http_body_util::{Empty, Full};
 use knarr_api::status::Status;
 use serde_json::Value;
+use tokio::sync::watch;
 
-use crate::request::Sender;
-use crate::request::{GROUP_MASTERS, User};
+use crate::object_reader::ObjectReader;
+use crate::provided::ProvidingServer;
+use crate::request::{GROUP_MASTERS, Sender, User};
+use crate::response::Body;
 use crate::state::ApiServer;
 
 /// The server that a component is part of, once it is built: for components that send requests of their own.
@@ -24,6 +28,21 @@ impl OwnServer {
 
     pub fn get(&self) -> Option<Arc<ApiServer>> {
         self.0.get().and_then(Weak::upgrade)
+    }
+}
+
+#[async_trait]
+impl ProvidingServer for ApiServer {
+    fn objects(&self) -> &dyn ObjectReader {
+        &*self.objects
+    }
+
+    fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.clone()
+    }
+
+    async fn send(self: Arc<Self>, request: Request<Empty<Bytes>>, user: User) -> Response<Body> {
+        self.handle(request, &Sender::Trusted(Arc::new(user))).await
     }
 }
 

@@ -13,6 +13,7 @@ use crate::authorized_request::AuthorizedRequest;
 use crate::decode;
 use crate::kinds::Resource;
 use crate::persist::{self, Outcome, selection::Selection};
+use crate::provided::{self, ProvidingServer};
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;
 use crate::response::{self, Body, IncludeObject};
@@ -52,7 +53,8 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
         Err(status) => return Ok(call.respond(Err(status))),
     };
     let response = if let Some(provider) = server.discovery.provided.provider(&resource.kind) {
-        crate::provided::serve(server, &**provider, &call, operation, &format).await
+        let own: Arc<dyn ProvidingServer> = server.clone();
+        provided::serve(&own, &**provider, &call, operation, &format).await
     } else if resource.storage().is_none() {
         subresource::virtual_kind(&call, request, operation, &format).await
     } else {

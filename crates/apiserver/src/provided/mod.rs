@@ -10,30 +10,47 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use http::Response;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Empty;
 use knarr_api::catalogue::{Kind, Verb};
 use knarr_api::selector::SelectableFields;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::custom::{self, CustomType};
 use crate::kinds::path_of;
+use crate::object_reader::ObjectReader;
 use crate::persist::selection::Selection;
+use crate::request::User;
 use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body, IncludeObject, Tables, partial};
 use crate::route::accept::{Format, Shape};
 use crate::route::options::ListOptions;
-use crate::state::ApiServer;
+
+/// The server that a provider is part of.
+#[async_trait]
+pub trait ProvidingServer: Send + Sync {
+    /// The stored objects.
+    fn objects(&self) -> &dyn ObjectReader;
+
+    /// Turns true when the server stops.
+    fn stopping(&self) -> watch::Receiver<bool>;
+
+    /// Handles a request of this user like that of every client.
+    async fn send(self: Arc<Self>, request: Request<Empty<Bytes>>, user: User) -> Response<Body>;
+}
 
 /// Computes the objects of one kind.
 #[async_trait]
 pub trait Provider: Send + Sync {
     /// All objects of a namespace, or of all namespaces if it is empty, sorted by namespace and name.
-    async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status>;
+    async fn list(&self, server: &Arc<dyn ProvidingServer>, namespace: &str) -> Result<Vec<Value>, Status>;
 
     /// One object.
-    async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status>;
+    async fn get(&self, server: &Arc<dyn ProvidingServer>, namespace: &str, name: &str) -> Result<Value, Status>;
 
     /// The cells of a table after the name, in the order of the columns of the definition.
     fn cells(&self, object: &Value) -> Vec<Value>;
@@ -90,7 +107,7 @@ impl Provided {
 
 /// Handles a request for a provided kind.
 pub async fn serve(
-    server: &Arc<ApiServer>,
+    server: &Arc<dyn ProvidingServer>,
     provider: &dyn Provider,
     call: &ResourceRequest<'_>,
     verb: Verb,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::StreamExt;
 use http::Request;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -14,9 +13,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::page::{self, ContainerName, Page, Reading};
-use crate::request::Sender;
+use crate::provided::ProvidingServer;
 use crate::request::User;
-use crate::state::ApiServer;
 
 /// How often the pages are scraped.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
@@ -76,7 +74,7 @@ struct ReadingPair {
 
 impl Collector {
     /// Waits for usage to be known, which it is at once while the nodes are being scraped.
-    pub async fn refresh(&self, server: &Arc<ApiServer>) {
+    pub async fn refresh(&self, server: &Arc<dyn ProvidingServer>) {
         let starts = self.last_request.lock().replace(Instant::now()).is_none();
         let mut rounds = self.rounds.subscribe();
         if starts {
@@ -106,12 +104,12 @@ impl Collector {
 }
 
 async fn scrape_while_requested(
-    server: Arc<ApiServer>,
+    server: Arc<dyn ProvidingServer>,
     nodes: Arc<Mutex<HashMap<String, NodeReadings>>>,
     last_request: Arc<Mutex<Option<Instant>>>,
     rounds: Arc<watch::Sender<u64>>,
 ) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.stopping();
     loop {
         // A panic must not end the rounds: while there are requests, nobody starts them again.
         let round = async {
@@ -143,9 +141,9 @@ fn all_known(nodes: &HashMap<String, NodeReadings>) -> bool {
     !nodes.is_empty() && nodes.values().all(|pages| pages.node.used().is_some())
 }
 
-async fn read_all(server: &Arc<ApiServer>, nodes: &Mutex<HashMap<String, NodeReadings>>) {
+async fn read_all(server: &Arc<dyn ProvidingServer>, nodes: &Mutex<HashMap<String, NodeReadings>>) {
     let names: Vec<String> =
-        server.objects.list("", "nodes", "").iter().map(|node| node.text(&["metadata", "name"]).to_owned()).collect();
+        server.objects().list("", "nodes", "").iter().map(|node| node.text(&["metadata", "name"]).to_owned()).collect();
     keep_only(&mut nodes.lock(), &names);
     futures::stream::iter(names)
         .for_each_concurrent(CONCURRENT_SCRAPES, |name| async move {
@@ -167,11 +165,11 @@ fn keep_only(known: &mut HashMap<String, NodeReadings>, names: &[String]) {
 }
 
 /// Reads the page of a node through the node proxy, like every client.
-async fn read_page(server: &Arc<ApiServer>, node: &str) -> Option<Page> {
+async fn read_page(server: &Arc<dyn ProvidingServer>, node: &str) -> Option<Page> {
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
-    let request = Request::get(path).body(Empty::<Bytes>::new()).ok()?;
+    let request = Request::get(path).body(Empty::new()).ok()?;
     let user = User::named(super::COLLECTOR, &["system:authenticated"]);
-    let response = server.handle(request, &Sender::Trusted(Arc::new(user))).await;
+    let response = Arc::clone(server).send(request, user).await;
     let code = response.status();
     // A node may send without end.
     let Ok(body) = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await else {

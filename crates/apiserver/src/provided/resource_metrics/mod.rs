@@ -17,9 +17,8 @@ use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
 
-use super::{ProvidedKind, Provider};
+use super::{ProvidedKind, Provider, ProvidingServer};
 use crate::bootstrap::{self, DesiredObject};
-use crate::state::ApiServer;
 use collect::{Collector, Usage};
 
 /// The API group.
@@ -158,15 +157,15 @@ impl NodeMetrics {
 
 #[async_trait]
 impl Provider for NodeMetrics {
-    async fn list(&self, server: &Arc<ApiServer>, _: &str) -> Result<Vec<Value>, Status> {
+    async fn list(&self, server: &Arc<dyn ProvidingServer>, _: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
-        let nodes = server.objects.list("", "nodes", "");
+        let nodes = server.objects().list("", "nodes", "");
         Ok(nodes.iter().filter_map(|node| self.metrics(node)).collect())
     }
 
-    async fn get(&self, server: &Arc<ApiServer>, _: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, server: &Arc<dyn ProvidingServer>, _: &str, name: &str) -> Result<Value, Status> {
         let missing = || Status::not_found(GroupResource { group: GROUP, name: "nodemetrics" }, name);
-        let node = server.objects.get("", "nodes", "", name).ok_or_else(missing)?;
+        let node = server.objects().get("", "nodes", "", name).ok_or_else(missing)?;
         self.0.refresh(server).await;
         self.metrics(&node).ok_or_else(missing)
     }
@@ -199,16 +198,16 @@ impl PodMetrics {
 
 #[async_trait]
 impl Provider for PodMetrics {
-    async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status> {
+    async fn list(&self, server: &Arc<dyn ProvidingServer>, namespace: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
-        let pods = server.objects.list("", "pods", namespace);
+        let pods = server.objects().list("", "pods", namespace);
         Ok(pods.iter().filter_map(|pod| self.metrics(pod)).collect())
     }
 
-    async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, server: &Arc<dyn ProvidingServer>, namespace: &str, name: &str) -> Result<Value, Status> {
         let missing =
             || Status::not_found(GroupResource { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
-        let pod = server.objects.get("", "pods", namespace, name).ok_or_else(missing)?;
+        let pod = server.objects().get("", "pods", namespace, name).ok_or_else(missing)?;
         self.0.refresh(server).await;
         self.metrics(&pod).ok_or_else(missing)
     }
