@@ -31,6 +31,7 @@ mod restart;
 mod servers;
 mod service;
 mod signals;
+mod snapshot_place;
 mod support;
 mod tls_arguments;
 mod upgrade;

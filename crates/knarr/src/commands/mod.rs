@@ -63,9 +63,7 @@ use std::sync::LazyLock;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 pub use client_arguments::ClientArguments;
-pub use server::Arguments as ServerArguments;
 pub use snapshot::{LastSnapshot, Occasion};
-pub use snapshot_storage::SnapshotPlace;
 
 use crate::{configuration, process_flags, restart};
 

@@ -11,7 +11,8 @@ use knarr_object_storage::Location;
 use knarr_store::Store as _;
 use serde::{Deserialize, Serialize};
 
-use super::snapshot_storage::{SnapshotPlace, SnapshotStorageArguments, temporary};
+use super::snapshot_storage::{SnapshotStorageArguments, temporary};
+use crate::snapshot_place::SnapshotPlace;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {

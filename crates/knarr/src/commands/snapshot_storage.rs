@@ -1,14 +1,14 @@
 //! Snapshots in S3-compatible storage, for commands and for the schedule.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use anyhow::Context as _;
 use clap::Args;
-use knarr_object_storage::{InvalidLocation, Location, Settings, Storage, Url};
+use knarr_object_storage::{Location, Settings, Storage, Url};
 use tempfile::TempPath;
+
+use crate::snapshot_place::SnapshotPlace;
 
 #[derive(Args, Clone, Debug)]
 pub struct SnapshotStorageArguments {
@@ -67,33 +67,6 @@ impl LocalSnapshot {
         match self {
             LocalSnapshot::Given(path) => path,
             LocalSnapshot::Downloaded(path) => path,
-        }
-    }
-}
-
-/// A file, or an object such as `s3://bucket/key`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SnapshotPlace {
-    File(PathBuf),
-    Remote(Location),
-}
-
-impl FromStr for SnapshotPlace {
-    type Err = InvalidLocation;
-
-    fn from_str(text: &str) -> Result<Self, InvalidLocation> {
-        match Location::is_meant_by(text) {
-            true => text.parse().map(SnapshotPlace::Remote),
-            false => Ok(SnapshotPlace::File(text.into())),
-        }
-    }
-}
-
-impl fmt::Display for SnapshotPlace {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SnapshotPlace::File(path) => path.display().fmt(formatter),
-            SnapshotPlace::Remote(location) => location.fmt(formatter),
         }
     }
 }
@@ -174,14 +147,5 @@ mod tests {
             let expected = Plan { upload: names(upload), delete: names(delete) };
             assert_eq!(plan(&names(local), &remote, keep), expected, "{local:?} {remote:?}");
         }
-    }
-
-    #[test]
-    fn places_are_files_or_objects() {
-        assert_eq!("a/b".parse(), Ok(SnapshotPlace::File("a/b".into())));
-        let remote: SnapshotPlace = "s3://bucket/a/b".parse().unwrap();
-        assert_eq!(remote.to_string(), "s3://bucket/a/b");
-        assert!(matches!(remote, SnapshotPlace::Remote(_)));
-        assert!("s3://".parse::<SnapshotPlace>().is_err());
     }
 }

@@ -20,11 +20,11 @@ use knarr_store::{EtcdAdministration, EtcdMember};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::ThisServer;
 use super::bundle::Bundle;
 use super::member::{peer_url, server_name};
 use super::seal::Sealed;
 use crate::cluster::Cluster;
-use crate::commands::ServerArguments;
 use crate::join::SERVER_GROUP;
 
 /// The path of the request.
@@ -47,7 +47,7 @@ pub struct JoinRequest {
 /// What admission needs of the running server.
 pub struct Host {
     pub client: Client,
-    pub arguments: ServerArguments,
+    pub this: ThisServer,
     pub cluster: Cluster,
     /// The members of etcd, if Knarr runs it.
     pub members: Option<Arc<EtcdAdministration>>,
@@ -121,7 +121,7 @@ impl Host {
             (Some(_), false) => {
                 return Err(Refusal::Invalid("this cluster runs its own etcd: join without --datastore".to_owned()));
             }
-            (None, true) if self.arguments.apiserver.datastore.is_empty() => {
+            (None, true) if self.this.datastore.is_empty() => {
                 return Err(Refusal::Invalid(
                     "the first server keeps its objects in a store that it cannot share: \
                      restart it with `knarr server --cluster-init` once, then join"
@@ -131,12 +131,12 @@ impl Host {
             (None, true) => {
                 return Err(Refusal::Invalid(format!(
                     "this cluster uses an etcd of its own: join with --datastore {} and its --etcd-* flags",
-                    self.arguments.apiserver.datastore.join(",")
+                    self.this.datastore.join(",")
                 )));
             }
         };
         // Only now: keys that are being replaced wait for a member that was added.
-        let mut bundle = Bundle::collect(&self.arguments, &self.cluster)?;
+        let mut bundle = Bundle::collect(&self.this, &self.cluster)?;
         bundle.initial_cluster = initial_cluster;
         tracing::info!(server = request.name, address = %request.address, "a server joins");
         let text = serde_json::to_vec(&bundle).map_err(anyhow::Error::from)?;

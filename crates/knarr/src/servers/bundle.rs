@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
+use super::ThisServer;
 use super::member::write_private;
 use crate::cluster::Cluster;
-use crate::commands::ServerArguments;
 
 /// Exists if the authority was replaced.
 const CROSS: &str = "ca-cross.crt";
@@ -48,8 +48,8 @@ struct Settings {
 
 impl Bundle {
     /// Reads what this server has.
-    pub fn collect(arguments: &ServerArguments, cluster: &Cluster) -> anyhow::Result<Self> {
-        let pki = arguments.apiserver.data_dir.join("pki");
+    pub fn collect(this: &ThisServer, cluster: &Cluster) -> anyhow::Result<Self> {
+        let pki = this.data.join("pki");
         let mut files = BTreeMap::new();
         for name in FILES {
             let path = pki.join(name);
@@ -62,15 +62,14 @@ impl Bundle {
                 Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
             }
         }
-        let encryption = match &arguments.apiserver.encryption_provider_config {
+        let encryption = match &this.encryption {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
                 Some(text.with_context(|| format!("cannot read {}", path.display()))?)
             }
             None => None,
         };
-        let services = arguments.apiserver.service_cluster_ip_range.clone();
-        let settings = Settings { services, cluster: cluster.to_data() };
+        let settings = Settings { services: this.service_ranges.clone(), cluster: cluster.to_data() };
         Ok(Self { files, encryption, settings, initial_cluster: None })
     }
 
@@ -97,29 +96,29 @@ impl Bundle {
     }
 }
 
-/// Makes a server that has joined use the settings of its cluster, whatever its own flags say.
-pub fn apply_settings(arguments: &mut ServerArguments) -> anyhow::Result<()> {
-    let data = arguments.apiserver.data_dir.clone();
-    let encryption = encryption_file(&data);
-    if arguments.apiserver.encryption_provider_config.is_none() && encryption.exists() {
-        arguments.apiserver.encryption_provider_config = Some(encryption);
-    }
-    let path = settings_file(&data);
+/// The settings of the cluster that a server has joined, which replace those of its flags.
+pub struct SharedSettings {
+    /// The networks of Services.
+    pub service_ranges: Vec<String>,
+    pub cluster: Cluster,
+}
+
+/// The settings of its cluster, if this server has joined one.
+pub fn shared_settings(data: &Path) -> anyhow::Result<Option<SharedSettings>> {
+    let path = settings_file(data);
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
     let settings: Settings = serde_json::from_slice(&text).with_context(|| format!("{} is invalid", path.display()))?;
     let cluster = Cluster::from_data(&settings.cluster).with_context(|| format!("{} is invalid", path.display()))?;
-    arguments.apiserver.service_cluster_ip_range = settings.services;
-    arguments.network.cluster_cidr = cluster.pod_networks;
-    arguments.node.cluster_dns = cluster.dns;
-    arguments.node.cluster_domain = cluster.domain;
-    arguments.network.load_balancer_pool = cluster.load_balancers;
-    arguments.network.dns_upstream = cluster.dns_upstreams;
-    arguments.network.dns_stub_domain = cluster.dns_stub_domains;
-    Ok(())
+    Ok(Some(SharedSettings { service_ranges: settings.services, cluster }))
+}
+
+/// The encryption configuration that this server has from others, if it has one.
+pub fn received_encryption(data: &Path) -> Option<PathBuf> {
+    Some(encryption_file(data)).filter(|path| path.exists())
 }
 
 fn settings_file(data: &Path) -> PathBuf {

@@ -22,9 +22,9 @@ pub mod rollout;
 mod seal;
 mod space;
 mod status;
+mod this_server;
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,20 +35,23 @@ use knarr_store::{Decode, Etcd, EtcdAdministration, EtcdOptions, Tls};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::commands::{ServerArguments, SnapshotPlace};
 use crate::join::JoinToken;
+use crate::snapshot_place::SnapshotPlace;
 
 pub use admission::{Host, open as admit_servers, pages};
+pub use bundle::{SharedSettings, received_encryption, shared_settings};
 use child::{EtcdProcess, State};
 pub use elections::{Elections, fenced};
 use maintenance::Maintenance;
 pub use member::{Member, write_private};
 use member::{MemberFiles, Start, client_url, local_url};
+pub use migration::check_program;
 pub use presence::{label_node, renew_identity};
 pub use record::{check as check_record, ensure as ensure_record};
 pub use remove::{Arguments as RemoveArguments, leave, run as remove};
 pub use reset::run as reset;
 pub use status::describe as status;
+pub use this_server::ThisServer;
 
 pub const CONTROLLERS_LEASE: &str = "kube-controller-manager";
 pub const SCHEDULER_LEASE: &str = "kube-scheduler";
@@ -92,31 +95,27 @@ pub struct Managed {
     task: JoinHandle<()>,
 }
 
-/// Joins a cluster or starts one, as the flags say; a server that has done so before needs no flags. Settings that all
-/// servers share replace those of the flags. Returns the member of etcd that this server runs, if it runs one.
-pub async fn configure(arguments: &mut ServerArguments) -> anyhow::Result<Option<Member>> {
-    let data = arguments.apiserver.data_dir.clone();
-    rollout::install_pending(&data, &encryption_file(arguments))?;
-    let files = MemberFiles::of(&data);
+/// Joins a cluster or starts one, as the flags say; a server that has done so before needs no flags. Returns the member of
+/// etcd that this server runs, if it runs one.
+pub async fn configure(this: &ThisServer) -> anyhow::Result<Option<Member>> {
+    rollout::install_pending(&this.data, &this.encryption_file())?;
+    let files = MemberFiles::of(&this.data);
     let existing = files.load()?;
-    let flags = arguments.servers.clone();
-    let has_store = arguments.apiserver.datastore.is_empty();
-    let member = match first_step(existing, &flags, bundle::has_joined(&data), has_store) {
+    let has_store = this.datastore.is_empty();
+    Ok(match first_step(existing, &this.flags, bundle::has_joined(&this.data), has_store) {
         FirstStep::Continue(member) => {
-            migration::finish(&files, &store_directory(arguments));
-            Some(with_current_address(member, arguments, &files)?)
+            migration::finish(&files, &this.store);
+            Some(with_current_address(member, this, &files)?)
         }
-        FirstStep::Join(server) => join(arguments, &server, &files).await?,
-        FirstStep::Initialize => Some(initialize(arguments, &files).await?),
+        FirstStep::Join(server) => join(this, &server, &files).await?,
+        FirstStep::Initialize => Some(initialize(this, &files).await?),
         FirstStep::None => None,
         FirstStep::Refuse => bail!(
             "this host is a server of a cluster, but its member of etcd is missing: let it join again with --server and a \
              new token. To make it a cluster of its own, delete pki and joined.json in {} first",
-            data.display()
+            this.data.display()
         ),
-    };
-    bundle::apply_settings(arguments)?;
-    Ok(member)
+    })
 }
 
 /// What a start does before anything else.
@@ -145,9 +144,8 @@ fn first_step(existing: Option<Member>, flags: &ServersArguments, has_joined: bo
 }
 
 /// The member with the host's present address; the other members learn it from etcd (`maintenance`).
-fn with_current_address(member: Member, arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
-    let given = arguments.apiserver.advertise_address.or(arguments.node.node_ip);
-    let current = given.or_else(|| crate::address::moved_from(member.address));
+fn with_current_address(member: Member, this: &ThisServer, files: &MemberFiles) -> anyhow::Result<Member> {
+    let current = this.given_address.or_else(|| crate::address::moved_from(member.address));
     let Some(address) = current.filter(|address| *address != member.address) else { return Ok(member) };
     tracing::info!(from = %member.address, to = %address, "this server has another address now");
     let moved = member.at(address);
@@ -155,63 +153,36 @@ fn with_current_address(member: Member, arguments: &ServerArguments, files: &Mem
     Ok(moved)
 }
 
-async fn join(arguments: &ServerArguments, server: &http::Uri, files: &MemberFiles) -> anyhow::Result<Option<Member>> {
-    let Some(token) = &arguments.servers.token else { bail!("--server needs --token") };
-    let data = &arguments.apiserver.data_dir;
-    let needs_member = arguments.apiserver.datastore.is_empty();
+async fn join(this: &ThisServer, server: &http::Uri, files: &MemberFiles) -> anyhow::Result<Option<Member>> {
+    let Some(token) = &this.flags.token else { bail!("--server needs --token") };
+    let needs_member = this.datastore.is_empty();
     if needs_member {
         migration::check_program()?;
-        if store_directory(arguments).exists() {
-            bail!("{} contains a store of its own: a server that joins needs an empty data directory", data.display());
+        if this.store.exists() {
+            let data = this.data.display();
+            bail!("{data} contains a store of its own: a server that joins needs an empty data directory");
         }
     }
-    let (name, address) = (arguments.node.name()?, address(arguments)?);
-    let bundle = joining::join(server, token, &name, address, needs_member).await?;
-    bundle.install(data)?;
+    let address = this.address()?;
+    let bundle = joining::join(server, token, &this.name, address, needs_member).await?;
+    bundle.install(&this.data)?;
     let Some(initial_cluster) = bundle.initial_cluster else { return Ok(None) };
     migration::remove_directory(&files.etcd_data())?;
-    let member = Member::joining(&name, address, initial_cluster);
+    let member = Member::joining(&this.name, address, initial_cluster);
     files.save(&member)?;
     Ok(Some(member))
 }
 
-async fn initialize(arguments: &ServerArguments, files: &MemberFiles) -> anyhow::Result<Member> {
+async fn initialize(this: &ThisServer, files: &MemberFiles) -> anyhow::Result<Member> {
     migration::check_program()?;
-    let member = Member::first(&arguments.node.name()?, address(arguments)?);
+    let member = Member::first(&this.name, this.address()?);
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
-    let store = store_directory(arguments);
-    if store.exists() {
-        migration::move_store(files, &member, &store).await?;
+    if this.store.exists() {
+        migration::move_store(files, &member, &this.store).await?;
     } else {
         files.save(&member)?;
     }
     files.load()?.context("the member was not noted")
-}
-
-/// The encryption configuration of a server, whether it exists or not.
-pub fn encryption_file(arguments: &ServerArguments) -> PathBuf {
-    let given = arguments.apiserver.encryption_provider_config.clone();
-    given.unwrap_or_else(|| bundle::encryption_file(&arguments.apiserver.data_dir))
-}
-
-/// The embedded store.
-fn store_directory(arguments: &ServerArguments) -> PathBuf {
-    let given = arguments.apiserver.store_dir.clone();
-    given.unwrap_or_else(|| arguments.apiserver.data_dir.join("store"))
-}
-
-/// The address at which other servers reach this one. The others would keep one of a host without a network.
-fn address(arguments: &ServerArguments) -> anyhow::Result<IpAddr> {
-    if let Some(given) = arguments.apiserver.advertise_address.or(arguments.node.node_ip) {
-        return Ok(given);
-    }
-    let own = crate::address::own_address();
-    if own.is_loopback() || own == crate::address::FALLBACK_ADDRESS {
-        bail!(
-            "this host has no address at which other servers could reach it: connect it to a network, or set --node-ip"
-        );
-    }
-    Ok(own)
 }
 
 impl Managed {
@@ -280,7 +251,7 @@ impl Managed {
         }
     }
 
-    /// Returns when the other servers have removed this one, or when nobody looks after its etcd any more.
+    /// Returns when the other servers have removed this one, or when the maintenance of its etcd failed.
     pub async fn removed(&self) -> anyhow::Error {
         let mut state = self.process.state.clone();
         let maintained = async {

@@ -1,45 +1,39 @@
 //! `knarr server --cluster-reset`: this server becomes the only one of its cluster, when most of the others are lost.
 
+use std::path::Path;
+
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use knarr_store::SkippedRevisions;
 
 use super::member::{Member, MemberFiles, Start};
-use super::migration;
-use crate::commands::ServerArguments;
+use super::{ThisServer, migration};
 
 /// Revisions that clients may have seen after those that this server has, or after the snapshot was made.
 const SKIPPED_REVISIONS: u64 = 1_000_000_000;
 
-/// Resets the cluster; the server is started without the flag afterwards.
-pub async fn run(arguments: &ServerArguments) -> anyhow::Result<()> {
-    migration::check_program()?;
-    let files = MemberFiles::of(&arguments.apiserver.data_dir);
+/// Resets the cluster, to the data of a snapshot if there is one; the server is started without the flag afterwards.
+pub async fn run(this: &ThisServer, snapshot: Option<&Path>) -> anyhow::Result<()> {
+    let files = MemberFiles::of(&this.data);
     let existing = files.load()?;
-    let apiserver = &arguments.apiserver;
-    // Before anything is changed: the storage may be away.
-    let snapshot = match &arguments.servers.cluster_reset_restore_path {
-        Some(place) => Some(apiserver.snapshots.storage.fetch(place, &apiserver.data_dir).await?),
-        None => None,
-    };
     let member = match existing.clone() {
         // All hosts may have other addresses now: one of the reasons to do this.
         Some(member) => {
-            let member = super::with_current_address(member, arguments, &files)?;
+            let member = super::with_current_address(member, this, &files)?;
             Member::first(&member.name, member.address)
         }
-        None => Member::first(&arguments.node.name()?, super::address(arguments)?),
+        None => Member::first(&this.name, this.address()?),
     };
     files.credentials().ensure(&member.name, member.address, Timestamp::now())?;
-    match (&snapshot, existing) {
+    match (snapshot, existing) {
         (Some(file), _) => {
-            if let Some(aside) = migration::create(&files, &member, file.path(), SKIPPED_REVISIONS).await? {
+            if let Some(aside) = migration::create(&files, &member, file, SKIPPED_REVISIONS).await? {
                 println!("moved the old data to {}", aside.display());
             }
         }
         (None, None) => bail!(
             "{} has no etcd member to reset to: name a snapshot with --cluster-reset-restore-path",
-            arguments.apiserver.data_dir.display()
+            this.data.display()
         ),
         (None, Some(_)) => {
             let member = member.with_data();

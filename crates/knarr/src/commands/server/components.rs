@@ -21,7 +21,7 @@ use crate::commands::apiserver;
 use crate::commands::network;
 use crate::commands::node::{self, NodeFiles, Runtime};
 use crate::servers::{self, Elections};
-use crate::{helm, join};
+use crate::{helm, join, manifests};
 
 /// The default controllers and, as in kubeadm clusters, those for bootstrap tokens.
 const CONTROLLERS: [&str; 3] = ["*", "bootstrap-signer-controller", "token-cleaner-controller"];
@@ -94,8 +94,8 @@ impl Components {
         };
         // It may read tokens.
         let client = self.accounts()("bootstrap-signer");
-        let (arguments, cluster) = (self.arguments.clone(), self.cluster());
-        servers::admit_servers(servers::Host { client, arguments, cluster, members: members.clone() });
+        let (this, cluster) = (self.arguments.this_server()?, self.cluster());
+        servers::admit_servers(servers::Host { client, this, cluster, members: members.clone() });
         self.start_rollouts(shared, members, supervisor)?;
         let client = self.component(join::SERVERS, "kube-apiserver");
         {
@@ -129,7 +129,7 @@ impl Components {
         let rollouts = servers::rollout::Rollouts {
             store: self.server.store.clone(),
             client: self.component(join::SERVERS, "knarr"),
-            encryption: servers::encryption_file(&self.arguments),
+            encryption: self.arguments.this_server()?.encryption_file(),
             data,
             name,
             members,
@@ -137,6 +137,15 @@ impl Components {
         servers::rollout::open(rollouts.clone());
         supervisor.restart("rollouts", move || servers::rollout::run(rollouts.clone()));
         Ok(())
+    }
+
+    /// Applies the files of the manifests directory.
+    pub fn start_manifests(&self, supervisor: &Supervisor) {
+        let client = self.component(join::MANIFESTS, "knarr-manifests");
+        let data = self.arguments.apiserver.data_dir.clone();
+        supervisor.restart("manifests", move || {
+            manifests::run(client.clone(), data.join("manifests"), data.join("manifests.json"))
+        });
     }
 
     /// Installs charts as a user of their own. It is bound to `cluster-admin`, as a chart may contain anything.

@@ -21,14 +21,15 @@ use tokio::sync::watch;
 use super::disable::{self, BuiltIn};
 use super::network::{NetworkArguments, NodeNetwork};
 use super::node::{Network, NodeArguments, Runtime};
+use super::snapshot_storage::LocalSnapshot;
 use super::storage::NodeStorage;
 use super::{apiserver, preflight};
 use crate::address::{ensure_address, restart_when_moved};
 use crate::check::{CheckPlan, Listen};
 use crate::cluster;
 use crate::join::ClusterInfo;
-use crate::servers::{self, ServersArguments};
-use crate::{data_directory_lock, join, manifests, restart, service, signals};
+use crate::servers::{self, ServersArguments, SharedSettings, ThisServer};
+use crate::{data_directory_lock, join, restart, service, signals};
 use components::Components;
 use shared_store::SharedStore;
 
@@ -73,12 +74,14 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     data_directory_lock::acquire(&data)?.until_exit();
     crate::upgrade::record(&data);
     if arguments.servers.cluster_reset {
-        return servers::reset(&arguments).await;
+        return reset(&arguments).await;
     }
+    let this = arguments.this_server()?;
     let member = tokio::select! {
-        member = servers::configure(&mut arguments) => member?,
+        member = servers::configure(&this) => member?,
         stopped = signals::stopped() => return stopped,
     };
+    arguments.apply_shared_settings()?;
     preflight(&arguments)?;
     if arguments.node.node_ip.is_none() {
         ensure_address().await;
@@ -123,12 +126,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     }
     components.elect_network(&elections, &supervisor);
     components.admit_servers(&shared, &running, &supervisor).await?;
-    {
-        let (client, data) = (components.component(join::MANIFESTS, "knarr-manifests"), data.clone());
-        supervisor.restart("manifests", move || {
-            manifests::run(client.clone(), data.join("manifests"), data.join("manifests.json"))
-        });
-    }
+    components.start_manifests(&supervisor);
     if arguments.apiserver.advertise_address.is_none() && arguments.node.node_ip.is_none() {
         let own = running.advertised.ip();
         supervisor.restart("address", move || restart_when_moved(own));
@@ -154,6 +152,52 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     running.stop().await;
     shared.close().await;
     ended
+}
+
+/// Makes this server the only one of its cluster.
+async fn reset(arguments: &Arguments) -> anyhow::Result<()> {
+    servers::check_program()?;
+    let Arguments { apiserver, servers: flags, .. } = arguments;
+    // Before anything is changed: the storage may be unreachable.
+    let snapshot = match &flags.cluster_reset_restore_path {
+        Some(place) => Some(apiserver.snapshots.storage.fetch(place, &apiserver.data_dir).await?),
+        None => None,
+    };
+    servers::reset(&arguments.this_server()?, snapshot.as_ref().map(LocalSnapshot::path)).await
+}
+
+impl Arguments {
+    /// What servers of one cluster need to know of each other.
+    fn this_server(&self) -> anyhow::Result<ThisServer> {
+        let apiserver = &self.apiserver;
+        Ok(ThisServer {
+            name: self.node.name()?,
+            data: apiserver.data_dir.clone(),
+            store: apiserver.store_dir.clone().unwrap_or_else(|| apiserver.data_dir.join("store")),
+            datastore: apiserver.datastore.clone(),
+            given_address: apiserver.advertise_address.or(self.node.node_ip),
+            encryption: apiserver.encryption_provider_config.clone(),
+            service_ranges: apiserver.service_cluster_ip_range.clone(),
+            flags: self.servers.clone(),
+        })
+    }
+
+    /// Makes a server that has joined use the settings of its cluster, whatever its own flags say.
+    fn apply_shared_settings(&mut self) -> anyhow::Result<()> {
+        let data = self.apiserver.data_dir.clone();
+        if self.apiserver.encryption_provider_config.is_none() {
+            self.apiserver.encryption_provider_config = servers::received_encryption(&data);
+        }
+        let Some(SharedSettings { service_ranges, cluster }) = servers::shared_settings(&data)? else { return Ok(()) };
+        self.apiserver.service_cluster_ip_range = service_ranges;
+        self.network.cluster_cidr = cluster.pod_networks;
+        self.node.cluster_dns = cluster.dns;
+        self.node.cluster_domain = cluster.domain;
+        self.network.load_balancer_pool = cluster.load_balancers;
+        self.network.dns_upstream = cluster.dns_upstreams;
+        self.network.dns_stub_domain = cluster.dns_stub_domains;
+        Ok(())
+    }
 }
 
 /// Sets what depends on other flags and on how this process was started.
