@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use knarr_client::{Change, Informers};
+use knarr_client::{Change, Informer, Informers};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -31,33 +31,7 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
         (informers.of::<Service>(), informers.of::<Node>(), informers.of::<EndpointSlice>());
     slices.add_index(BY_SERVICE, service_of_slice);
     services.add_index(OURS, |service| is_ours(service).then(String::new).into_iter().collect());
-    let changed = Arc::new(Notify::new());
-    let notify = Arc::clone(&changed);
-    services.on_change(move |change| {
-        if is_ours(change.latest()) || change.previous().is_some_and(|before| is_ours(before)) {
-            notify.notify_one();
-        }
-    });
-    let notify = Arc::clone(&changed);
-    nodes.on_change(move |change| {
-        let was_ready = change.previous().map(|before| is_ready(before));
-        if matches!(change, Change::Deleted(_)) || was_ready != Some(is_ready(change.latest())) {
-            notify.notify_one();
-        }
-    });
-    let (notify, known) = (Arc::clone(&changed), Arc::downgrade(&services));
-    slices.on_change(move |change| {
-        let Some(known) = known.upgrade() else { return };
-        // The endpoints of all other Services do not matter here.
-        let matters = |key: &String| {
-            let (namespace, name) = key.split_once('/').unwrap_or_default();
-            known.get(namespace, name).is_some_and(|service| is_ours(&service) && is_local(&service))
-        };
-        let before = change.previous().map(|before| service_of_slice(before)).unwrap_or_default();
-        if before.iter().chain(&service_of_slice(change.latest())).any(matters) {
-            notify.notify_one();
-        }
-    });
+    let changed = watch_changes(&services, &nodes, &slices);
     services.synced().await;
     nodes.synced().await;
     slices.synced().await;
@@ -88,6 +62,42 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
             tokio::time::sleep(RETRY).await;
         }
     }
+}
+
+/// Notifies of changes that may give an address to another node.
+fn watch_changes(
+    services: &Arc<Informer<Service>>,
+    nodes: &Informer<Node>,
+    slices: &Informer<EndpointSlice>,
+) -> Arc<Notify> {
+    let changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&changed);
+    services.on_change(move |change| {
+        if is_ours(change.latest()) || change.previous().is_some_and(|before| is_ours(before)) {
+            notify.notify_one();
+        }
+    });
+    let notify = Arc::clone(&changed);
+    nodes.on_change(move |change| {
+        let was_ready = change.previous().map(|before| is_ready(before));
+        if matches!(change, Change::Deleted(_)) || was_ready != Some(is_ready(change.latest())) {
+            notify.notify_one();
+        }
+    });
+    let (notify, known) = (Arc::clone(&changed), Arc::downgrade(services));
+    slices.on_change(move |change| {
+        let Some(known) = known.upgrade() else { return };
+        // The endpoints of all other Services do not matter here.
+        let matters = |key: &String| {
+            let (namespace, name) = key.split_once('/').unwrap_or_default();
+            known.get(namespace, name).is_some_and(|service| is_ours(&service) && is_local(&service))
+        };
+        let before = change.previous().map(|before| service_of_slice(before)).unwrap_or_default();
+        if before.iter().chain(&service_of_slice(change.latest())).any(matters) {
+            notify.notify_one();
+        }
+    });
+    changed
 }
 
 /// Whether only nodes with an endpoint may announce a Service's addresses.

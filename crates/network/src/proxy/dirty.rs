@@ -9,7 +9,7 @@ use knarr_client::Change;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{changed_at, key, service_of_slice};
+use super::objects::{changed_at, key, service_of_slice};
 
 /// Services that may have changed since the last sync.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Dirty {
     }
 
     /// `every` names all Services, `capturing` those that depend on the addresses of nodes: a node that joins must not
-    /// cost a look at each of ten thousand others.
+    /// cost a check of each of ten thousand others.
     pub fn take(&self, every: impl FnOnce() -> Vec<String>, capturing: impl FnOnce() -> Vec<String>) -> Pending {
         let mut marked = std::mem::take(&mut *self.marked.lock());
         match (marked.all, marked.nodes) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use crate::capture::{self, Protected};
@@ -101,6 +101,24 @@ impl NodeContext {
     }
 }
 
+/// The addresses of load balancers whose packets arrive with that address.
+fn balancer_addresses(service: &Service, node_context: &NodeContext) -> Vec<IpAddr> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
+    points
+        .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
+        .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
+        .filter(|address| node_context.is_given(service, *address))
+        .collect()
+}
+
+/// How long a client stays with its endpoint.
+fn affinity_seconds(spec: &ServiceSpec) -> u32 {
+    let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
+    u32::try_from(seconds).unwrap_or(10_800)
+}
+
 /// All frontends of a Service. Headless and ExternalName Services have none.
 pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeContext) -> Vec<Frontend> {
     let Some(spec) = &service.spec else { return Vec::new() };
@@ -114,20 +132,10 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeC
     if cluster.is_empty() || spec.type_.as_deref() == Some("ExternalName") || is_left_to_others(service) {
         return Vec::new();
     }
-    let balancers = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let balancers = balancers.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
-    let balancers: Vec<IpAddr> = balancers
-        .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
-        .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
-        .filter(|address| node_context.is_given(service, *address))
-        .collect();
+    let balancers = balancer_addresses(service, node_context);
     let external = addresses(spec.external_ips.as_ref());
     let external = node_context.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
-    let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
-        let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-        let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
-        u32::try_from(seconds).unwrap_or(10_800)
-    });
+    let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| affinity_seconds(spec));
     let inside_is_local = spec.internal_traffic_policy.as_deref() == Some("Local");
     let outside_is_local = spec.external_traffic_policy.as_deref() == Some("Local");
     let ports = spec.ports.iter().flatten();
