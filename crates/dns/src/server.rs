@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use knarr_listen::{ClientPermit, Clients};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::DnsError;
-use crate::clients::{self, ClientPermit, Clients};
+use crate::clients::{self, client_of};
 use crate::metrics;
 use crate::resolver::{Handled, Resolver};
 
@@ -66,7 +67,7 @@ struct Forwarded {
 
 impl Forwarded {
     fn acquire(&self, client: IpAddr) -> Option<(ClientPermit, OwnedSemaphorePermit)> {
-        let of_client = self.clients.acquire(client)?;
+        let of_client = self.clients.acquire(client_of(client))?;
         Some((of_client, Arc::clone(&self.room).try_acquire_owned().ok()?))
     }
 }
@@ -75,7 +76,7 @@ impl Forwarded {
 pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
     let forwarded = Arc::new(Forwarded {
         room: Arc::new(Semaphore::new(clients::MAX_FORWARDED)),
-        clients: Clients::with_forwarded_queries(),
+        clients: clients::with_forwarded_queries(),
     });
     let mut tasks = JoinSet::new();
     for socket in sockets.datagrams {
@@ -83,7 +84,7 @@ pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
         tasks.spawn(knarr_supervisor::inherit(serving));
     }
     let streams = Arc::new(Semaphore::new(clients::MAX_CONNECTIONS));
-    let clients = Clients::with_connections();
+    let clients = clients::with_connections();
     for listener in sockets.streams {
         let serving = serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients));
         tasks.spawn(knarr_supervisor::inherit(serving));
@@ -132,7 +133,7 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
         match listener.accept().await {
             Ok((stream, client)) => {
                 // A client over its limit loses the new connection.
-                let Some(held) = clients.acquire(client.ip()) else { continue };
+                let Some(held) = clients.acquire(client_of(client.ip())) else { continue };
                 let (resolver, room) = (Arc::clone(&resolver), Arc::clone(&room));
                 knarr_supervisor::spawn(async move {
                     if let Err(error) = serve_stream(stream, &resolver, &room).await {

@@ -13,10 +13,10 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_listen::host_of;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use crate::connections::network_of;
 use crate::payload::Payload;
 use crate::pod_connection::PodConnection;
 use crate::raw_connection::RawConnection;
@@ -151,7 +151,7 @@ impl Pod {
     /// An idle or new connection for the general proxy. `fresh` skips idle ones: the pod may have closed them all.
     pub async fn connection(&self, client: IpAddr, fresh: bool) -> Result<Connection, ConnectError> {
         if self.speaks_http2 {
-            return self.shared_connection(network_of(client)).await.map(Connection::Shared);
+            return self.shared_connection(host_of(client)).await.map(Connection::Shared);
         }
         while let Some(mut line) = (!fresh).then(|| self.own_idle().lock().lines.pop_back()).flatten() {
             if line.is_open() {

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-
-use crate::connections::ConnectionPermit;
+use knarr_listen::Permit;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -26,7 +25,7 @@ pub struct Origin {
     /// The same as header values, built on first use.
     values: OnceLock<Values>,
     /// The connection's share of the limits; it also outlives HTTP, after an upgrade.
-    permit: Option<Arc<ConnectionPermit>>,
+    permit: Option<Arc<Permit>>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,12 +45,12 @@ impl Origin {
         Self { client, is_secure, port, lines, values: OnceLock::new(), permit: None }
     }
 
-    /// The same, holding a permit until the connection and what became of it are closed.
-    pub fn holding(self, permit: ConnectionPermit) -> Self {
+    /// The same, holding a permit until the connection is closed, also after an upgrade.
+    pub fn holding(self, permit: Permit) -> Self {
         Self { permit: Some(Arc::new(permit)), ..self }
     }
 
-    pub fn permit(&self) -> Option<Arc<ConnectionPermit>> {
+    pub fn permit(&self) -> Option<Arc<Permit>> {
         self.permit.clone()
     }
 

@@ -14,7 +14,6 @@ mod activity;
 mod announce;
 mod backends;
 mod certificates;
-mod connections;
 mod counted_body;
 mod fast_path;
 mod forwarded;
@@ -40,6 +39,7 @@ use std::time::Duration;
 
 use knarr_client::Informers;
 use knarr_client::kube::Client;
+use knarr_listen::Admission;
 use tokio::sync::watch;
 
 #[doc(hidden)]
@@ -128,11 +128,12 @@ pub async fn run(
     let backends = Arc::new(backends::Backends::new(timeouts.connect, limits.allows_loopback_pods));
     let watcher = watcher::start(&informers, &backends, &certificates).await;
     let proxy = Arc::new(proxy::Proxy { routes: watcher.routes(), timeouts });
-    // SimpleRequest HTTP need not wait for certificates.
+    // Plain HTTP need not wait for certificates.
     let (sender, is_secure) = watch::channel(false);
+    let connections = Arc::new(Admission::with_limits(limits.connections, limits.connections_of_client));
     tracing::info!("serving ingresses");
     tokio::join!(
-        server::serve(listeners, proxy, certificates, is_secure, connections::Connections::new(limits)),
+        server::serve(listeners, proxy, certificates, is_secure, connections),
         watcher.run(),
         async {
             watcher.certificates_known().await;

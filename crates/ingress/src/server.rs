@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use knarr_listen::Admission;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,7 +19,6 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::activity::Activity;
 use crate::certificates::Certificates;
-use crate::connections::Connections;
 use crate::counted_body::CountedBody;
 use crate::forwarded::Origin;
 use crate::proxy::Proxy;
@@ -80,7 +80,7 @@ pub async fn serve(
     proxy: Arc<Proxy>,
     certificates: Arc<Certificates>,
     is_secure: watch::Receiver<bool>,
-    connections: Arc<Connections>,
+    connections: Arc<Admission>,
 ) {
     let timeouts = proxy.timeouts;
     let acceptor = match certificates.server_config() {
@@ -127,7 +127,7 @@ async fn accept_all(
     acceptor: Option<TlsAcceptor>,
     proxy: Arc<Proxy>,
     is_secure: watch::Receiver<bool>,
-    connections: Arc<Connections>,
+    connections: Arc<Admission>,
     timeouts: Timeouts,
 ) {
     let plain = listeners.http.into_iter().map(|listener| (listener, None));
@@ -156,7 +156,7 @@ async fn accept(
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     proxy: Arc<Proxy>,
-    connections: Arc<Connections>,
+    connections: Arc<Admission>,
     timeouts: Timeouts,
 ) {
     let port = listener.local_addr().map_or(0, |address| address.port());
@@ -164,7 +164,7 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, client)) => {
                 knarr_supervisor::fault::point("accept");
-                let Some(permit) = connections.acquire(client.ip()) else {
+                let Some(permit) = connections.admit(client.ip()) else {
                     tracing::debug!(client = %client.ip(), "connection limit reached");
                     continue;
                 };

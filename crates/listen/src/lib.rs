@@ -2,6 +2,7 @@
 
 mod activity;
 mod admission;
+mod clients;
 mod preface;
 mod response_body;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use activity::Activity;
 pub use admission::{Admission, Permit};
+pub use clients::{ClientPermit, Clients, host_of};
 use response_body::ResponseBody;
 
 /// An error of any type.
