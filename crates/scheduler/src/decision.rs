@@ -89,9 +89,10 @@ impl Scheduler {
         metrics::finish_attempt(&profile, "unschedulable", started.elapsed());
     }
 
-    async fn bind(&mut self, pod: Arc<PodState>, node: String, started: Instant) {
-        let plan = match self.cluster.index_of(&node) {
-            Some(index) => plan_volumes(&pod, &self.cluster.storage, self.cluster.node(index)),
+    /// Counts the pod, its volumes and its devices as placed on the node, before the API says so.
+    fn assume(&mut self, pod: &Arc<PodState>, node: &str) -> (VolumePlan, DevicePlan) {
+        let plan = match self.cluster.index_of(node) {
+            Some(index) => plan_volumes(pod, &self.cluster.storage, self.cluster.node(index)),
             None => VolumePlan::default(),
         };
         for (claim, volume) in &plan.bind {
@@ -99,14 +100,19 @@ impl Scheduler {
             self.cluster.storage.assume_volume(volume, &object_key(&claim.metadata));
         }
         for claim in &plan.provision {
-            self.cluster.storage.assume_node(&object_key(&claim.metadata), &node);
+            self.cluster.storage.assume_node(&object_key(&claim.metadata), node);
         }
-        let devices = match self.cluster.index_of(&node) {
-            Some(index) => self.cluster.resource_claims.reserve(&pod, index),
+        let devices = match self.cluster.index_of(node) {
+            Some(index) => self.cluster.resource_claims.reserve(pod, index),
             None => DevicePlan::default(),
         };
-        self.cluster.assume(Arc::clone(&pod), &node);
+        self.cluster.assume(Arc::clone(pod), node);
         self.nominations.remove(&pod.key);
+        (plan, devices)
+    }
+
+    async fn bind(&mut self, pod: Arc<PodState>, node: String, started: Instant) {
+        let (plan, devices) = self.assume(&pod, &node);
         // Waiting for volumes and devices occupies no binding slot: other pods need not wait for it.
         let permits = (plan.is_empty() && !devices.waits()).then(|| Arc::clone(&self.permits));
         let permit = match permits {
@@ -285,7 +291,16 @@ impl Scheduler {
             return Preemption::Made(node);
         }
         metrics::PREEMPTION_VICTIMS.observe(&[], displaced.len() as f64);
-        for lower in self.nominations.lower_on(&node, pod.priority()) {
+        self.clear_nominations(&node, pod.priority());
+        for victim in displaced {
+            self.evict(victim, pod, node.clone());
+        }
+        Preemption::Made(node)
+    }
+
+    /// Removes the nominations of pods with a lower priority, which no longer have the room of this node.
+    fn clear_nominations(&mut self, node: &str, priority: i32) {
+        for lower in self.nominations.lower_on(node, priority) {
             self.nominations.remove(&lower.key);
             let client = self.client.clone();
             knarr_supervisor::spawn(async move {
@@ -296,34 +311,34 @@ impl Scheduler {
                 }
             });
         }
-        for victim in displaced {
-            let client = self.client.clone();
-            let preemptor = Arc::clone(pod);
-            let recorder = self.recorder(pod);
-            let now = (self.now)();
-            let node = node.clone();
-            let messages = self.messages.clone();
-            // A panic would leave the pod that needs the room waiting for a deletion.
-            knarr_supervisor::spawn_linked("preemption", async move {
-                match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
-                    Ok(()) => {
-                        let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);
-                        tracing::info!(target: "journey", step = "preempted", object, by, node);
-                        if let Some(recorder) = recorder {
-                            let text = format!("Preempted by pod {} on node {node}", preemptor.uid());
-                            record(&recorder, &victim, false, "Preempted", "Preempting", text);
-                        }
-                    }
-                    Err(error) if is_not_found(&error) => {}
-                    Err(error) => {
-                        tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod");
-                        // No deletion will wake the pod that needs the room.
-                        let _ = messages.send(Message::NotPreempted(preemptor));
+    }
+
+    /// Deletes a pod to make room for another one.
+    fn evict(&self, victim: Arc<PodState>, preemptor: &Arc<PodState>, node: String) {
+        let client = self.client.clone();
+        let preemptor = Arc::clone(preemptor);
+        let recorder = self.recorder(&preemptor);
+        let now = (self.now)();
+        let messages = self.messages.clone();
+        // A panic would leave the pod that needs the room waiting for a deletion.
+        knarr_supervisor::spawn_linked("preemption", async move {
+            match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
+                Ok(()) => {
+                    let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);
+                    tracing::info!(target: "journey", step = "preempted", object, by, node);
+                    if let Some(recorder) = recorder {
+                        let text = format!("Preempted by pod {} on node {node}", preemptor.uid());
+                        record(&recorder, &victim, false, "Preempted", "Preempting", text);
                     }
                 }
-            });
-        }
-        Preemption::Made(node)
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => {
+                    tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod");
+                    // No deletion will wake the pod that needs the room.
+                    let _ = messages.send(Message::NotPreempted(preemptor));
+                }
+            }
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus,
 };
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -312,29 +312,9 @@ impl Controller {
         let namespace = autoscaler.metadata.namespace.as_deref().unwrap_or("");
         let metrics = Metrics { client: &self.context.client, kinds: &self.kinds, namespace };
         let reader = Reader::new(metrics, settings, autoscaler, scale, &text, &pods, now);
-        let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
-        let mut unreadable: Vec<MetricError> = Vec::new();
         let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
-        for spec in &specs {
-            let started = Instant::now();
-            let read = reader.read(spec).await;
-            let action = read.as_ref().map_or("none", |reading| scaling(current, reading.replicas));
-            metric_computed(action, read.is_err(), &spec.type_, started.elapsed());
-            match read {
-                Ok(reading) => {
-                    statuses.push(reading.status);
-                    if best.as_ref().is_none_or(|(replicas, _)| reading.replicas > *replicas) {
-                        best = Some((reading.replicas, reading.name));
-                    }
-                }
-                Err(error) => {
-                    // Keeps an empty entry, so that the other metrics keep their position.
-                    statuses.push(MetricStatus::default());
-                    self.recorder.warning(autoscaler, error.reason, error.message.clone());
-                    unreadable.push(error);
-                }
-            }
-        }
+        let MetricReadings { best, statuses, unreadable } =
+            self.read_metrics(autoscaler, &reader, &specs, current).await;
         status.current_metrics = (!statuses.is_empty()).then_some(statuses);
         if let Some(first) = unreadable.first() {
             let (count, all) = (unreadable.len(), specs.len());
@@ -351,6 +331,47 @@ impl Controller {
         set(status, "ScalingActive", "True", "ValidMetricFound", &message, now);
         Some(best)
     }
+
+    /// Reads all metrics. Those that cannot be read get an event.
+    async fn read_metrics(
+        &self,
+        autoscaler: &Autoscaler,
+        reader: &Reader<'_>,
+        specs: &[MetricSpec],
+        current: i32,
+    ) -> MetricReadings {
+        let mut readings = MetricReadings::default();
+        for spec in specs {
+            let started = Instant::now();
+            let read = reader.read(spec).await;
+            let action = read.as_ref().map_or("none", |reading| scaling(current, reading.replicas));
+            metric_computed(action, read.is_err(), &spec.type_, started.elapsed());
+            match read {
+                Ok(reading) => {
+                    readings.statuses.push(reading.status);
+                    if readings.best.as_ref().is_none_or(|(replicas, _)| reading.replicas > *replicas) {
+                        readings.best = Some((reading.replicas, reading.name));
+                    }
+                }
+                Err(error) => {
+                    // Keeps an empty entry, so that the other metrics keep their position.
+                    readings.statuses.push(MetricStatus::default());
+                    self.recorder.warning(autoscaler, error.reason, error.message.clone());
+                    readings.unreadable.push(error);
+                }
+            }
+        }
+        readings
+    }
+}
+
+/// What the metrics of an autoscaler say.
+#[derive(Default)]
+struct MetricReadings {
+    /// The greatest replica count that a metric proposes, and its name.
+    best: Option<(i32, String)>,
+    statuses: Vec<MetricStatus>,
+    unreadable: Vec<MetricError>,
 }
 
 fn set(

@@ -1,5 +1,7 @@
 //! Counts finished pods in the status, removes their finalizers, and finishes jobs.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use knarr_client::owner;
@@ -53,26 +55,7 @@ impl Controller {
             self.failures.set(key, failures);
         }
         let stripped = Mutex::new(Vec::new());
-        let outcome = each(tracked.release, |pod| {
-            let stripped = &stripped;
-            async move {
-                self.released.add(key, uid(&*pod));
-                match self.strip(&pod).await {
-                    Ok(()) => {
-                        if let Some(action) = policy::matched_action(view.spec, &pod) {
-                            metrics::JOB_FAILURE_POLICY.add(&[action], 1);
-                        }
-                        stripped.lock().push(uid(&*pod).to_owned());
-                        Ok(())
-                    }
-                    Err(error) => {
-                        self.released.remove(key, uid(&*pod));
-                        Err(error)
-                    }
-                }
-            }
-        })
-        .await;
+        let outcome = each(tracked.release, |pod| self.release(key, view, pod, &stripped)).await;
         for uid in stripped.into_inner() {
             tracked.still_tracked.remove(&uid);
         }
@@ -95,6 +78,26 @@ impl Controller {
             self.record_finish(&job, &ending);
         }
         Ok(outcome?)
+    }
+
+    /// Removes the finalizer of a pod that is counted, and adds its UID to `stripped`.
+    async fn release(
+        &self,
+        key: &Key,
+        view: &View<'_>,
+        pod: Arc<Pod>,
+        stripped: &Mutex<Vec<String>>,
+    ) -> kube::Result<()> {
+        self.released.add(key, uid(&*pod));
+        if let Err(error) = self.strip(&pod).await {
+            self.released.remove(key, uid(&*pod));
+            return Err(error);
+        }
+        if let Some(action) = policy::matched_action(view.spec, &pod) {
+            metrics::JOB_FAILURE_POLICY.add(&[action], 1);
+        }
+        stripped.lock().push(uid(&*pod).to_owned());
+        Ok(())
     }
 
     fn record_finish(&self, job: &Job, ending: &JobCondition) {

@@ -27,8 +27,6 @@ pub struct ContainerdConfig {
     pub restrict_oom_score: bool,
     /// Whether systemd manages the cgroups.
     pub systemd_cgroup: bool,
-    /// Other runtime handlers by name, each with its binary (runc-compatible).
-    pub runtime_handlers: Vec<(String, PathBuf)>,
     /// What the operator adds, such as runtime handlers of other kinds; in the order of their names.
     pub snippets: Vec<Snippet>,
 }
@@ -108,17 +106,12 @@ fn base(config: &ContainerdConfig, format: Format) -> Table {
     file.insert("grpc".into(), table(vec![("address", text(&config.socket))]));
     let ttrpc = Value::from(format!("{}.ttrpc", config.socket.to_string_lossy()));
     file.insert("ttrpc".into(), table(vec![("address", ttrpc)]));
-    let runtime = |binary: Option<&Path>| {
-        let mut options = vec![("SystemdCgroup", Value::from(config.systemd_cgroup))];
-        options.extend(binary.map(|binary| ("BinaryName", text(binary))));
-        table(vec![("runtime_type", Value::from("io.containerd.runc.v2")), ("options", table(options))])
-    };
-    let mut runtimes = Table::from_iter([("runc".to_owned(), runtime(None))]);
-    runtimes.extend(config.runtime_handlers.iter().map(|(name, binary)| (name.clone(), runtime(Some(binary)))));
+    let options = table(vec![("SystemdCgroup", Value::from(config.systemd_cgroup))]);
+    let runc = table(vec![("runtime_type", Value::from("io.containerd.runc.v2")), ("options", options)]);
     let containerd = vec![
         ("snapshotter", Value::from("overlayfs")),
         ("default_runtime_name", Value::from("runc")),
-        ("runtimes", Value::Table(runtimes)),
+        ("runtimes", table(vec![("runc", runc)])),
     ];
     let binaries = text(&config.cni_binaries);
     let binaries = match format {
@@ -156,7 +149,6 @@ pub mod tests {
             registry_configuration: "/data/registries".into(),
             restrict_oom_score: true,
             systemd_cgroup: false,
-            runtime_handlers: vec![("test-handler".into(), "/usr/sbin/runc".into())],
             snippets: Vec::new(),
         }
     }
@@ -183,9 +175,9 @@ pub mod tests {
             ),
             (vec!["plugins", CRI, "stream_server_port"], vec!["plugins", CRI, "stream_server_port"], Value::from("0")),
             (
-                vec!["plugins", CRI, "containerd", "runtimes", "test-handler", "options", "BinaryName"],
-                vec!["plugins", runtime, "containerd", "runtimes", "test-handler", "options", "BinaryName"],
-                Value::from("/usr/sbin/runc"),
+                vec!["plugins", CRI, "containerd", "runtimes", "runc", "options", "SystemdCgroup"],
+                vec!["plugins", runtime, "containerd", "runtimes", "runc", "options", "SystemdCgroup"],
+                Value::from(false),
             ),
             (
                 vec!["plugins", CRI, "registry", "config_path"],

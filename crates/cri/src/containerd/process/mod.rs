@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
@@ -92,17 +92,9 @@ impl Containerd {
             registry_configuration: directory.join("registries"),
             restrict_oom_score: !may_lower_oom_scores(),
             systemd_cgroup: false,
-            runtime_handlers: Vec::new(),
             snippets: Vec::new(),
         };
         Self { directory: directory.to_path_buf(), config }
-    }
-
-    /// Adds a runtime handler with its runc-compatible binary.
-    #[must_use]
-    pub fn with_runtime_handler(mut self, name: &str, binary: &Path) -> Self {
-        self.config.runtime_handlers.push((name.to_string(), binary.to_path_buf()));
-        self
     }
 
     /// Adds snippets of configuration.
@@ -231,41 +223,9 @@ impl Containerd {
         std::fs::write(&file, self.rendered(&printed))
             .map_err(|source| StartError::Write { path: file.clone(), source })?;
         let log_path = self.directory.join("containerd.log");
-        let log = open_log(&log_path)?;
-        let errors = log.try_clone().map_err(|source| StartError::Write { path: log_path.clone(), source })?;
-        let mut command = Command::new(PROGRAM);
-        command.arg("--config").arg(&file).arg("--log-level").arg("warn");
-        command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
-        // Otherwise it would notify systemd of its own readiness as ours.
-        command.env_remove("NOTIFY_SOCKET");
-        // SAFETY: setsid and prctl are async-signal-safe and touch only the child.
-        unsafe {
-            command.pre_exec(|| {
-                // Knarr's huge page setting is inherited, but containers must have their own.
-                let _ = nix::sys::prctl::set_thp_disable(false);
-                nix::unistd::setsid().map(drop).map_err(io::Error::from)
-            });
-        }
         let started = SystemTime::now();
-        let mut child = command.spawn().map_err(StartError::Spawn)?;
-        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
-        let mut backoff = Duration::from_millis(10);
-        loop {
-            if runtime.version().await.is_ok() {
-                break;
-            }
-            if let Ok(Some(status)) = child.try_wait() {
-                return Err(match status.signal() {
-                    Some(_) => StartError::Killed { status },
-                    None => StartError::Exited { log: log_path },
-                });
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return Err(StartError::Timeout { seconds: START_TIMEOUT.as_secs(), log: log_path });
-            }
-            tokio::time::sleep(backoff).await;
-            backoff = (backoff * 2).min(Duration::from_millis(200));
-        }
+        let mut child = spawn(&file, &log_path)?;
+        wait_until_ready(&mut child, runtime, log_path).await?;
         tracing::info!(pid = child.id(), socket = %self.config.socket.display(), "containerd started");
         orphans::clear(&self.config, runtime, started).await;
         // If containerd exits while we run, it must be reaped or it would stay as a zombie.
@@ -314,6 +274,48 @@ fn running(processes: &Path, configuration: &Path) -> Option<i32> {
         let named = arguments.first().is_some_and(|program| program.ends_with(b"containerd"));
         (named && arguments.contains(&configuration.as_os_str().as_bytes())).then_some(process)
     })
+}
+
+/// Starts containerd with a configuration file, in a session of its own.
+fn spawn(file: &Path, log_path: &Path) -> Result<Child, StartError> {
+    let log = open_log(log_path)?;
+    let errors = log.try_clone().map_err(|source| StartError::Write { path: log_path.to_owned(), source })?;
+    let mut command = Command::new(PROGRAM);
+    command.arg("--config").arg(file).arg("--log-level").arg("warn");
+    command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
+    // Otherwise it would notify systemd of its own readiness as ours.
+    command.env_remove("NOTIFY_SOCKET");
+    // SAFETY: setsid and prctl are async-signal-safe and touch only the child.
+    unsafe {
+        command.pre_exec(|| {
+            // Knarr's huge page setting is inherited, but containers must have their own.
+            let _ = nix::sys::prctl::set_thp_disable(false);
+            nix::unistd::setsid().map(drop).map_err(io::Error::from)
+        });
+    }
+    command.spawn().map_err(StartError::Spawn)
+}
+
+/// Waits until containerd responds, for as long as its process runs.
+async fn wait_until_ready(child: &mut Child, runtime: &Runtime, log: PathBuf) -> Result<(), StartError> {
+    let deadline = tokio::time::Instant::now() + START_TIMEOUT;
+    let mut backoff = Duration::from_millis(10);
+    loop {
+        if runtime.version().await.is_ok() {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(match status.signal() {
+                Some(_) => StartError::Killed { status },
+                None => StartError::Exited { log },
+            });
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(StartError::Timeout { seconds: START_TIMEOUT.as_secs(), log });
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(Duration::from_millis(200));
+    }
 }
 
 fn open_log(path: &Path) -> Result<File, StartError> {

@@ -24,7 +24,6 @@ fn other_users_cannot_read_the_runtime_s_data() {
         registry_configuration: path("registries"),
         restrict_oom_score: true,
         systemd_cgroup: false,
-        runtime_handlers: Vec::new(),
         snippets: Vec::new(),
     };
     let kept = path("run/io.containerd.grpc.v1.cri");
