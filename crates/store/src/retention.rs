@@ -1,7 +1,7 @@
 //! Decides how much history to keep: a duration, limited by a number of bytes.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::contract::{Revision, Store};
 
@@ -10,8 +10,9 @@ use crate::contract::{Revision, Store};
 pub struct Retention {
     keep: Duration,
     max_bytes: usize,
-    /// The newest revision at each previous call, oldest first: milliseconds since 1970 and revision.
-    samples: VecDeque<(u64, Revision)>,
+    /// The newest revision at each previous call, oldest first. Time is monotonic: a step of the clock must not drop history
+    /// that watches may still start from, nor keep it for longer.
+    samples: VecDeque<(Instant, Revision)>,
     /// The revision returned last.
     floor: Revision,
 }
@@ -22,8 +23,8 @@ impl Retention {
         Self { keep, max_bytes, samples: VecDeque::new(), floor: 0 }
     }
 
-    /// The revision to compact to at `now` (milliseconds since 1970), if there is anything to drop.
-    pub fn due(&mut self, store: &dyn Store, now: u64) -> Option<Revision> {
+    /// The revision to compact to at `now`, if there is anything to drop.
+    pub fn due(&mut self, store: &dyn Store, now: Instant) -> Option<Revision> {
         let by_age = self.older_than_kept(store.revision(), now);
         let by_size = store.history_within(self.max_bytes);
         let due = by_age.unwrap_or(0).max(by_size);
@@ -33,12 +34,11 @@ impl Retention {
     }
 
     /// Records the newest revision, and returns the one that was newest when the kept period started.
-    fn older_than_kept(&mut self, newest: Revision, now: u64) -> Option<Revision> {
-        let keep = self.keep.as_millis() as u64;
+    fn older_than_kept(&mut self, newest: Revision, now: Instant) -> Option<Revision> {
         self.samples.push_back((now, newest));
         let mut due = None;
         while let Some((_, revision)) =
-            self.samples.front().copied().filter(|(time, _)| time.saturating_add(keep) <= now)
+            self.samples.front().copied().filter(|(time, _)| now.saturating_duration_since(*time) >= self.keep)
         {
             due = Some(revision);
             self.samples.pop_front();
@@ -62,8 +62,10 @@ mod tests {
             (89_999, 40, None),
             (200_000, 50, Some(40)),
         ];
-        for (now, newest, due) in calls {
-            assert_eq!(retention.older_than_kept(newest, now), due, "at {now}");
+        let start = Instant::now();
+        for (milliseconds, newest, due) in calls {
+            let now = start + Duration::from_millis(milliseconds);
+            assert_eq!(retention.older_than_kept(newest, now), due, "at {milliseconds}");
         }
     }
 }

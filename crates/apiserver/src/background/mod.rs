@@ -6,7 +6,7 @@ pub mod kubernetes_service;
 mod policy_type_check;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use knarr_store::{Entry, Notice, Range, Retention};
@@ -70,8 +70,7 @@ async fn compact(server: Arc<ApiServer>) {
             () = tokio::time::sleep(RETENTION_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        let now = jiff::Timestamp::now().as_millisecond().max(0) as u64;
-        if let Some(revision) = retention.due(&*server.store, now)
+        if let Some(revision) = retention.due(&*server.store, Instant::now())
             && let Err(error) = server.store.compact(revision).await
         {
             tracing::warn!(%error, revision, "cannot compact history");
