@@ -204,20 +204,7 @@ impl ApiServer {
                         return Ok(too_many_requests(&refused).into());
                     }
                 }
-                match self.security.authorizer.authorize(&user, &routed.target).await {
-                    Decision::Allow(reason) => {
-                        record.allowed(&reason);
-                        Ok(user)
-                    }
-                    Decision::NoOpinion(_) if ui::is_open_to(&user, parts.uri.path()) => {
-                        record.allowed("every signed-in user may use the page");
-                        Ok(user)
-                    }
-                    decision => {
-                        record.forbidden(decision.reason());
-                        Err(refusal(&user, &routed.target, decision).unwrap_or_else(Status::unauthorized))
-                    }
-                }
+                self.authorize_and_record(&user, parts.uri.path(), &routed.target, record).await.map(|()| user)
             }
         };
         stage_times.authorized = Instant::now();
@@ -247,6 +234,27 @@ impl ApiServer {
             Some(place) => knarr_traces::within(place, handled).await,
             None => handled.await,
         }
+    }
+
+    /// Decides whether the user may send a request, for which the page has more rights than others, and records why.
+    async fn authorize_and_record(
+        &self,
+        user: &User,
+        path: &str,
+        target: &Target,
+        record: &mut Record,
+    ) -> Result<(), Status> {
+        match self.security.authorizer.authorize(user, target).await {
+            Decision::Allow(reason) => record.allowed(&reason),
+            Decision::NoOpinion(_) if ui::is_open_to(user, path) => {
+                record.allowed("every signed-in user may use the page");
+            }
+            decision => {
+                record.forbidden(decision.reason());
+                return Err(refusal(user, target, decision).unwrap_or_else(Status::unauthorized));
+            }
+        }
+        Ok(())
     }
 
     /// The user who sent a request, and a warning about the credentials if any.

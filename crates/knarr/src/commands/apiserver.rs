@@ -1,7 +1,7 @@
 //! `knarr apiserver`: the standalone API server with its store.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -244,12 +244,7 @@ pub async fn start(
     let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
     let supervisor = Supervisor::new(&server.telemetry.components);
     if let Some(path) = &arguments.tracing_config_file {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let configuration = knarr_traces::Configuration::parse(&text)?;
-        let instance = [("service.instance.id", address.to_string())];
-        let tracer = knarr_traces::Tracer::start(&configuration, "apiserver", &instance, &supervisor)?;
-        // It is set once, here.
-        let _ = server.telemetry.tracer.set(tracer);
+        start_tracing(path, address, &server, &supervisor)?;
     }
     supervisor.essential("store", watch_store(server.clone()));
     supervisor.essential("api-server", serving);
@@ -285,6 +280,17 @@ pub async fn start(
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?started_at.elapsed(), "the API server is ready");
     Ok(Running { started, listens: address, advertised: reached, pki, supervisor })
+}
+
+/// Sends spans of requests to the collector that the file names.
+fn start_tracing(path: &Path, address: SocketAddr, server: &ApiServer, supervisor: &Supervisor) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let configuration = knarr_traces::Configuration::parse(&text)?;
+    let instance = [("service.instance.id", address.to_string())];
+    let tracer = knarr_traces::Tracer::start(&configuration, "apiserver", &instance, supervisor)?;
+    // It is set once, here.
+    let _ = server.telemetry.tracer.set(tracer);
+    Ok(())
 }
 
 fn admission_plugins(arguments: &Arguments, gates: &Gates) -> anyhow::Result<EnabledPlugins> {

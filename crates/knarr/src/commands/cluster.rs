@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::local_cluster::{Clusters, PortMapping, Settings, Spec, context_of, relay};
+use crate::local_cluster::{Clusters, Listed, PortMapping, Progress, Settings, Spec, context_of, relay};
 use crate::output::table;
 
 /// Where local clusters are kept by default.
@@ -111,30 +111,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 server_flags: Vec::new(),
                 agent_flags: agent_flag,
             };
-            let spec = clusters.create(spec, &settings, &progress).await?;
-            for archive in &image {
-                clusters.load(&spec.name, archive, &progress)?;
-            }
-            progress("ready");
-            println!("kubectl now uses the context {}", context_of(&spec.name));
-            if let Some(port) = spec.registry {
-                println!("push images to localhost:{port}/NAME, and use that name in pods");
-            }
-            Ok(())
+            create(&clusters, spec, &settings, &image, &progress).await
         }
-        Cluster::List => {
-            let rows: Vec<[String; 4]> = clusters
-                .list()?
-                .into_iter()
-                .map(|listed| {
-                    let nodes = format!("{}/{}", listed.running, listed.spec.nodes);
-                    let api = format!("https://{}:6443", listed.spec.address(1));
-                    [listed.spec.name.clone(), nodes, api, context_of(&listed.spec.name)]
-                })
-                .collect();
-            print!("{}", table(["NAME", "RUNNING", "API", "CONTEXT"], &rows));
-            Ok(())
-        }
+        Cluster::List => list(&clusters),
         Cluster::Start { name } => {
             clusters.start(&name, &progress).await?;
             progress("ready");
@@ -159,6 +138,36 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Cluster::Relay { name } => relay(&clusters.directory_of(&name), &clusters.read(&name)?).await,
     }
+}
+
+async fn create(
+    clusters: &Clusters,
+    spec: Spec,
+    settings: &Settings,
+    images: &[PathBuf],
+    progress: Progress<'_>,
+) -> anyhow::Result<()> {
+    let spec = clusters.create(spec, settings, progress).await?;
+    for archive in images {
+        clusters.load(&spec.name, archive, progress)?;
+    }
+    progress("ready");
+    println!("kubectl now uses the context {}", context_of(&spec.name));
+    if let Some(port) = spec.registry {
+        println!("push images to localhost:{port}/NAME, and use that name in pods");
+    }
+    Ok(())
+}
+
+fn list(clusters: &Clusters) -> anyhow::Result<()> {
+    let row = |listed: Listed| {
+        let nodes = format!("{}/{}", listed.running, listed.spec.nodes);
+        let api = format!("https://{}:6443", listed.spec.address(1));
+        [listed.spec.name.clone(), nodes, api, context_of(&listed.spec.name)]
+    };
+    let rows: Vec<[String; 4]> = clusters.list()?.into_iter().map(row).collect();
+    print!("{}", table(["NAME", "RUNNING", "API", "CONTEXT"], &rows));
+    Ok(())
 }
 
 /// The text of a configuration file; that of an empty one if none was given.

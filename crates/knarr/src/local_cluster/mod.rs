@@ -12,6 +12,6 @@ mod ports;
 mod spec;
 
 pub use kubeconfig::context_of;
-pub use lifecycle::{Clusters, Settings};
+pub use lifecycle::{Clusters, Listed, Progress, Settings};
 pub use ports::relay;
 pub use spec::{PortMapping, Spec, validate_name};
