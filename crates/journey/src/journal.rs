@@ -77,12 +77,6 @@ impl Journal {
         Subscription { journal: self.clone(), seen: 0, changes: self.shared.written.subscribe() }
     }
 
-    /// Subscribes to further steps only.
-    pub fn subscribe_new(&self) -> Subscription {
-        let seen = self.shared.lines.lock().written;
-        Subscription { seen, ..self.subscribe() }
-    }
-
     /// The lines after the first `seen` ever written, and the number of lines written so far.
     fn since(&self, seen: u64) -> (String, u64) {
         let lines = self.shared.lines.lock();
@@ -148,12 +142,10 @@ mod tests {
         let journal = Journal::default();
         journal.append_line(step(1));
         let mut all = journal.subscribe();
-        let mut new = journal.subscribe_new();
         assert_eq!(moments(&all.next().await.unwrap()), [1]);
         journal.append_line(step(2));
         journal.append_line(step(3));
         assert_eq!(moments(&all.next().await.unwrap()), [2, 3]);
-        assert_eq!(moments(&new.next().await.unwrap()), [2, 3]);
     }
 
     #[tokio::test]

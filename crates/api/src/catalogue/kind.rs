@@ -78,11 +78,6 @@ impl Kind {
         join_version(&self.group, &self.version)
     }
 
-    /// `pods` or `deployments.apps`, as in error messages.
-    pub fn qualified_plural(&self) -> String {
-        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
-    }
-
     /// The subresource of that name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|subresource| subresource.name == name)

@@ -161,7 +161,7 @@ mod tests {
             let bytes = protobuf::encode(&object).unwrap();
             let decoded = decoder()("/registry/some/key", bytes);
             let stored = kinds.stored(&resource.kind.group, &resource.kind.plural).unwrap();
-            assert!(decoded.starts_with(stored.head()), "{}", resource.kind.qualified_plural());
+            assert!(decoded.starts_with(stored.head()), "{} {}", resource.kind.group, resource.kind.plural);
             count += 1;
         }
         assert!(count >= 60, "{count}");

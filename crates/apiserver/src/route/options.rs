@@ -1,6 +1,5 @@
 //! CreateOptions, UpdateOptions, PatchOptions, DeleteOptions and ListOptions, parsed from query parameters and bodies.
 
-use bytes::Bytes;
 use http::HeaderMap;
 use http::header::USER_AGENT;
 use knarr_api::field::{Errors, Path};
@@ -276,11 +275,6 @@ pub fn parse_revision_late(text: &str) -> Result<Option<u64>, Status> {
             format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"),
         )
     })
-}
-
-/// The body of a delete, or null if it has none.
-pub fn delete_body(body: &Bytes, decode: impl FnOnce(&Bytes) -> Result<Value, Status>) -> Result<Value, Status> {
-    if body.is_empty() { Ok(Value::Null) } else { decode(body) }
 }
 
 #[cfg(test)]

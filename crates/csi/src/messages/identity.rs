@@ -35,13 +35,6 @@ impl GetPluginCapabilitiesResponse {
             matches!(&capability.kind, Some(PluginCapabilityKind::Service(found)) if found.kind() == service)
         })
     }
-
-    /// Whether the driver expands volumes in this way.
-    pub fn has_expansion(&self, expansion: PluginExpansion) -> bool {
-        self.capabilities.iter().any(|capability| {
-            matches!(&capability.kind, Some(PluginCapabilityKind::VolumeExpansion(found)) if found.kind() == expansion)
-        })
-    }
 }
 
 /// One capability of a driver.
