@@ -54,15 +54,7 @@ impl KindRules for ReplicaSet {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if context.subresource == "status" || old.is_some_and(|old| !self.increments_generation(object, old)) {
-            return warnings;
-        }
-        if old.is_none() {
-            warnings.extend(pod_template::name_warning(object));
-        }
-        warnings.extend(workload::template_warnings(object));
-        warnings
+        workload::spec_warnings(self, object, old, context)
     }
 
     fn has_status(&self) -> bool {

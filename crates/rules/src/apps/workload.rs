@@ -9,6 +9,7 @@ use crate::common::go_json::struct_json;
 use crate::common::{checks, label_selector};
 use crate::core::pod::warnings;
 use crate::core::pod_template;
+use crate::kind::{Context, KindRules};
 
 const DOES_NOT_MATCH: &str = "`selector` does not match template `labels`";
 
@@ -97,6 +98,19 @@ pub fn strategy_json(strategy: &Value, settings: &[(&str, &str, Value)]) -> Stri
         struct_json(&fields)
     };
     format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", Value::from(strategy.text(&["type"])))
+}
+
+/// Returns warnings about a new object, or about one whose spec changed.
+pub fn spec_warnings(kind: &dyn KindRules, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if context.subresource == "status" || old.is_some_and(|old| !kind.increments_generation(object, old)) {
+        return warnings;
+    }
+    if old.is_none() {
+        warnings.extend(pod_template::name_warning(object));
+    }
+    warnings.extend(template_warnings(object));
+    warnings
 }
 
 /// Returns warnings about the pod template of an object.

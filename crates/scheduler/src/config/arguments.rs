@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use knarr_api::patch::json_type;
 use serde_json::{Map, Value, json};
 
 use super::decode_errors::no_head;
@@ -39,7 +40,7 @@ pub(super) fn decode_error(plugin: &str, args: &Value) -> Option<String> {
     let given = match args {
         Value::Object(given) => given,
         Value::Null => &none,
-        other => return Some(format!("decoding args for plugin {plugin}: {}", no_head(json_kind(other)))),
+        other => return Some(format!("decoding args for plugin {plugin}: {}", no_head(json_type(other)))),
     };
     if let Some(kind) = args["kind"].as_str().filter(|kind| *kind != format!("{plugin}Args")) {
         let group =
@@ -50,11 +51,11 @@ pub(super) fn decode_error(plugin: &str, args: &Value) -> Option<String> {
     }
     for (field, expected) in *fields {
         let value = given.get(*field).unwrap_or(&Value::Null);
-        if !value.is_null() && json_kind(value) != kind_of_type(expected) {
+        if !value.is_null() && json_type(value) != kind_of_type(expected) {
             return Some(format!(
                 "decoding args for plugin {plugin}: json: cannot unmarshal {} into Go struct field {plugin}Args.{field} \
                  of type {expected}",
-                json_kind(value)
+                json_type(value)
             ));
         }
     }
@@ -64,17 +65,6 @@ pub(super) fn decode_error(plugin: &str, args: &Value) -> Option<String> {
     Some(format!(
         "strict decoding error: decoding args for plugin {plugin}: strict decoding error: unknown field {unknown:?}"
     ))
-}
-
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 fn kind_of_type(name: &str) -> &'static str {

@@ -1,5 +1,6 @@
 //! Makes a user of the claims of a verified token.
 
+use knarr_api::patch::json_type;
 use serde_json::Value;
 
 use super::expression::{Condition, Expression, check, claims_value, user_value};
@@ -89,7 +90,7 @@ impl Mapping {
                     _ => None,
                 };
                 let groups = groups.ok_or_else(|| {
-                    let found = kind(given);
+                    let found = json_type(given);
                     format!(
                         "oidc: parse groups claim {name:?}: json: cannot unmarshal {found} into Go value of type string"
                     )
@@ -154,7 +155,7 @@ fn check_email(claims: &Claims) -> Result<(), String> {
         Some(Value::Bool(false) | Value::Null) => Err("oidc: email not verified".to_owned()),
         Some(other) => Err(format!(
             "oidc: parse 'email_verified' claim: json: cannot unmarshal {} into Go value of type bool",
-            kind(other)
+            json_type(other)
         )),
     }
 }
@@ -164,17 +165,6 @@ fn text(claims: &Claims, name: &str) -> Result<String, String> {
         None => Err("claim not present".to_owned()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Null) => Ok(String::new()),
-        Some(other) => Err(format!("json: cannot unmarshal {} into Go value of type string", kind(other))),
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+        Some(other) => Err(format!("json: cannot unmarshal {} into Go value of type string", json_type(other))),
     }
 }
