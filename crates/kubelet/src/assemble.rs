@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 
 use crate::cgroup::driver::Driver;
 use crate::context::{Context, RuntimeFeatures};
+use crate::events::Events;
 use crate::{NodeError, Settings};
 use crate::{cgroup, container, counters, csi, dra, host, images, node, objects, resources, runtime};
 use crate::{server, start_queue, tokens, volumes};
@@ -41,47 +42,38 @@ pub async fn context(
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
     let tokens = tokens::Tokens::new(client.clone());
     let drivers = informers.of::<CSIDriver>();
+    let objects =
+        csi::InformedObjects { node_name: settings.node_name.clone(), node: node.clone(), drivers: drivers.clone() };
     let parts = csi::Parts {
         client: client.clone(),
         tokens: tokens.clone(),
-        objects: Arc::new(csi::InformedObjects {
-            node_name: settings.node_name.clone(),
-            node: node.clone(),
-            drivers: drivers.clone(),
-        }),
+        objects: Arc::new(objects),
         metrics: metrics.clone(),
     };
     let csi = csi::Csi::new(&settings, parts);
     csi.set_disks(volumes::recorded_disks(&settings));
     let dra = dra::Dra::open(client.clone(), &settings.node_name, &settings.root).map_err(NodeError::PreparedClaims)?;
     csi.dra.get_or_init(|| dra.clone());
-    let notified = Arc::downgrade(&csi);
-    node.on_change(move |change| {
-        if let Some(csi) = notified.upgrade() {
-            csi.node_changed(change.latest());
-        }
-    });
-    let notified = Arc::downgrade(&csi);
-    drivers.on_change(move |_| {
-        if let Some(csi) = notified.upgrade() {
-            csi.driver_objects_changed();
-        }
-    });
+    notify_csi(&csi, &node, &drivers);
     let resources =
         resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone())
             .map_err(NodeError::Grants)?;
+    let recorder = EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name));
+    let events = Events::new(recorder, &settings.node_name);
     let accounts = images::ApiAccounts { client: client.clone(), tokens: tokens.clone() };
     let files = settings.images.credential_providers.as_ref();
     let providers = images::Providers::open(files, Arc::new(accounts), metrics.clone())?;
+    let image_parts =
+        images::Parts { runtime: runtime.clone(), events: events.clone(), metrics: metrics.clone(), providers };
     let context = Context {
         resources: Arc::new(resources),
-        events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
+        events,
         objects: objects::ObjectCache::new(client.clone()),
         services: informers.of::<Service>(),
         node,
         csi,
         dra,
-        images: images::Images::open(&settings, providers),
+        images: images::Images::open(&settings, image_parts),
         tokens,
         index: runtime::Index::default(),
         heartbeat: runtime::Heartbeat::new(std::time::Instant::now()),
@@ -101,6 +93,22 @@ pub async fn context(
         settings,
     };
     Ok((Arc::new(context), bound))
+}
+
+/// Notifies CSI volumes of changes of the node and of the drivers' objects.
+fn notify_csi(csi: &Arc<csi::Csi>, node: &Informer<Node>, drivers: &Informer<CSIDriver>) {
+    let notified = Arc::downgrade(csi);
+    node.on_change(move |change| {
+        if let Some(csi) = notified.upgrade() {
+            csi.node_changed(change.latest());
+        }
+    });
+    let notified = Arc::downgrade(csi);
+    drivers.on_change(move |_| {
+        if let Some(csi) = notified.upgrade() {
+            csi.driver_objects_changed();
+        }
+    });
 }
 
 /// Refuses hosts that the settings exclude. `swaps` is `/proc/swaps`: a heading, and a line per device.

@@ -52,8 +52,7 @@ pub async fn send(
     sender: mpsc::Sender<Result<Bytes, std::io::Error>>,
     is_finished: impl Fn() -> bool + Send,
 ) {
-    let result = send_all(&path, &options, &sender, is_finished).await;
-    if let Err(error) = result {
+    if let Err(error) = send_all(&path, &options, &sender, is_finished).await {
         // The reader may be gone.
         let _ = sender.send(Err(error)).await;
     }
@@ -79,25 +78,7 @@ async fn send_all(
     let (mut rotated_at, mut closed) = (None, false);
     loop {
         let finished = is_finished();
-        loop {
-            let read = reader.read_until(b'\n', &mut partial).await?;
-            if read == 0 || partial.last() != Some(&b'\n') {
-                break;
-            }
-            partial.pop();
-            if !writer.line(&partial) {
-                writer.flush(sender).await;
-                return Ok(());
-            }
-            partial.clear();
-            if writer.buffer.len() >= 16 << 10 && !writer.flush(sender).await {
-                return Ok(());
-            }
-        }
-        if !writer.flush(sender).await {
-            return Ok(());
-        }
-        if !options.follow {
+        if !send_lines(&mut reader, &mut partial, &mut writer, sender).await? || !options.follow {
             return Ok(());
         }
         if rotated(path, reader.get_ref()).await {
@@ -125,6 +106,29 @@ async fn send_all(
             is_closed = wait(watcher.as_ref()) => closed |= is_closed,
             // The container's exit changes no file, so it is polled.
             () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    }
+}
+
+/// Sends all lines that are complete; `partial` keeps the start of the last one. Returns whether the reader wants more.
+async fn send_lines(
+    reader: &mut BufReader<tokio::fs::File>,
+    partial: &mut Vec<u8>,
+    writer: &mut Writer<'_>,
+    sender: &mpsc::Sender<Result<Bytes, std::io::Error>>,
+) -> std::io::Result<bool> {
+    loop {
+        if reader.read_until(b'\n', partial).await? == 0 || partial.last() != Some(&b'\n') {
+            return Ok(writer.flush(sender).await);
+        }
+        partial.pop();
+        if !writer.line(partial) {
+            writer.flush(sender).await;
+            return Ok(false);
+        }
+        partial.clear();
+        if writer.buffer.len() >= 16 << 10 && !writer.flush(sender).await {
+            return Ok(false);
         }
     }
 }

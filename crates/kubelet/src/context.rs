@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use knarr_client::events::{EventType, reference};
-use knarr_client::{EventRecorder, Informer};
+use knarr_client::Informer;
 use knarr_cri::Runtime;
 use knarr_cri::messages::{DnsConfig, RuntimeHandler, RuntimeHandlerFeatures, StatusResponse};
 use parking_lot::RwLock;
@@ -14,18 +13,15 @@ use parking_lot::RwLock;
 use crate::cgroup::Cgroups;
 use crate::container::resources::NodeMemory;
 use crate::downward_api::DownwardContext;
+use crate::events::Events;
 use crate::host::Host;
 use crate::images::Images;
 use crate::objects::ObjectCache;
-use crate::pod::{self, Role};
+use crate::pod;
 use crate::runtime::{Heartbeat, Index};
 use crate::settings::Settings;
-use crate::shortened::shorten;
 use crate::start_queue::StartQueue;
 use crate::tokens::Tokens;
-
-/// Bytes of an event's message. Those of Kubernetes are shorter; what a driver or a runtime says has no limit.
-const MAX_EVENT_MESSAGE: usize = 4 << 10;
 
 /// Everything that long-lived tasks of the kubelet need, created once by `assemble`.
 pub struct Context {
@@ -37,7 +33,7 @@ pub struct Context {
     pub runtime_version: String,
     /// The optional features that the runtime reported last.
     pub runtime_features: RwLock<RuntimeFeatures>,
-    pub events: EventRecorder,
+    pub events: Events,
     pub index: Index,
     pub heartbeat: Heartbeat,
     pub objects: ObjectCache,
@@ -117,48 +113,5 @@ impl Context {
     pub fn memory_for(&self, pod: &Pod) -> Option<i64> {
         let whole = self.allocatable.read().get("memory").map(knarr_client::quantity::value);
         [whole, crate::cgroup::amounts::pod_amounts(pod).memory_limit].into_iter().flatten().min()
-    }
-
-    pub fn pod_event(&self, pod: &Pod, warning: bool, reason: &str, message: impl Into<String>) {
-        self.record(reference(pod), warning, reason, message.into());
-    }
-
-    pub fn claim_event(&self, claim: &PersistentVolumeClaim, warning: bool, reason: &str, message: &str) {
-        self.record(reference(claim), warning, reason, message.to_string());
-    }
-
-    /// An event that points at one container of the pod.
-    pub fn container_event(&self, pod: &Pod, container: &str, warning: bool, reason: &str, message: impl Into<String>) {
-        let role = pod::roles(pod).find(|(_, name)| *name == container).map(|(role, _)| role);
-        let list = match role {
-            Some(Role::Init | Role::Sidecar) => "initContainers",
-            Some(Role::Ephemeral) => "ephemeralContainers",
-            Some(Role::Main) => "containers",
-            // An image that is mounted belongs to the pod.
-            None => return self.pod_event(pod, warning, reason, message),
-        };
-        let field_path = Some(format!("spec.{list}{{{container}}}"));
-        let object = ObjectReference { field_path, ..reference(pod) };
-        self.record(object, warning, reason, message.into());
-    }
-
-    /// Events about the node refer to it by its name only.
-    pub fn node_event(&self, warning: bool, reason: &str, message: impl Into<String>) {
-        let name = &self.settings.node_name;
-        let object = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Node".into()),
-            name: Some(name.clone()),
-            // `kubectl describe node` finds the node's own events by this.
-            uid: Some(name.clone()),
-            ..Default::default()
-        };
-        self.record(object, warning, reason, message.into());
-    }
-
-    fn record(&self, object: ObjectReference, warning: bool, reason: &str, mut message: String) {
-        shorten(&mut message, MAX_EVENT_MESSAGE);
-        let kind = if warning { EventType::Warning } else { EventType::Normal };
-        self.events.about(object, kind, reason, message);
     }
 }

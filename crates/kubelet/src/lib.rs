@@ -20,6 +20,7 @@ mod counters;
 mod csi;
 mod downward_api;
 mod dra;
+mod events;
 mod eviction;
 mod filesystem;
 #[doc(hidden)]
@@ -145,14 +146,10 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     if let Some(address) = context.settings.health {
         supervisor.restart("kubelet/healthz", move || server::health::serve(address));
     }
-    context.node_event(false, "Starting", "Starting kubelet.");
+    context.events.about_node(false, "Starting", "Starting kubelet.");
     record_cgroup_events(&context);
     keep_serving_certificate(&context, certificate, &supervisor);
-    let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
-    let runtime = context.runtime.clone();
-    supervisor.restart("kubelet/pleg", move || {
-        runtime::watch_events(runtime.clone(), index.clone(), metrics.clone(), heartbeat.clone())
-    });
+    watch_runtime(&context, &supervisor);
     if context.settings.register {
         // Static pods must run while there is no API server yet: it may be one of them.
         let context = context.clone();
@@ -182,6 +179,15 @@ async fn start(client: kube::Client, settings: Settings) -> Result<Supervisor, N
     }
     supervisor.essential("kubelet/pods", watch_pods(bound, pods, names));
     Ok(supervisor)
+}
+
+/// Passes the runtime's events to the workers of pods.
+fn watch_runtime(context: &Context, supervisor: &Supervisor) {
+    let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
+    let runtime = context.runtime.clone();
+    supervisor.restart("kubelet/pleg", move || {
+        runtime::watch_events(runtime.clone(), index.clone(), metrics.clone(), heartbeat.clone())
+    });
 }
 
 /// Renews the serving certificate, or watches its files.
@@ -268,9 +274,9 @@ fn record_cgroup_events(context: &Context) {
         let message = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
             Please migrate to cgroup v2. More information at \
             https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
-        context.node_event(true, "CgroupV1", message);
+        context.events.about_node(true, "CgroupV1", message);
     }
-    context.node_event(false, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
+    context.events.about_node(false, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
 }
 
 async fn serve(
@@ -316,7 +322,7 @@ async fn collect_images(context: Arc<Context>) {
     loop {
         ticks.tick().await;
         let _span = traces::internal("Images/GarbageCollect");
-        match images::collect_garbage(&context, false).await {
+        match context.images.collect_garbage(false).await {
             Ok(0) => {}
             Ok(freed) => tracing::info!(freed, "removed unused images"),
             Err(error) => tracing::warn!(error, "cannot remove unused images"),

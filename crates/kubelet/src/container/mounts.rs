@@ -89,18 +89,7 @@ impl ContainerMounts<'_> {
                 volume.path.clone()
             }
         };
-        let recursive = match mount.recursive_read_only.as_deref() {
-            Some("Enabled") if !self.recursive_read_only => {
-                return Err(VolumeError::Path(format!(
-                    "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it \
-                     is not supported by the runtime",
-                    mount.name
-                )));
-            }
-            Some("Enabled") => true,
-            Some("IfPossible") => self.recursive_read_only,
-            _ => false,
-        };
+        let recursive = self.is_recursive_read_only(mount)?;
         Ok(Mount {
             container_path: absolute(&mount.mount_path),
             host_path: host_path.to_string_lossy().into_owned(),
@@ -110,6 +99,20 @@ impl ContainerMounts<'_> {
             recursive_read_only: readonly && recursive,
             ..Default::default()
         })
+    }
+
+    /// Whether mounts below a read-only one are read-only, too, as the pod requests it and the runtime can.
+    fn is_recursive_read_only(&self, mount: &VolumeMount) -> Result<bool, VolumeError> {
+        match mount.recursive_read_only.as_deref() {
+            Some("Enabled") if !self.recursive_read_only => Err(VolumeError::Path(format!(
+                "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it \
+                 is not supported by the runtime",
+                mount.name
+            ))),
+            Some("Enabled") => Ok(true),
+            Some("IfPossible") => Ok(self.recursive_read_only),
+            _ => Ok(false),
+        }
     }
 
     /// Where parts of a volume are mounted for the container.

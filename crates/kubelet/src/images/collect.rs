@@ -6,56 +6,59 @@ use knarr_cri::messages::{ContainerFilter, Image};
 use std::time::Duration;
 use tokio::time::Instant;
 
-use crate::context::Context;
+use super::{Images, Thresholds};
 use crate::filesystem::usage_of;
 
-/// Removes images that were unused for too long, if there is a limit, and frees space if the image file system is fuller than the high threshold. Returns the freed bytes; `all` removes every
-/// unused image.
-pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String> {
-    let settings = &context.settings;
-    // Whether an image is used is known only from the start of this process on.
-    let max_age = settings.images.max_age.filter(|age| context.started_at.elapsed() > *age);
-    let bytes_to_free = bytes_to_free(context, all).await?;
-    if bytes_to_free == 0 && max_age.is_none() {
-        return Ok(0);
-    }
-    let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
-    context.images.remove_stale_records(context, images.iter().map(|image| image.id.as_str()));
-    let containers =
-        context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
-    let pinned = context.runtime.pinned_images().await.map_err(|error| error.to_string())?;
-    let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
-    let removable = images.into_iter().filter(|image| !is_pinned(image, &pinned) && !used.contains(&image.id));
-    let ages = Ages { min: settings.images.min_age, max: max_age };
-    let chosen = choose(removable.collect(), |id| context.images.last_used(id), Instant::now(), &ages, bytes_to_free);
-    let mut freed = 0;
-    for (image, reason) in chosen {
-        match context.runtime.remove_image(&image.id).await {
-            Ok(()) => {
-                freed += image.size;
-                context.metrics.count("kubelet_image_garbage_collected_total", &[("reason", reason)]);
-            }
-            Err(error) => tracing::warn!(%error, image = image.id, "cannot remove an image"),
+impl Images {
+    /// Removes images that were unused for too long, if there is a limit, and frees space if the image file system is
+    /// fuller than the high threshold. Returns the freed bytes; `all` removes every unused image.
+    pub async fn collect_garbage(&self, all: bool) -> Result<u64, String> {
+        let runtime = &self.0.runtime;
+        // Whether an image is used is known only from the start of this process on.
+        let max_age = self.0.settings.max_age.filter(|age| self.0.opened_at.elapsed() > *age);
+        let bytes_to_free = self.bytes_to_free(all).await?;
+        if bytes_to_free == 0 && max_age.is_none() {
+            return Ok(0);
         }
+        let images = runtime.list_images().await.map_err(|error| error.to_string())?;
+        self.remove_stale_records(images.iter().map(|image| image.id.as_str()));
+        let containers =
+            runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
+        let pinned = runtime.pinned_images().await.map_err(|error| error.to_string())?;
+        let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
+        let removable = images.into_iter().filter(|image| !is_pinned(image, &pinned) && !used.contains(&image.id));
+        let ages = Ages { min: self.0.settings.min_age, max: max_age };
+        let chosen = choose(removable.collect(), |id| self.last_used(id), Instant::now(), &ages, bytes_to_free);
+        let mut freed = 0;
+        for (image, reason) in chosen {
+            match runtime.remove_image(&image.id).await {
+                Ok(()) => {
+                    freed += image.size;
+                    self.0.metrics.count("kubelet_image_garbage_collected_total", &[("reason", reason)]);
+                }
+                Err(error) => tracing::warn!(%error, image = image.id, "cannot remove an image"),
+            }
+        }
+        Ok(freed)
     }
-    Ok(freed)
-}
 
-/// How much must be removed to bring the image file system from above the high threshold below the low one.
-async fn bytes_to_free(context: &Context, all: bool) -> Result<u64, String> {
-    if all {
-        return Ok(u64::MAX);
+    /// How much must be removed to bring the image file system from above the high threshold below the low one.
+    async fn bytes_to_free(&self, all: bool) -> Result<u64, String> {
+        if all {
+            return Ok(u64::MAX);
+        }
+        let info = self.0.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
+        let point =
+            info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+        let usage = point.and_then(|point| usage_of(std::path::Path::new(&point)));
+        let Some(usage) = usage else { return Ok(0) };
+        let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
+        let Thresholds { high, low } = self.0.thresholds;
+        if high >= 100 || percent < u64::from(high) {
+            return Ok(0);
+        }
+        Ok((usage.capacity * (100 - u64::from(low.min(high))) / 100).saturating_sub(usage.available))
     }
-    let info = context.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
-    let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-    let usage = point.and_then(|point| usage_of(std::path::Path::new(&point)));
-    let Some(usage) = usage else { return Ok(0) };
-    let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
-    let (high, low) = (context.settings.image_gc_high_percent, context.settings.image_gc_low_percent);
-    if high >= 100 || percent < u64::from(high) {
-        return Ok(0);
-    }
-    Ok((usage.capacity * (100 - u64::from(low.min(high))) / 100).saturating_sub(usage.available))
 }
 
 /// Whether the image is pinned by any of its names.

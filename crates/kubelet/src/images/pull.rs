@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
+use knarr_cri::Runtime;
 use knarr_cri::messages::{Image, PodSandboxConfig};
 use tokio::sync::Semaphore;
 
 use super::access::Source;
 use super::credentials::{Credentials, PullSecret};
-use crate::context::Context;
+use crate::events::Events;
 use crate::objects::{Kind, Subscription};
 use crate::pod;
 
@@ -29,7 +30,7 @@ pub struct PullFailure {
 }
 
 /// The pod's pull secrets. Missing ones get an event: the pull may succeed without them.
-pub async fn secrets(context: &Context, pod: &Pod, objects: &Subscription) -> Vec<PullSecret> {
+pub async fn secrets(events: &Events, pod: &Pod, objects: &Subscription) -> Vec<PullSecret> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     let namespace = pod::namespace(pod);
     let references = pod::spec(pod).image_pull_secrets.iter().flatten();
@@ -49,13 +50,13 @@ pub async fn secrets(context: &Context, pod: &Pod, objects: &Subscription) -> Ve
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             missing.join(", ")
         );
-        context.pod_event(pod, true, "FailedToRetrieveImagePullSecret", message);
+        events.about_pod(pod, true, "FailedToRetrieveImagePullSecret", message);
     }
     found
 }
 
 pub async fn in_turn(
-    context: &Context,
+    runtime: &Runtime,
     turns: &Semaphore,
     name: &str,
     credentials: Vec<Credentials>,
@@ -70,9 +71,9 @@ pub async fn in_turn(
     }
     let mut failures = Vec::new();
     for (auth, source) in attempts {
-        match context.runtime.pull_image(name, auth, sandbox.clone()).await {
+        match runtime.pull_image(name, auth, sandbox.clone()).await {
             Ok(reference) => {
-                let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_message())?;
+                let image = runtime.image_status(&reference).await.map_err(|error| error.rpc_message())?;
                 let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
                 return Ok(Pulled { image, source, pulling: started.elapsed(), whole: queued_at.elapsed() });
             }

@@ -31,7 +31,7 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         pods.set_pressure(evaluation.pressure);
         let Some(short) = evaluation.shortage else { continue };
         let resource = short.signal.resource();
-        context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
+        context.events.about_node(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
         if short.signal.is_disk() && images_were_enough(&context, &limits, image_directory).await {
             continue;
         }
@@ -54,7 +54,7 @@ pub async fn watch_storage_limits(context: Arc<Context>, pods: Arc<crate::pods::
 
 /// Removes unused images. Pods are evicted only if that is not enough.
 async fn images_were_enough(context: &Context, limits: &[Limit], image_directory: &Path) -> bool {
-    match crate::images::collect_garbage(context, true).await {
+    match context.images.collect_garbage(true).await {
         Ok(0) => return false,
         Ok(freed) => tracing::info!(freed, "removed unused images"),
         Err(error) => {

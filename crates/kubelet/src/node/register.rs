@@ -105,46 +105,15 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             Some((status, _)) if !overwritten(current.as_ref(), status) => status.conditions.clone(),
             _ => current.as_ref().and_then(|status| status.conditions.clone()),
         };
-        let observed = ObservedNode {
-            runtime: context.runtime.status(false).await.ok(),
-            images: context.runtime.list_images().await.unwrap_or_default(),
-            pressure: pods.pressure(),
-            serving_port,
-            previous: previous.unwrap_or_default(),
-            shutting_down: pods.is_shutting_down(),
-        };
-        if let Some(runtime) = &observed.runtime {
-            *context.runtime_features.write() = RuntimeFeatures::of(runtime);
-        }
-        let now = Timestamp::now();
-        let new = status(&context, &observed, now);
+        let observed = observe(&context, &pods, serving_port, previous.unwrap_or_default()).await;
+        let new = status(&context, &observed, Timestamp::now());
         let stale = written.as_ref().is_none_or(|(old, at)| {
             at.elapsed() >= context.settings.tuning.status_report
                 || without_heartbeat(old) != without_heartbeat(&new)
                 || overwritten(current.as_ref(), &new)
         });
         if stale {
-            let old = written.as_ref().map(|(status, _)| status);
-            match with_timeout(TIMEOUT, write(&nodes, &context.settings.node_name, old, &new)).await {
-                Ok(()) => {
-                    context.csi.set_reported(new.volumes_in_use.as_deref().unwrap_or_default());
-                    record_condition_changes(&context, &observed.previous, &new);
-                    if is_ready(&new) {
-                        super::startup::ready(&context.metrics, context.host.booted_at);
-                    }
-                    written = Some((new, Instant::now()));
-                }
-                Err(kube::Error::Api(status)) if status.code == 404 && context.settings.register => {
-                    if let Err(error) = with_timeout(TIMEOUT, register(&context)).await
-                        && !is_unreachable(&error)
-                    {
-                        tracing::warn!(%error, "cannot register the node again");
-                    }
-                    written = None;
-                }
-                Err(error) if is_unreachable(&error) => {}
-                Err(error) => tracing::warn!(%error, "cannot write the node's status"),
-            }
+            report(&context, &nodes, &mut written, &observed.previous, new).await;
         }
         let pause = match &written {
             Some((status, _)) if is_ready(status) => context.settings.tuning.status_update,
@@ -160,6 +129,53 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             // Limits the rate of corrections if another writer keeps overwriting the status.
             () = other_writes(&context, &mut changes, ours) => tokio::time::sleep(NOT_READY_POLL_INTERVAL).await,
         }
+    }
+}
+
+/// Reads what the status is computed from. `previous` are the conditions so far.
+async fn observe(context: &Context, pods: &Pods, serving_port: u16, previous: Vec<NodeCondition>) -> ObservedNode {
+    let observed = ObservedNode {
+        runtime: context.runtime.status(false).await.ok(),
+        images: context.runtime.list_images().await.unwrap_or_default(),
+        pressure: pods.pressure(),
+        serving_port,
+        previous,
+        shutting_down: pods.is_shutting_down(),
+    };
+    if let Some(runtime) = &observed.runtime {
+        *context.runtime_features.write() = RuntimeFeatures::of(runtime);
+    }
+    observed
+}
+
+/// Writes a new status, and registers the node again if it was deleted. `written` is the last status in the API.
+async fn report(
+    context: &Context,
+    nodes: &Api<Node>,
+    written: &mut Option<(NodeStatus, Instant)>,
+    previous: &[NodeCondition],
+    new: NodeStatus,
+) {
+    let old = written.as_ref().map(|(status, _)| status);
+    match with_timeout(TIMEOUT, write(nodes, &context.settings.node_name, old, &new)).await {
+        Ok(()) => {
+            context.csi.set_reported(new.volumes_in_use.as_deref().unwrap_or_default());
+            record_condition_changes(context, previous, &new);
+            if is_ready(&new) {
+                super::startup::ready(&context.metrics, context.host.booted_at);
+            }
+            *written = Some((new, Instant::now()));
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 && context.settings.register => {
+            if let Err(error) = with_timeout(TIMEOUT, register(context)).await
+                && !is_unreachable(&error)
+            {
+                tracing::warn!(%error, "cannot register the node again");
+            }
+            *written = None;
+        }
+        Err(error) if is_unreachable(&error) => {}
+        Err(error) => tracing::warn!(%error, "cannot write the node's status"),
     }
 }
 
@@ -214,7 +230,7 @@ fn record_condition_changes(context: &Context, old: &[NodeCondition], new: &Node
             ("PIDPressure", "True") => "NodeHasInsufficientPID",
             _ => "NodeHasSufficientPID",
         };
-        context.node_event(false, reason, format!("Node {name} status is now: {reason}"));
+        context.events.about_node(false, reason, format!("Node {name} status is now: {reason}"));
     }
 }
 

@@ -157,7 +157,7 @@ fn evict(
     condition: Option<(String, String)>,
 ) {
     tracing::warn!(pod = pod::title(pod), message, "evicting a pod");
-    context.pod_event(pod, true, "Evicted", message.clone());
+    context.events.about_pod(pod, true, "Evicted", message.clone());
     let termination = Termination::Stopped { reason: "Evicted".into(), message, grace: Some(grace), condition };
     if let Some(worker) = pods.workers.lock().get(pod::uid(pod)) {
         let _ = worker.sender.send(Message::Stop(Box::new(termination)));

@@ -95,7 +95,7 @@ impl Pods {
         self.context.metrics.observe_value("kubelet_containers_per_pod_count", &[], count as f64);
         let refused = refused.map(|refusal| {
             journey_events::refused(&pod, &refusal.message);
-            self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
+            self.context.events.about_pod(&pod, true, &refusal.reason, refusal.message.clone());
             self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
             Termination::Rejected { reason: refusal.reason, message: refusal.message }
         });
@@ -127,7 +127,7 @@ impl Pods {
                 critical = pod::title(pod),
                 "preempting a pod for a critical one"
             );
-            self.context.pod_event(&victim, true, "Preempting", MESSAGE);
+            self.context.events.about_pod(&victim, true, "Preempting", MESSAGE);
             let signal = missing.keys().next().map_or("", String::as_str);
             self.context.metrics.count("kubelet_preemptions", &[("preemption_signal", signal)]);
             let termination = Termination::Stopped {

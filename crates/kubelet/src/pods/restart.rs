@@ -19,7 +19,12 @@ impl Pods {
         let Some(dead) = self.workers.lock().get(&uid).cloned() else { return };
         let pod = dead.pod.lock().clone();
         tracing::error!(pod = pod::title(&pod), reason, "the worker of a pod panicked; starting another");
-        self.context.pod_event(&pod, true, "FailedSync", format!("error syncing pod: its worker panicked: {reason}"));
+        self.context.events.about_pod(
+            &pod,
+            true,
+            "FailedSync",
+            format!("error syncing pod: its worker panicked: {reason}"),
+        );
         let pods = self.clone();
         knarr_supervisor::spawn(async move {
             tokio::time::sleep(BACKOFF).await;

@@ -4,7 +4,7 @@ mod events;
 mod heartbeat;
 mod observe;
 
-pub use events::{Index, RelistRound, watch_events};
+pub use events::{EventHandler, Index, RelistRound, RuntimeEvent, watch_events};
 pub use heartbeat::Heartbeat;
 pub use observe::{PodName, inventory, list_pod, observe_container, observe_sandbox};
 

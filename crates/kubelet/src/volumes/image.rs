@@ -31,8 +31,7 @@ pub async fn mount(
         image_pull_policy: source.pull_policy.clone(),
         ..Default::default()
     };
-    let image =
-        context.images.ensure_for_volume(context, pod, &container, objects).await.map_err(VolumeError::Image)?;
+    let image = context.images.ensure_for_volume(pod, &container, objects).await.map_err(VolumeError::Image)?;
     if context.runtime_name != "containerd" || mounts_images(&context.runtime_version) {
         return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
     }

@@ -48,7 +48,7 @@ impl VolumeMounter<'_> {
             && !error.waits()
         {
             let message = error.event_message(&self.volume.name);
-            self.context.pod_event(self.pod, true, error.event_reason(), message);
+            self.context.events.about_pod(self.pod, true, error.event_reason(), message);
         }
         mount
     }
@@ -144,8 +144,8 @@ impl VolumeMounter<'_> {
         let mounted = self.context.csi.mount(&request).await?;
         for note in &mounted.notes {
             match claim.filter(|_| note.on_claim) {
-                Some(claim) => self.context.claim_event(claim, note.warning, note.reason, &note.message),
-                None => self.context.pod_event(self.pod, note.warning, note.reason, note.message.clone()),
+                Some(claim) => self.context.events.about_claim(claim, note.warning, note.reason, &note.message),
+                None => self.context.events.about_pod(self.pod, note.warning, note.reason, note.message.clone()),
             }
         }
         let again_at = mounted.again_after.and_then(|wait| {

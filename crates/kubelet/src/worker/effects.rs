@@ -18,6 +18,7 @@ use super::stop::Stop;
 use super::{Message, Worker, cleanup};
 use crate::journey_events::pod_step;
 use crate::pod;
+use crate::runtime::Sandbox;
 
 impl Worker {
     pub(super) fn launch<F>(&mut self, operation: Operation, work: F)
@@ -64,20 +65,7 @@ impl Worker {
                     Outcome::Volumes(mount_volumes(&context, &pod, &downward, &objects, first).await)
                 });
             }
-            Action::CreateSandbox { attempt } => {
-                if attempt > 0 {
-                    context.pod_event(
-                        &pod,
-                        false,
-                        "SandboxChanged",
-                        "Pod sandbox changed, it will be killed and re-created.",
-                    );
-                }
-                let sender = self.sender.clone();
-                self.launch(Operation::Sandbox, async move {
-                    Outcome::Sandbox(create_sandbox(&context, &pod, attempt, sender).await)
-                });
-            }
+            Action::CreateSandbox { attempt } => self.start_sandbox(attempt),
             Action::StopSandbox { id } => {
                 let step = pod_step!("sandbox-stopped", &self.pod);
                 self.launch(Operation::StopSandbox(id.clone()), async move {
@@ -93,25 +81,7 @@ impl Worker {
                 if restart {
                     self.state.record_restart(&container, now);
                 }
-                if !self.is_resized() {
-                    self.size_cgroup(Some(&pod));
-                }
-                let target = pod::find(&pod, &container)
-                    .and_then(|found| found.target)
-                    .and_then(|target| self.runtime.latest(&target).map(|view| view.id.clone()));
-                let start = Start {
-                    context,
-                    pod,
-                    name: container.clone(),
-                    sandbox,
-                    attempt,
-                    volumes: self.volumes.clone(),
-                    objects: self.objects.clone(),
-                    target,
-                    worker: self.sender.clone(),
-                    terminating: self.terminating.clone(),
-                };
-                self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
+                self.start_container(container, sandbox, attempt);
             }
             Action::Stop { id, container, grace, why } => {
                 let hurried = self.state.stopping.insert(id.clone(), kill_time(now, grace)).is_some();
@@ -122,19 +92,7 @@ impl Worker {
                     Outcome::Stopped(stop.run().await.map_err(|error| error.message()))
                 });
             }
-            Action::Resize => {
-                let running: Vec<(String, String)> =
-                    self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
-                let applied = self.state.resize.applied.clone();
-                self.launch(Operation::Resize, async move {
-                    let started = std::time::Instant::now();
-                    let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
-                    let (name, success) = ("kubelet_pod_resize_duration_milliseconds", failure.is_none());
-                    let labels = [("success", if success { "true" } else { "false" })];
-                    context.metrics.observe_value(name, &labels, started.elapsed().as_secs_f64() * 1e3);
-                    Outcome::Resized(applied, failure)
-                });
-            }
+            Action::Resize => self.start_resize(),
             Action::Remove { id } => {
                 let is_sandbox = self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id);
                 self.launch(Operation::Remove(id.clone()), async move {
@@ -142,6 +100,55 @@ impl Worker {
                 });
             }
         }
+    }
+
+    fn start_sandbox(&mut self, attempt: u32) {
+        let (context, pod, events) = (self.context.clone(), self.pod.clone(), self.runtime_events.clone());
+        if attempt > 0 {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            context.events.about_pod(&pod, false, "SandboxChanged", message);
+        }
+        self.launch(Operation::Sandbox, async move {
+            Outcome::Sandbox(create_sandbox(&context, &pod, attempt, events).await)
+        });
+    }
+
+    fn start_container(&mut self, container: String, sandbox: Sandbox, attempt: u32) {
+        let pod = self.pod.clone();
+        if !self.is_resized() {
+            self.size_cgroup(Some(&pod));
+        }
+        let target = pod::find(&pod, &container)
+            .and_then(|found| found.target)
+            .and_then(|target| self.runtime.latest(&target).map(|view| view.id.clone()));
+        let start = Start {
+            context: self.context.clone(),
+            pod,
+            name: container.clone(),
+            sandbox,
+            attempt,
+            volumes: self.volumes.clone(),
+            objects: self.objects.clone(),
+            target,
+            worker: self.sender.clone(),
+            runtime_events: self.runtime_events.clone(),
+            terminating: self.terminating.clone(),
+        };
+        self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
+    }
+
+    fn start_resize(&mut self) {
+        let (context, pod, applied) = (self.context.clone(), self.pod.clone(), self.state.resize.applied.clone());
+        let running: Vec<(String, String)> =
+            self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
+        self.launch(Operation::Resize, async move {
+            let started = std::time::Instant::now();
+            let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
+            let (name, success) = ("kubelet_pod_resize_duration_milliseconds", failure.is_none());
+            let labels = [("success", if success { "true" } else { "false" })];
+            context.metrics.observe_value(name, &labels, started.elapsed().as_secs_f64() * 1e3);
+            Outcome::Resized(applied, failure)
+        });
     }
 
     /// Stores the granted resources on disk. Pods without any resources need none.

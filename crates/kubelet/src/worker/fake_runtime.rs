@@ -67,6 +67,19 @@ impl Drop for Served {
 }
 
 impl FakeRuntime {
+    /// The size of every image, in bytes.
+    pub const IMAGE_SIZE: u64 = 1000;
+
+    /// Adds an image, as if it had been imported.
+    pub fn add_image(&self, name: &str) {
+        self.account.lock().images.push(name.to_owned());
+    }
+
+    /// The names of all images.
+    pub fn images(&self) -> Vec<String> {
+        self.account.lock().images.clone()
+    }
+
     pub fn serve(socket: &Path) -> Served {
         let fake = Arc::new(Self::default());
         let (socket, handler) = (socket.to_path_buf(), fake.clone());
@@ -188,7 +201,9 @@ impl Account {
             "StopContainer" => self.stop_container(decode(message)?),
             "RemoveContainer" => self.remove_container(decode(message)?),
             "ImageStatus" => self.image_status(decode(message)?),
+            "ListImages" => self.list_images(),
             "PullImage" => self.pull_image(decode(message)?),
+            "RemoveImage" => self.remove_image(decode(message)?),
             _ => Err(Failure::unknown(path)),
         }
     }
@@ -342,18 +357,48 @@ impl Account {
         Ok(Vec::new())
     }
 
+    /// An image is found by its name and by its id.
     fn image_status(&mut self, request: ImageStatusRequest) -> Result<Vec<u8>, Failure> {
-        let name = request.image.unwrap_or_default().image;
-        let is_there = self.images.contains(&name);
-        let image =
-            is_there.then(|| Image { id: format!("sha256:{name}"), repo_tags: vec![name], ..Default::default() });
-        Ok(ImageStatusResponse { image }.encode_to_vec())
+        let named = request.image.unwrap_or_default().image;
+        let image = self.images.iter().find(|name| **name == named || image_id(name) == named);
+        Ok(ImageStatusResponse { image: image.map(|name| image_of(name)) }.encode_to_vec())
+    }
+
+    fn list_images(&mut self) -> Result<Vec<u8>, Failure> {
+        Ok(ListImagesResponse { images: self.images.iter().map(|name| image_of(name)).collect() }.encode_to_vec())
+    }
+
+    fn remove_image(&mut self, request: RemoveImageRequest) -> Result<Vec<u8>, Failure> {
+        self.calls.push("RemoveImage");
+        let named = request.image.unwrap_or_default().image;
+        self.images.retain(|name| image_id(name) != named);
+        Ok(Vec::new())
     }
 
     fn pull_image(&mut self, request: PullImageRequest) -> Result<Vec<u8>, Failure> {
         self.calls.push("PullImage");
         let name = request.image.unwrap_or_default().image;
-        self.images.push(name.clone());
-        Ok(PullImageResponse { image_ref: format!("sha256:{name}") }.encode_to_vec())
+        let image_ref = image_id(&name);
+        if !self.images.contains(&name) {
+            self.images.push(name);
+        }
+        Ok(PullImageResponse { image_ref }.encode_to_vec())
     }
+}
+
+fn image_id(name: &str) -> String {
+    format!("sha256:{name}")
+}
+
+fn image_of(name: &str) -> Image {
+    Image { id: image_id(name), repo_tags: vec![name.to_owned()], size: FakeRuntime::IMAGE_SIZE, ..Default::default() }
+}
+
+/// Makes time of tests stand still until the sender is dropped, also while they wait for sockets.
+pub fn stop_time() -> std::sync::mpsc::Sender<()> {
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    tokio::task::spawn_blocking(move || {
+        let _ = held.recv();
+    });
+    hold
 }

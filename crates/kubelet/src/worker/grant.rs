@@ -53,7 +53,7 @@ impl Worker {
             }
             (before, Some(now)) if before.as_ref() != Some(now) => {
                 let reason = format!("Resize{}", now.reason);
-                self.context.pod_event(
+                self.context.events.about_pod(
                     &desired,
                     true,
                     &reason,
@@ -80,7 +80,7 @@ impl Worker {
             self.store_granted();
             if !self.is_resized() {
                 self.state.resize.generation = self.pod.metadata.generation;
-                self.context.pod_event(
+                self.context.events.about_pod(
                     &self.pod,
                     false,
                     "ResizeStarted",
@@ -100,7 +100,7 @@ impl Worker {
     pub(super) fn record_resize_completed(&mut self) {
         if self.state.resize.generation.is_some() && self.is_resized() {
             self.state.resize.generation = None;
-            self.context.pod_event(
+            self.context.events.about_pod(
                 &self.pod,
                 false,
                 "ResizeCompleted",

@@ -6,9 +6,10 @@ mod apply_resize;
 pub mod cleanup;
 mod effects;
 #[cfg(test)]
-mod fake_runtime;
+pub mod fake_runtime;
 mod grant;
 mod hooks;
+mod message;
 mod outcome;
 mod panicked;
 pub mod plan;
@@ -21,24 +22,24 @@ pub mod restart;
 #[cfg(test)]
 mod runtime_failure_tests;
 mod sandbox;
+mod spawn;
 mod start;
 pub mod state;
 mod status;
 mod stop;
 mod termination;
 
+pub use message::Message;
 pub use outcome::Outcome;
+pub use spawn::Handle;
 
 use std::collections::HashSet;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::time::until;
-use knarr_supervisor::panic_message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -47,40 +48,11 @@ use crate::context::Context;
 use crate::objects::Subscription;
 use crate::pod;
 use crate::probes::ProbeKind;
-use crate::runtime::{ContainerView, RelistRound, RuntimePod, State};
+use crate::runtime::{EventHandler, RuntimePod, State};
 use crate::volumes::MountedVolumes;
 use plan::{Plan, Situation};
 use probe_tasks::{ProbeContext, ProbeTasks};
-use recovery::{known_results, known_starts};
-use state::{Operation, ResizeState, StartState, Termination, WorkerState};
-
-/// A message to a worker. Large payloads are boxed, as queues hold many messages.
-pub enum Message {
-    /// The desired pod.
-    Desired(Arc<Pod>),
-    /// The pod is gone from the API.
-    Removed,
-    /// The mirror pod of a static pod, which gets its status.
-    Mirror(Option<Arc<Pod>>),
-    Exited(String),
-    /// The same, sent by the worker itself because the runtime had not recorded the exit yet.
-    ExitedAgain(String),
-    Changed(String),
-    /// The runtime failed to stop a container.
-    NotStopped(String),
-    /// Read all containers again: events may have been missed.
-    Relist(Option<Arc<RelistRound>>),
-    ObjectsChanged,
-    Running(Box<ContainerView>),
-    Probe {
-        id: String,
-        kind: ProbeKind,
-        success: bool,
-    },
-    /// The node terminates the pod.
-    Stop(Box<Termination>),
-    Done(Operation, Box<Outcome>),
-}
+use state::{Termination, WorkerState};
 
 pub struct Worker {
     context: Arc<Context>,
@@ -108,6 +80,8 @@ pub struct Worker {
     /// The pod was deleted in the API.
     deleted: bool,
     sender: UnboundedSender<Message>,
+    /// Sends the events of this pod's containers to `sender`.
+    runtime_events: EventHandler,
     receiver: UnboundedReceiver<Message>,
     plan: Plan,
     /// The desired pod, if its resources are not granted yet.
@@ -122,107 +96,10 @@ pub struct Worker {
 /// Checks whether the node has room for a resized pod; returns why not.
 pub type Fits = Arc<dyn Fn(&Pod) -> Option<resize::Pending> + Send + Sync>;
 
-/// Access to a running worker.
-#[derive(Clone)]
-pub struct Handle {
-    pub sender: UnboundedSender<Message>,
-    pub pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
-    /// The latest status, ahead of the API's.
-    pub status: Arc<parking_lot::Mutex<PodStatus>>,
-    pub runtime: Arc<parking_lot::Mutex<RuntimePod>>,
-    pub volumes: Arc<parking_lot::Mutex<Arc<MountedVolumes>>>,
-}
-
 /// How often a resize without room is retried.
 const RESIZE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Worker {
-    /// Starts a worker. `runtime` is what a previous process left in the runtime. A refused pod never starts and uses
-    /// no resources. `on_stopped` gets the message if the worker panicked.
-    pub fn spawn(
-        context: Arc<Context>,
-        pod: Arc<Pod>,
-        runtime: RuntimePod,
-        refused: Option<Termination>,
-        fits: Fits,
-        on_stopped: impl FnOnce(Option<String>) + Send + 'static,
-    ) -> Handle {
-        let noted = resize::Granted::load(&context.settings.pod_directory(pod::uid(&pod))).unwrap_or_default();
-        let desired = pod;
-        let pod = match noted.granted.is_empty() || runtime.is_empty() {
-            true => desired.clone(),
-            false => Arc::new(resize::with_resources(&desired, &noted.granted)),
-        };
-        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        for id in runtime.ids() {
-            context.index.insert(id, sender.clone());
-        }
-        if !runtime.is_empty() {
-            // Something may have exited since the runtime was listed.
-            let _ = sender.send(Message::Relist(None));
-        }
-        let notified = sender.clone();
-        // The worker may already have stopped.
-        let notify = Arc::new(move || drop(notified.send(Message::ObjectsChanged)));
-        let objects = Arc::new(context.objects.subscribe(notify));
-        let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
-        let mut visible = status.clone();
-        if refused.is_some() {
-            visible.phase = Some("Failed".into());
-        }
-        let handle = Handle {
-            sender: sender.clone(),
-            pod: Arc::new(parking_lot::Mutex::new(pod.clone())),
-            status: Arc::new(parking_lot::Mutex::new(visible)),
-            runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
-            volumes: Arc::default(),
-        };
-        let probes = known_results(&runtime, &status, &context.runtime_name);
-        let adopted = !runtime.is_empty();
-        let state = WorkerState {
-            probes,
-            first_seen: Some(Timestamp::now()),
-            resize: ResizeState { applied: noted.applied, ..Default::default() },
-            termination: refused,
-            to_allocate: context.resources.needs_allocation(&pod),
-            starts: StartState { attempted: known_starts(&runtime, &status), ..Default::default() },
-            ..Default::default()
-        };
-        let worker = Self {
-            context,
-            pod,
-            mirror: None,
-            runtime,
-            state,
-            volumes: Arc::default(),
-            objects,
-            probes: ProbeTasks::new(adopted),
-            reported: status.clone(),
-            status,
-            shared_status: handle.status.clone(),
-            shared_pod: handle.pod.clone(),
-            created_at: Instant::now(),
-            reported_version: None,
-            status_retry_at: None,
-            retry_at: None,
-            deleted: false,
-            sender,
-            receiver,
-            plan: Plan::default(),
-            // Compared in the first step, as checking for room takes locks that may be held here.
-            desired: Some(desired),
-            fits,
-            terminating: CancellationToken::new(),
-            pending_rechecks: HashSet::new(),
-        };
-        let shared = handle.clone();
-        knarr_supervisor::spawn(async move {
-            let ended = AssertUnwindSafe(worker.run(&shared)).catch_unwind().await;
-            on_stopped(ended.err().map(|panic| panic_message(&*panic)));
-        });
-        handle
-    }
-
     async fn run(mut self, shared: &Handle) {
         let waited = self.created_at.elapsed();
         self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
@@ -385,7 +262,7 @@ impl Worker {
     fn record_back_off(&self, before: &Plan) {
         for name in self.plan.backing_off.keys().filter(|name| !before.backing_off.contains_key(*name)) {
             let message = format!("Back-off restarting failed container {name} in pod {}", pod::full_title(&self.pod));
-            self.context.container_event(&self.pod, name, true, "BackOff", message);
+            self.context.events.about_container(&self.pod, name, true, "BackOff", message);
         }
     }
 }

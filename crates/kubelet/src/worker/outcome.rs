@@ -76,20 +76,7 @@ impl Worker {
             (_, Outcome::Allocated(Err(refused))) => {
                 self.reject(refused.reason, refused.message);
             }
-            (_, Outcome::Volumes(Ok(volumes))) => {
-                self.volumes = Arc::new(volumes);
-                self.state.volumes.finish_mount();
-            }
-            (_, Outcome::Volumes(Err(failure))) => {
-                tracing::debug!(error = failure.message, pod = pod::title(&self.pod), "volumes are not mounted");
-                let complete = !self.volumes.volumes.is_empty();
-                let is_late = self.state.volumes.fail_mount(complete, failure.waits(), now);
-                if is_late && failure.limit_exceeded {
-                    self.reject(ATTACH_LIMIT_EXCEEDED, failure.limit_message());
-                } else if is_late {
-                    self.context.pod_event(&self.pod, true, "FailedMount", failure.timeout_message());
-                }
-            }
+            (_, Outcome::Volumes(result)) => self.finish_volumes(result, now),
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.state.sandbox_retry_at = None;
                 if self.state.starts.early_exits.remove(&sandbox.id) {
@@ -99,43 +86,14 @@ impl Worker {
             }
             (_, Outcome::Sandbox(Err(_))) => self.state.sandbox_retry_at = later(SANDBOX_RETRY),
             (Operation::Start(name), Outcome::Started(result)) => self.finish_start(name, result),
-            (Operation::Stop(id), Outcome::Stopped(result)) => {
-                match result {
-                    // The runtime reports the exit as an event; this message reads it in any case.
-                    Ok(()) => drop(self.sender.send(Message::Exited(id))),
-                    Err(error) => {
-                        tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a container");
-                        self.send_later(Message::NotStopped(id));
-                    }
-                }
+            // The runtime reports the exit as an event; this message reads it in any case.
+            (Operation::Stop(id), Outcome::Stopped(Ok(()))) => drop(self.sender.send(Message::Exited(id))),
+            (Operation::Stop(id), Outcome::Stopped(Err(error))) => {
+                tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a container");
+                self.send_later(Message::NotStopped(id));
             }
-            (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => match result {
-                Ok(()) => {
-                    self.state.refused.remove(&Operation::StopSandbox(id.clone()));
-                    self.state.stopped_sandboxes.insert(id.clone());
-                    if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
-                        sandbox.ready = false;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a sandbox");
-                    self.retry_later(Operation::StopSandbox(id));
-                }
-            },
-            (Operation::Remove(id), Outcome::Removed(result)) => match result {
-                Ok(()) => {
-                    self.context.index.remove(&id);
-                    self.runtime.forget(&id);
-                    self.state.probes.remove(&id);
-                    self.state.exits.remove(&id);
-                    self.state.refused.remove(&Operation::Remove(id));
-                }
-                Err(error) => {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot remove a container");
-                    self.retry_later(Operation::Remove(id));
-                    self.wake_later(CLEAN_RETRY);
-                }
-            },
+            (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => self.finish_stop_sandbox(id, result),
+            (Operation::Remove(id), Outcome::Removed(result)) => self.finish_remove(id, result),
             (_, Outcome::Status(result)) => self.finish_status(result, now),
             (_, Outcome::Deleted(Ok(()) | Err(StatusError::Gone))) => self.deleted = true,
             (_, Outcome::Deleted(Err(error))) => {
@@ -162,6 +120,49 @@ impl Worker {
             }
             _ => {}
         }
+    }
+
+    fn finish_volumes(&mut self, result: Result<MountedVolumes, MountFailure>, now: Instant) {
+        let failure = match result {
+            Ok(volumes) => {
+                self.volumes = Arc::new(volumes);
+                return self.state.volumes.finish_mount();
+            }
+            Err(failure) => failure,
+        };
+        tracing::debug!(error = failure.message, pod = pod::title(&self.pod), "volumes are not mounted");
+        let complete = !self.volumes.volumes.is_empty();
+        let is_late = self.state.volumes.fail_mount(complete, failure.waits(), now);
+        if is_late && failure.limit_exceeded {
+            self.reject(ATTACH_LIMIT_EXCEEDED, failure.limit_message());
+        } else if is_late {
+            self.context.events.about_pod(&self.pod, true, "FailedMount", failure.timeout_message());
+        }
+    }
+
+    fn finish_stop_sandbox(&mut self, id: String, result: Result<(), String>) {
+        if let Err(error) = result {
+            tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a sandbox");
+            return self.retry_later(Operation::StopSandbox(id));
+        }
+        self.state.refused.remove(&Operation::StopSandbox(id.clone()));
+        if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
+            sandbox.ready = false;
+        }
+        self.state.stopped_sandboxes.insert(id);
+    }
+
+    fn finish_remove(&mut self, id: String, result: Result<(), String>) {
+        if let Err(error) = result {
+            tracing::warn!(error, pod = pod::title(&self.pod), "cannot remove a container");
+            self.retry_later(Operation::Remove(id));
+            return self.wake_later(CLEAN_RETRY);
+        }
+        self.context.index.remove(&id);
+        self.runtime.forget(&id);
+        self.state.probes.remove(&id);
+        self.state.exits.remove(&id);
+        self.state.refused.remove(&Operation::Remove(id));
     }
 
     /// Schedules a retry of an operation that the runtime failed.
@@ -229,7 +230,7 @@ impl Worker {
 
     /// The pod will not run on this node.
     fn reject(&mut self, reason: &'static str, message: String) {
-        self.context.pod_event(&self.pod, true, reason, message.clone());
+        self.context.events.about_pod(&self.pod, true, reason, message.clone());
         self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", reason)]);
         journey_events::refused(&self.pod, &message);
         self.state.termination.get_or_insert(Termination::Rejected { reason: reason.into(), message });

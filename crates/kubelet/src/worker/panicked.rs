@@ -18,7 +18,7 @@ impl Worker {
     pub(super) fn finish_panicked(&mut self, operation: Operation, reason: &str) {
         tracing::error!(pod = pod::title(&self.pod), ?operation, reason, "an operation of a pod panicked");
         let message = format!("error syncing pod: {operation:?} panicked: {reason}");
-        self.context.pod_event(&self.pod, true, "FailedSync", message.clone());
+        self.context.events.about_pod(&self.pod, true, "FailedSync", message.clone());
         let now = Instant::now();
         let outcome = match &operation {
             Operation::Volumes => {

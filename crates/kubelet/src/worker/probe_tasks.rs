@@ -300,7 +300,7 @@ impl Task {
     }
 
     fn event(&self, reason: &str, message: String) {
-        self.context.container_event(&self.pod(), &self.container, true, reason, message);
+        self.context.events.about_container(&self.pod(), &self.container, true, reason, message);
     }
 
     async fn run_probe(&self, target: &Target) -> Outcome {

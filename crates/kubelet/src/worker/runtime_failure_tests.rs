@@ -17,7 +17,7 @@ use knarr_cri::messages::ContainerState;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::fake_runtime::{BEHAVIOURS, Behaviour, FakeRuntime, Served};
+use super::fake_runtime::{BEHAVIOURS, Behaviour, FakeRuntime, Served, stop_time};
 use super::{Handle, Message, Worker};
 use crate::context::Context;
 use crate::runtime::{RuntimePod, watch_events};
@@ -209,14 +209,6 @@ fn files(directory: &std::path::Path) -> Vec<PathBuf> {
 
 fn parse(pod: &Value) -> Pod {
     serde_json::from_value(pod.clone()).expect("a pod")
-}
-
-fn stop_time() -> std::sync::mpsc::Sender<()> {
-    let (hold, held) = std::sync::mpsc::channel::<()>();
-    tokio::task::spawn_blocking(move || {
-        let _ = held.recv();
-    });
-    hold
 }
 
 async fn context(root: PathBuf, socket: &std::path::Path, api: &Arc<PodApi>) -> Arc<Context> {

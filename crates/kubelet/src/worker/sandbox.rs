@@ -3,7 +3,6 @@
 use k8s_openapi::api::core::v1::Pod;
 use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
 
-use super::Message;
 use crate::container::hosts::fitting_hostname;
 use crate::container::sandbox::sandbox_config;
 use crate::container::user_namespace;
@@ -11,7 +10,7 @@ use crate::context::Context;
 use crate::journey_events;
 use crate::pod;
 use crate::private;
-use crate::runtime::{Sandbox, label, observe_sandbox};
+use crate::runtime::{EventHandler, Sandbox, label, observe_sandbox};
 use crate::volumes::{self, MountedVolumes};
 
 /// Why a pod's volumes are not mounted.
@@ -63,7 +62,7 @@ pub async fn mount_volumes(
     context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
     if let Err(error) = ensured {
         let message = format!("Failed to create the pod's cgroup: {error}");
-        context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
+        context.events.about_pod(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(MountFailure { message, unmounted: Vec::new(), unattached: Vec::new(), limit_exceeded: false });
     }
     let mounted = volumes::mount_all(context, pod, downward, objects, first).await;
@@ -86,36 +85,34 @@ pub async fn create_sandbox(
     context: &Context,
     pod: &Pod,
     attempt: u32,
-    worker: tokio::sync::mpsc::UnboundedSender<Message>,
+    worker: EventHandler,
 ) -> Result<Sandbox, String> {
     let failed = |message: String| {
-        context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
+        context.events.about_pod(
+            pod,
+            true,
+            "FailedCreatePodSandBox",
+            format!("Failed to create pod sandbox: {message}"),
+        );
         message
     };
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
-    if user_namespace::is_requested(pod) {
-        if !context.runtime_features.read().of_handler(&handler).user_namespaces {
-            let who = match handler.as_str() {
-                "" => "runtime".to_string(),
-                handler => format!("RuntimeClass handler \"{handler}\""),
-            };
-            return Err(failed(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")));
-        }
-        user_namespace::ensure(&context.settings, pod).map_err(|error| failed(error.to_string()))?;
+    let own_users = user_namespace::is_requested(pod);
+    if own_users {
+        prepare_user_namespace(context, pod, &handler).map_err(failed)?;
     }
     if !pod::host_network(pod) {
         fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
     }
     context.dra.prepare(pod).await.inspect_err(|message| {
         let message = format!("Failed to prepare dynamic resources: {message}");
-        context.pod_event(pod, true, "FailedPrepareDynamicResources", message);
+        context.events.about_pod(pod, true, "FailedPrepareDynamicResources", message);
     })?;
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
     let step = journey_events::sandbox(pod);
     context.metrics.count("kubelet_started_pods_total", &[]);
-    let own_users = user_namespace::is_requested(pod);
     if own_users {
         context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
     }
@@ -141,6 +138,19 @@ pub async fn create_sandbox(
     let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_message()))?;
     step.record("address", sandbox.addresses.join(", "));
     Ok(sandbox)
+}
+
+/// Allocates the pod's range of users, if its runtime can use one.
+fn prepare_user_namespace(context: &Context, pod: &Pod, handler: &str) -> Result<(), String> {
+    if !context.runtime_features.read().of_handler(handler).user_namespaces {
+        let who = match handler {
+            "" => "runtime".to_string(),
+            handler => format!("RuntimeClass handler \"{handler}\""),
+        };
+        return Err(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces"));
+    }
+    user_namespace::ensure(&context.settings, pod).map_err(|error| error.to_string())?;
+    Ok(())
 }
 
 /// A sandbox that the runtime finished creating after a previous process requested it and stopped. Its name is in use,

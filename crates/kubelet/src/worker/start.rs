@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_cri::messages::{ContainerFilter, ContainerState, PodSandboxConfig};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use crate::log_links;
 use crate::objects::Subscription;
 use crate::pod::{self, FoundContainer};
 use crate::private;
-use crate::runtime::{ContainerView, Sandbox, label, observe_container};
+use crate::runtime::{ContainerView, EventHandler, Sandbox, label, observe_container};
 use crate::volumes::MountedVolumes;
 
 /// Why a container failed to start, for its status.
@@ -49,6 +49,7 @@ pub struct Start {
     /// The target container of an ephemeral one.
     pub target: Option<String>,
     pub worker: UnboundedSender<Message>,
+    pub runtime_events: EventHandler,
     /// Cancelled when the pod terminates.
     pub terminating: CancellationToken,
 }
@@ -77,7 +78,7 @@ impl Start {
             &context.node_dns,
             &context.cgroup_parent(&self.pod),
         );
-        let pull = context.images.ensure(context, &self.pod, &found.container, &self.objects, sandbox_config.clone());
+        let pull = context.images.ensure(&self.pod, &found.container, &self.objects, sandbox_config.clone());
         let pulled = tokio::select! {
             pulled = pull => pulled,
             // A pull may take very long; a terminating pod does not wait for it.
@@ -86,7 +87,7 @@ impl Start {
             }
         };
         let image = pulled.map_err(|failure| {
-            context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
+            context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
             StartFailure {
                 reason: failure.reason.to_string(),
                 message: failure.message,
@@ -95,7 +96,7 @@ impl Start {
             }
         })?;
         let config = self.config(&found, &image).await.map_err(|message| {
-            context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+            context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
         })?;
         let labels = [("container_type", pod::container_type(&self.pod, &self.name))];
@@ -138,14 +139,6 @@ impl Start {
             .map_err(|error| error.to_string())?;
         let known: BTreeMap<String, String> = environment.iter().cloned().collect();
         let hosts = self.hosts_file().map_err(|error| format!("cannot write the hosts file: {error}"))?;
-        let mut volume_mounts = container.volume_mounts.iter().flatten();
-        let recursive_read_only = match volume_mounts.any(|mount| mount.recursive_read_only.is_some()) {
-            true => {
-                let handler = crate::node::runtime_class::handler(context, &self.pod).await?;
-                context.runtime_features.read().of_handler(&handler).recursive_read_only_mounts
-            }
-            false => false,
-        };
         let container_mounts = ContainerMounts {
             settings,
             pod: &self.pod,
@@ -154,7 +147,7 @@ impl Start {
             environment: &known,
             hosts_file: Some(hosts),
             attempt: self.attempt,
-            recursive_read_only,
+            recursive_read_only: self.supports_recursive_read_only(container).await?,
         };
         // Looks into the volumes.
         let mounts = crate::blocking::in_place(|| container_mounts.mounts()).map_err(|error| error.to_string())?;
@@ -185,6 +178,16 @@ impl Start {
         container_config(parts).map_err(|error| error.to_string())
     }
 
+    /// Whether the runtime can make mounts below a read-only one read-only. It is asked only if the container wants that.
+    async fn supports_recursive_read_only(&self, container: &Container) -> Result<bool, String> {
+        let mut mounts = container.volume_mounts.iter().flatten();
+        if mounts.all(|mount| mount.recursive_read_only.is_none()) {
+            return Ok(false);
+        }
+        let handler = crate::node::runtime_class::handler(&self.context, &self.pod).await?;
+        Ok(self.context.runtime_features.read().of_handler(&handler).recursive_read_only_mounts)
+    }
+
     fn hosts_file(&self) -> std::io::Result<PathBuf> {
         let settings = &self.context.settings;
         let directory = settings.pod_directory(pod::uid(&self.pod));
@@ -209,17 +212,23 @@ impl Start {
         match created {
             Ok(id) => {
                 log_links::create(&context.settings, &self.pod, &self.name, &id, self.attempt);
-                context.index.insert(&id, self.worker.clone());
-                context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
+                context.index.insert(&id, self.runtime_events.clone());
+                context.events.about_container(
+                    &self.pod,
+                    &self.name,
+                    false,
+                    "Created",
+                    "Container created".to_string(),
+                );
                 Ok(CreatedContainer::New(id))
             }
             Err(error) => {
                 if let Some(id) = self.adopt_or_remove().await {
-                    context.index.insert(&id, self.worker.clone());
+                    context.index.insert(&id, self.runtime_events.clone());
                     return Ok(CreatedContainer::Existing(id));
                 }
                 let message = error.message();
-                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+                context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
                 Err(self.failed("CreateContainerError", message))
             }
         }
@@ -255,12 +264,18 @@ impl Start {
         drop(step);
         match started {
             Ok(()) => {
-                context.container_event(&self.pod, &self.name, false, "Started", "Container started".to_string());
+                context.events.about_container(
+                    &self.pod,
+                    &self.name,
+                    false,
+                    "Started",
+                    "Container started".to_string(),
+                );
                 Ok(())
             }
             Err(error) => {
                 let message = error.message();
-                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+                context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
                 let mut failure = self.failed("RunContainerError", message);
                 failure.remains = self.observe(id).await.ok();
                 // The failed container counts as an exit, for which restarts have their own back-off.
@@ -312,8 +327,8 @@ impl Start {
         if let Err(why) = ran {
             let context = &self.context;
             tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a post-start hook failed");
-            context.container_event(&self.pod, &self.name, true, "FailedPostStartHook", "PostStartHook failed");
-            context.container_event(&self.pod, &self.name, false, "Killing", "FailedPostStartHook".to_string());
+            context.events.about_container(&self.pod, &self.name, true, "FailedPostStartHook", "PostStartHook failed");
+            context.events.about_container(&self.pod, &self.name, false, "Killing", "FailedPostStartHook".to_string());
             let grace = u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(30);
             if let Err(error) = context.runtime.stop_container(id, std::time::Duration::from_secs(grace)).await {
                 tracing::warn!(%error, pod = pod::title(&self.pod), "cannot stop a container whose hook failed");

@@ -32,7 +32,7 @@ impl Stop {
         let mut grace = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
         if !self.hurried {
             let message = killing_message(&self.pod, &self.name, &self.why);
-            context.container_event(&self.pod, &self.name, false, "Killing", message);
+            context.events.about_container(&self.pod, &self.name, false, "Killing", message);
             grace = self.pre_stop(grace).await;
         }
         let _step = pod_step!("container-stopped", &self.pod, container = self.name.as_str());
@@ -55,7 +55,7 @@ impl Stop {
         drop(step);
         if let Err(why) = ran {
             tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");
-            self.context.container_event(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
+            self.context.events.about_container(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
         }
         grace.saturating_sub(started.elapsed()).max(MIN_GRACE_AFTER_HOOK)
     }

@@ -68,7 +68,7 @@ impl Worker {
         self.state.searched = found.is_empty();
         for id in found.ids() {
             tracing::info!(pod = pod::title(&self.pod), id, "found an unknown container or sandbox of a pod");
-            self.context.index.insert(id, self.sender.clone());
+            self.context.index.insert(id, self.runtime_events.clone());
         }
         found.containers.into_iter().for_each(|container| self.put_container(container));
         found.sandboxes.into_iter().for_each(|sandbox| self.runtime.put_sandbox(sandbox));
@@ -119,7 +119,7 @@ impl Worker {
             && start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX) <= now
         {
             let message = "Pod was active on the node longer than the specified deadline".to_string();
-            self.context.pod_event(&self.pod, false, "DeadlineExceeded", message.clone());
+            self.context.events.about_pod(&self.pod, false, "DeadlineExceeded", message.clone());
             return Some(Termination::Stopped {
                 reason: "DeadlineExceeded".into(),
                 message,
