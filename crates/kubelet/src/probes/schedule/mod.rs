@@ -37,8 +37,15 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Sets the container to probe. How old a running one is follows from the wall clock, so only the first time counts: a
+    /// step of the clock changes no delay.
     pub fn put(&self, target: Option<Target>) {
-        *self.target.lock() = target;
+        let mut current = self.target.lock();
+        let known = current.take().filter(|known| known.running);
+        *current = target.map(|target| match known {
+            Some(known) if known.id == target.id => Target { started_at: known.started_at, ..target },
+            _ => target,
+        });
     }
 
     /// Probes without waiting for the end of the period.

@@ -166,3 +166,26 @@ fn probes_of_adopted_containers_are_spread_over_their_period() {
         assert_eq!(offset, Duration::from_secs(expected), "{age} s after the start");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_clock_changes_no_age() {
+    let slot = Slot::default();
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let target = |id: &str, running, started_at| {
+        Some(Target { id: id.into(), running, started_at, started: true, address: String::new() })
+    };
+    for (put, expected) in [
+        (target("one", false, at(1)), at(1)),
+        // It starts: only now its age is known.
+        (target("one", true, at(5)), at(5)),
+        (target("one", true, at(125)), at(5)),
+        (target("two", true, at(130)), at(130)),
+        (target("two", true, at(0)), at(130)),
+    ] {
+        slot.put(put);
+        assert_eq!(slot.get().map(|target| target.started_at), Some(expected));
+    }
+    slot.put(None);
+    assert!(slot.get().is_none());
+}
