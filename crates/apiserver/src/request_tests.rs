@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 
 use crate::admit::EnabledPlugins;
 use crate::authenticate::{ServiceAccountTokens, TokenFile};
+use crate::encrypt::Encryption;
 use crate::kinds::no_descriptions;
 use crate::page::Pages;
 use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
-use crate::startup::{self, ServerHandle, Settings};
+use crate::startup::{self, AccessSettings, ServerHandle, Settings};
 use crate::state::ApiServer;
 
 /// An API server on an embedded store.
@@ -43,7 +44,17 @@ impl Cluster {
         Cluster::on_with(store, EnabledPlugins::default()).await
     }
 
+    /// A server on a store that encrypts.
+    pub(crate) async fn encrypted(store: Arc<dyn Store>, encryption: Encryption) -> Cluster {
+        let access = AccessSettings { encryption: Some(encryption), ..AccessSettings::default() };
+        Cluster::started(store, EnabledPlugins::default(), access).await
+    }
+
     async fn on_with(store: Arc<dyn Store>, admission_plugins: EnabledPlugins) -> Cluster {
+        Cluster::started(store, admission_plugins, AccessSettings::default()).await
+    }
+
+    async fn started(store: Arc<dyn Store>, admission_plugins: EnabledPlugins, access: AccessSettings) -> Cluster {
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = startup::start(Settings {
             behaviour: Default::default(),
@@ -59,7 +70,7 @@ impl Cluster {
             provided: Vec::new(),
             pages: Pages::new(),
             admission_plugins,
-            access: Default::default(),
+            access,
         });
         startup::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
         Cluster { started, _directory: None }
@@ -115,6 +126,15 @@ impl Cluster {
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(announced, Some(bytes.len()), "{method} {path}");
         (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    /// The code and text of a page.
+    pub(crate) async fn text(&self, path: &str) -> (u16, String) {
+        let request = Request::builder().uri(path).body(Full::new(Bytes::new())).unwrap();
+        let response = self.server().handle(request, &admin()).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8_lossy(&bytes).into_owned())
     }
 
     pub(crate) async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {

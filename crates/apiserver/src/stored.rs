@@ -4,6 +4,9 @@
 //! Its revision is inserted after the opening brace of the metadata whenever it is served:
 //! `{"kind":"Pod","apiVersion":"v1","metadata":{` + `"resourceVersion":"7",` + `"name":"one",…}`.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use knarr_api::status::Status;
 use knarr_store::Entry;
@@ -62,8 +65,32 @@ fn write_json(bytes: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
     let _ = serde_json::to_writer(bytes, value);
 }
 
+/// Starts what stands in place of a value that cannot be decrypted: nothing reads it as an object.
+const UNREADABLE: &[u8] = b"k8s:unreadable:";
+
+/// The value in place of one that cannot be decrypted.
+pub fn unreadable(why: &str) -> Bytes {
+    Bytes::from([UNREADABLE, why.as_bytes()].concat())
+}
+
+/// Why the value of an entry cannot be read, if it cannot be decrypted.
+pub fn why_unreadable(entry: &Entry) -> Option<Cow<'_, str>> {
+    entry.value.strip_prefix(UNREADABLE).map(String::from_utf8_lossy)
+}
+
+/// Refuses entries of a list if one cannot be decrypted: a list without it would be taken for all there is.
+pub fn check_readable<'e>(entries: impl IntoIterator<Item = &'e Arc<Entry>>) -> Result<(), Status> {
+    match entries.into_iter().find_map(|entry| Some((&entry.key, why_unreadable(entry)?))) {
+        None => Ok(()),
+        Some((key, why)) => Err(Status::internal(format!("unable to transform key {:?}: {why}", &**key))),
+    }
+}
+
 /// Parses a stored object and sets its resource version. It stays in the version it is stored in.
 pub fn parse(entry: &Entry) -> Result<Value, Status> {
+    if let Some(why) = why_unreadable(entry) {
+        return Err(Status::internal(why));
+    }
     let mut object = read(&entry.value)
         .map_err(|error| Status::internal(format!("stored object {:?} cannot be read: {error}", &*entry.key)))?;
     set_revision(&mut object, entry.revision);

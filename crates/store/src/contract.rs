@@ -74,6 +74,13 @@ pub struct Range<'a> {
     pub topic: Option<&'a str>,
 }
 
+impl<'a> Range<'a> {
+    /// The range of one key; if it does not exist, of the next one that starts with it.
+    pub fn key(key: &'a str) -> Range<'a> {
+        Range { prefix: key, limit: 1, ..Range::default() }
+    }
+}
+
 /// How entries of one group of keys are indexed by a topic, so that those of one topic are found without reading the
 /// others, and a change wakes only the watches of its topic: for example, pods by their node.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +217,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reads a range from this process's index; never calls a remote store.
     fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error>;
+
+    /// Waits for what a read of the range needs besides this process's index, such as keys of encrypted values, or until that
+    /// has failed; the read then reports the failure. Immediate for a store that needs nothing.
+    async fn prepare_read(&self, _range: &Range<'_>) {}
 
     /// How many keys in this process's index have the prefix.
     fn count(&self, prefix: &str) -> usize;

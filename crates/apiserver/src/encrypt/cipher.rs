@@ -40,6 +40,30 @@ impl Algorithm {
         }
     }
 
+    /// Kubernetes' error for a value whose key is not configured.
+    pub fn unknown_key(self) -> &'static str {
+        match self {
+            Algorithm::AesCbc | Algorithm::AesGcm => "no matching key was found for the provided AES transformer",
+            Algorithm::SecretBox => "no matching key was found for the provided Secretbox transformer",
+        }
+    }
+
+    /// Kubernetes' error for a value of this many bytes that the key of its name does not open.
+    pub fn wrong_key(self, length: usize) -> &'static str {
+        let shortest = match self {
+            Algorithm::AesCbc => VECTOR,
+            Algorithm::AesGcm => NONCE,
+            Algorithm::SecretBox => BOX_NONCE,
+        };
+        match self {
+            _ if length < shortest => "the stored data was shorter than the required size",
+            Algorithm::AesCbc if length % VECTOR != 0 => "the stored data is not a multiple of the block size",
+            Algorithm::AesCbc => "invalid padding on input",
+            Algorithm::AesGcm => "cipher: message authentication failed",
+            Algorithm::SecretBox => "output array was not large enough for encryption",
+        }
+    }
+
     pub fn accepts_key_length(self, bytes: usize) -> bool {
         match self {
             Algorithm::AesCbc | Algorithm::AesGcm => matches!(bytes, 16 | 24 | 32),

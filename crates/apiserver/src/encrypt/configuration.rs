@@ -17,6 +17,12 @@ use super::kms::KmsProvider;
 /// The common prefix of encrypted values.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
+/// The error for an encrypted value that no rule is about.
+const ONLY_IDENTITY: &str = "identity transformer tried to read encrypted data";
+
+/// Records of the servers themselves, which are no objects: they are read whether or not `*.*` has the identity provider.
+const OWN_RECORDS: &str = "/registry/knarr/";
+
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigurationError {
     #[error("the encryption configuration cannot be read: {0}")]
@@ -89,11 +95,7 @@ impl Configuration {
 
     /// Whether any value under a prefix may be encrypted.
     pub fn concerns(&self, prefix: &str) -> bool {
-        let meets = |place: &Place| match place {
-            Place::All => true,
-            Place::Prefix(own) => own.starts_with(prefix) || prefix.starts_with(own.as_str()),
-        };
-        self.rules.iter().flat_map(|rule| &rule.places).any(meets)
+        self.rules.iter().flat_map(|rule| &rule.places).any(|place| place.meets(prefix))
     }
 
     /// The value to store under a key; `None` if it cannot be encrypted.
@@ -120,32 +122,54 @@ impl Configuration {
         }
     }
 
-    /// Decrypts a stored value; `None` if no key decrypts it.
-    pub fn decrypt(&self, key: &str, stored: &[u8]) -> Option<Vec<u8>> {
+    /// Decrypts a stored value; the error is Kubernetes'.
+    pub fn decrypt(&self, key: &str, stored: &[u8]) -> Result<Vec<u8>, String> {
         self.decrypt_at(key, key, stored)
     }
 
     /// The same for a key that has another name in the store, to which the value is bound.
-    pub fn decrypt_at(&self, key: &str, stored_key: &str, stored: &[u8]) -> Option<Vec<u8>> {
-        if !stored.starts_with(ENCRYPTED) {
-            return Some(stored.to_vec());
+    pub fn decrypt_at(&self, key: &str, stored_key: &str, stored: &[u8]) -> Result<Vec<u8>, String> {
+        let is_encrypted = stored.starts_with(ENCRYPTED);
+        let Some(rule) = self.rule(key) else {
+            return if is_encrypted { Err(ONLY_IDENTITY.to_owned()) } else { Ok(stored.to_vec()) };
+        };
+        if !is_encrypted && key.starts_with(OWN_RECORDS) {
+            return Ok(stored.to_vec());
         }
-        let providers = self.rule(key).map_or(&[][..], |rule| rule.providers.as_slice());
-        providers.iter().find_map(|provider| {
-            let (algorithm, keys) = match provider {
-                Provider::Identity => return None,
-                Provider::Kms(provider) => {
-                    let opened = provider.decrypt(stored.strip_prefix(provider.prefix().as_slice())?, stored_key);
-                    return opened.inspect_err(|error| tracing::error!(key, error, "a value cannot be decrypted")).ok();
-                }
-                Provider::Cipher(algorithm, keys) => (algorithm, keys),
-            };
-            let rest = stored.strip_prefix(algorithm.prefix().as_bytes())?;
-            keys.iter().find_map(|own| {
-                let sealed = rest.strip_prefix(own.name.as_bytes())?.strip_prefix(b":")?;
-                algorithm.decrypt(&own.secret, sealed, stored_key)
-            })
+        let mut errors: Vec<String> = Vec::new();
+        for provider in &rule.providers {
+            match provider.decrypt(stored_key, stored) {
+                Some(Ok(plain)) => return Ok(plain),
+                Some(Err(error)) if !errors.contains(&error) => errors.push(error),
+                _ => {}
+            }
+        }
+        Err(match errors.as_slice() {
+            [] => "no matching prefix found".to_owned(),
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
         })
+    }
+
+    /// Waits until a value can be encrypted, or that has failed.
+    pub async fn prepare_write(&self, key: &str) {
+        if let Some(Provider::Kms(provider)) = self.rule(key).and_then(|rule| rule.providers.first()) {
+            provider.prepare_write().await;
+        }
+    }
+
+    /// What to wait for until a plugin has opened the key of a stored value, if it was not asked before.
+    pub fn prepare_read(&self, key: &str, stored: &[u8]) -> Option<tokio::sync::watch::Receiver<()>> {
+        self.rule(key)?.providers.iter().find_map(|provider| match provider {
+            Provider::Kms(provider) => provider.prepare_read(stored.strip_prefix(provider.prefix().as_slice())?),
+            _ => None,
+        })
+    }
+
+    /// Whether the key of a value under a prefix may have to be asked for.
+    pub fn asks_plugins(&self, prefix: &str) -> bool {
+        let uses_plugin = |rule: &&Rule| rule.providers.iter().any(|one| matches!(one, Provider::Kms(_)));
+        self.rules.iter().filter(uses_plugin).flat_map(|rule| &rule.places).any(|place| place.meets(prefix))
     }
 }
 
@@ -154,6 +178,14 @@ impl Place {
         match self {
             Place::All => true,
             Place::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        }
+    }
+
+    /// Whether it may hold keys with a prefix.
+    fn meets(&self, prefix: &str) -> bool {
+        match self {
+            Place::All => true,
+            Place::Prefix(own) => own.starts_with(prefix) || prefix.starts_with(own.as_str()),
         }
     }
 
@@ -199,6 +231,27 @@ impl Rule {
 }
 
 impl Provider {
+    /// The plain value; `None` if the value is not one of this provider.
+    fn decrypt(&self, stored_key: &str, stored: &[u8]) -> Option<Result<Vec<u8>, String>> {
+        let (algorithm, keys) = match self {
+            Provider::Identity => return (!stored.starts_with(ENCRYPTED)).then(|| Ok(stored.to_vec())),
+            Provider::Kms(provider) => {
+                return Some(provider.decrypt(stored.strip_prefix(provider.prefix().as_slice())?, stored_key));
+            }
+            Provider::Cipher(algorithm, keys) => (algorithm, keys),
+        };
+        let rest = stored.strip_prefix(algorithm.prefix().as_bytes())?;
+        let sealed_by = |own: &Key| rest.strip_prefix(own.name.as_bytes())?.strip_prefix(b":");
+        let mut error = algorithm.unknown_key();
+        for (own, sealed) in keys.iter().filter_map(|own| Some((own, sealed_by(own)?))) {
+            match algorithm.decrypt(&own.secret, sealed, stored_key) {
+                Some(plain) => return Some(Ok(plain)),
+                None => error = algorithm.wrong_key(sealed.len()),
+            }
+        }
+        Some(Err(error.to_owned()))
+    }
+
     fn read(
         at: usize,
         name: &str,
@@ -296,7 +349,16 @@ mod tests {
         assert_eq!(new.decrypt(key, &stored).unwrap(), b"plain");
         assert_eq!(old.decrypt(key, b"plain").unwrap(), b"plain", "written before encryption was on");
         assert!(new.encrypt(key, b"plain").unwrap().starts_with(b"k8s:enc:secretbox:v1:b:"));
-        assert_eq!(old.decrypt(key, &new.encrypt(key, b"plain").unwrap()), None);
+        assert_eq!(new.decrypt(key, b"plain").unwrap_err(), "no matching prefix found");
+        assert_eq!(new.decrypt("/registry/configmaps/default/m", b"plain").unwrap(), b"plain");
+        let other = new.encrypt(key, b"plain").unwrap();
+        assert_eq!(old.decrypt(key, &other).unwrap_err(), "no matching prefix found");
+        let elsewhere = old.decrypt("/registry/configmaps/default/m", &other).unwrap_err();
+        assert_eq!(elsewhere, "identity transformer tried to read encrypted data");
+        let unknown = old.decrypt(key, b"k8s:enc:aescbc:v1:b:sealed").unwrap_err();
+        assert_eq!(unknown, "no matching key was found for the provided AES transformer");
+        let short = old.decrypt(key, b"k8s:enc:aescbc:v1:a:sealed").unwrap_err();
+        assert_eq!(short, "the stored data was shorter than the required size");
         assert_eq!(old.encrypt("/registry/configmaps/default/m", b"plain").unwrap(), b"plain");
         assert!(old.encrypt("/registry/example.com/ships/default/s", b"plain").unwrap().starts_with(b"k8s:enc:"));
         assert!(

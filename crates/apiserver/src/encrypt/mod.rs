@@ -8,7 +8,10 @@ mod kms;
 pub mod fuzzing {
     pub use super::kms::fuzz as kms_value;
 }
+#[cfg(test)]
+mod request_tests;
 mod store;
 
+pub use crate::stored::check_readable;
 pub use configuration::{Configuration, ConfigurationError};
-pub use store::{Encrypted, Encryption, watch_configuration};
+pub use store::{Encrypted, Encryption, open_keys, watch_configuration};

@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 
 use super::configuration::{Configuration, ConfigurationError};
 use crate::persist::foreign;
+use crate::stored;
 
 /// The configuration in use, which can be replaced.
 #[derive(Clone)]
@@ -63,6 +64,30 @@ pub async fn watch_configuration(
     .await;
 }
 
+/// Has plugins open the keys of values that other servers write, as they arrive. Requests wait for keys that are not open yet;
+/// what the server reads for itself finds them.
+pub async fn open_keys(store: Arc<dyn Store>, mut stopping: tokio::sync::watch::Receiver<bool>) {
+    loop {
+        let mut watch = match store.watch(ALL, store.revision()) {
+            Ok(watch) => watch,
+            Err(error) => return tracing::warn!(%error, "cannot watch encrypted values"),
+        };
+        store.prepare_read(&Range { prefix: ALL, ..Range::default() }).await;
+        loop {
+            tokio::select! {
+                notice = watch.next() => match notice {
+                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
+                    Some(Notice::Compacted) => break,
+                    None => return,
+                },
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
+        }
+    }
+}
+
+/// What the keys of all objects start with.
+const ALL: &str = "/registry/";
 /// What keys start with: `--etcd-prefix` of kube-apiserver.
 const DEFAULT_PREFIX: &str = "/registry";
 
@@ -83,11 +108,12 @@ impl Encrypted {
         self
     }
 
-    fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
-        let configuration = self.reader.configuration.current();
+    async fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
+        let configuration = self.reader.configuration.0.load_full();
         if !configuration.concerns(key) {
             return Ok(value);
         }
+        configuration.prepare_write(key).await;
         let encrypted = configuration.encrypt_at(key, &self.reader.stored_key(key), &value);
         encrypted.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
     }
@@ -111,29 +137,44 @@ impl Reader {
         }
     }
 
-    /// The decrypted entry. One that no key decrypts is returned unchanged, so that parsing it fails with an error.
+    /// The decrypted entry. One that cannot be decrypted has a value that is no object, and says why.
     fn entry(&self, entry: Arc<Entry>) -> Arc<Entry> {
         let configuration = self.configuration.current();
         if !configuration.concerns(&entry.key) {
             return entry;
         }
-        match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &entry.value) {
-            Some(plain) if plain == entry.value => entry,
-            Some(plain) => {
-                let value = (self.decode)(&entry.key, plain);
-                Arc::new(Entry::new(entry.key.clone(), value, entry.created, entry.revision))
+        let value = match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &entry.value) {
+            Ok(plain) if plain == entry.value => return entry,
+            Ok(plain) => (self.decode)(&entry.key, plain),
+            Err(error) => {
+                tracing::error!(key = %entry.key, error, "failed to decrypt data");
+                stored::unreadable(&error)
             }
-            None => {
-                tracing::error!(key = %entry.key, "no key of the encryption configuration decrypts a value");
-                entry
-            }
+        };
+        Arc::new(Entry::new(entry.key.clone(), value, entry.created, entry.revision))
+    }
+
+    /// Waits until plugins have opened the keys of entries, or failed to.
+    async fn prepare(&self, entries: Vec<Arc<Entry>>) {
+        let configuration = self.configuration.0.load_full();
+        let asked: Vec<_> =
+            entries.iter().filter_map(|entry| configuration.prepare_read(&entry.key, &entry.value)).collect();
+        for mut opened in asked {
+            // It closes without a value.
+            let _ = opened.changed().await;
         }
     }
 
-    fn error(&self, error: Error) -> Error {
+    /// The decrypted entry, once its key is known.
+    async fn prepared(&self, entry: Arc<Entry>) -> Arc<Entry> {
+        self.prepare(vec![entry.clone()]).await;
+        self.entry(entry)
+    }
+
+    async fn error(&self, error: Error) -> Error {
         match error {
-            Error::Conflict { key, expected, current } => {
-                Error::Conflict { key, expected, current: current.map(|entry| self.entry(entry)) }
+            Error::Conflict { key, expected, current: Some(current) } => {
+                Error::Conflict { key, expected, current: Some(self.prepared(current).await) }
             }
             other => other,
         }
@@ -156,6 +197,14 @@ impl Store for Encrypted {
             page.entries = page.entries.into_iter().map(|entry| self.reader.entry(entry)).collect();
         }
         Ok(page)
+    }
+
+    async fn prepare_read(&self, range: &Range<'_>) {
+        if self.reader.configuration.current().asks_plugins(range.prefix) {
+            // The read itself reports what is wrong with the range.
+            let entries = self.inner.peek_range(range).map(|page| page.entries).unwrap_or_default();
+            self.reader.prepare(entries).await;
+        }
     }
 
     fn count(&self, prefix: &str) -> usize {
@@ -183,8 +232,8 @@ impl Store for Encrypted {
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
-        let stored = self.inner.create(key, self.encrypted(key, value)?, ttl).await;
-        stored.map(|entry| self.reader.entry(entry))
+        let stored = self.inner.create(key, self.encrypted(key, value).await?, ttl).await?;
+        Ok(self.reader.entry(stored))
     }
 
     async fn update(
@@ -194,24 +243,28 @@ impl Store for Encrypted {
         expected: Revision,
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
-        let stored = self.inner.update(key, self.encrypted(key, value)?, expected, ttl).await;
-        stored.map(|entry| self.reader.entry(entry)).map_err(|error| self.reader.error(error))
+        match self.inner.update(key, self.encrypted(key, value).await?, expected, ttl).await {
+            Ok(stored) => Ok(self.reader.entry(stored)),
+            Err(error) => Err(self.reader.error(error).await),
+        }
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
-        let gone = self.inner.delete(key, expected).await;
-        gone.map_err(|error| self.reader.error(error))
+        match self.inner.delete(key, expected).await {
+            Ok(revision) => Ok(revision),
+            Err(error) => Err(self.reader.error(error).await),
+        }
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let inner = self.inner.watch(prefix, after)?;
         // The configuration may come to concern what it does not yet.
-        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone() }))
+        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone(), pending: None }))
     }
 
     fn watch_scope(&self, scope: Scope<'_>, after: Revision) -> Result<Box<dyn Watch>, Error> {
         let inner = self.inner.watch_scope(scope, after)?;
-        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone() }))
+        Ok(Box::new(DecryptingWatch { inner, reader: self.reader.clone(), pending: None }))
     }
 
     /// The topic of an encrypted value is unknown: it belongs to all.
@@ -240,23 +293,28 @@ impl Store for Encrypted {
 struct DecryptingWatch {
     inner: Box<dyn Watch>,
     reader: Reader,
+    /// Changes whose keys are waited for. They stay here when the caller stops waiting.
+    pending: Option<Vec<Event>>,
 }
 
 #[async_trait]
 impl Watch for DecryptingWatch {
     async fn next(&mut self) -> Option<Notice> {
-        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| self.reader.entry(entry));
-        Some(match self.inner.next().await? {
-            Notice::Events(events) => {
-                let events = events.into_iter().map(|event| Event {
-                    revision: event.revision,
-                    current: open(event.current),
-                    previous: open(event.previous),
-                });
-                Notice::Events(events.collect())
+        if self.pending.is_none() {
+            match self.inner.next().await? {
+                Notice::Events(events) => self.pending = Some(events),
+                other => return Some(other),
             }
-            other => other,
-        })
+        }
+        let entries = self.pending.iter().flatten().flat_map(|event| [&event.current, &event.previous]);
+        self.reader.prepare(entries.flatten().cloned().collect()).await;
+        let open = |entry: Option<Arc<Entry>>| entry.map(|entry| self.reader.entry(entry));
+        let events = self.pending.take().unwrap_or_default().into_iter().map(|event| Event {
+            revision: event.revision,
+            current: open(event.current),
+            previous: open(event.previous),
+        });
+        Some(Notice::Events(events.collect()))
     }
 
     fn request_progress(&mut self) {
@@ -265,131 +323,5 @@ impl Watch for DecryptingWatch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use knarr_store::{Embedded, Options};
-
-    #[tokio::test]
-    async fn values_are_stored_encrypted_and_read_decrypted() {
-        let directory = tempfile::tempdir().unwrap();
-        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
-        let key = "A".repeat(43) + "=";
-        let text = format!(
-            "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{{name: a, \
-             secret: {key}}}]}}}}]}}]"
-        );
-        let store = Encrypted::new(inner.clone(), Encryption::new(Configuration::parse(&text).unwrap()));
-        let place = "/registry/secrets/default/s";
-        let mut watch = store.watch("/registry/secrets/", store.revision()).unwrap();
-        let stored = store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-        assert_eq!(&stored.value[..], b"plain");
-        assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:a:"));
-        assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
-        match watch.next().await {
-            Some(Notice::Events(events)) => assert_eq!(&events[0].current.as_ref().unwrap().value[..], b"plain"),
-            other => panic!("{other:?}"),
-        }
-        match store.update(place, Bytes::new(), 1_000_000, None).await {
-            Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value[..], b"plain"),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// As kube-apiserver with `--etcd-prefix` does it.
-    #[tokio::test]
-    async fn values_are_bound_to_the_key_in_etcd() {
-        let directory = tempfile::tempdir().unwrap();
-        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
-        let text = format!(
-            "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{{name: a, \
-             secret: {}=}}]}}}}]}}]",
-            "A".repeat(43)
-        );
-        let configuration = || Configuration::parse(&text).unwrap();
-        let store = Encrypted::new(inner.clone(), Encryption::new(configuration())).with_prefix("/other");
-        let place = "/registry/secrets/default/s";
-        store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-        assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
-        let sealed = inner.peek(place).unwrap().value.clone();
-        assert_eq!(configuration().decrypt(place, &sealed), None);
-        let opened = configuration().decrypt_at(place, "/other/secrets/default/s", &sealed);
-        assert_eq!(opened.as_deref(), Some(&b"plain"[..]));
-    }
-
-    /// kube-apiserver encrypts protobuf; it is read as what this server would have stored.
-    #[tokio::test]
-    async fn protobuf_that_another_server_encrypted_is_read() {
-        let directory = tempfile::tempdir().unwrap();
-        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
-        let secret = serde_json::json!({
-            "kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default"},
-            "data": {"key": "dmFsdWU="}, "type": "Opaque",
-        });
-        let place = "/registry/secrets/default/s";
-        for provider in ["aesgcm", "aescbc", "secretbox"] {
-            let text = format!(
-                "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{{provider}: {{keys: \
-                 [{{name: a, secret: {}=}}]}}}}]}}]",
-                "A".repeat(43)
-            );
-            let configuration = Configuration::parse(&text).unwrap();
-            let protobuf = knarr_api::protobuf::encode(&secret).unwrap();
-            let encrypted = configuration.encrypt(place, &protobuf).unwrap();
-            let stored = inner.create(place, encrypted.into(), None).await.unwrap();
-            let store = Encrypted::new(inner.clone(), Encryption::new(configuration));
-            let mut watch = store.watch("/registry/secrets/", stored.revision - 1).unwrap();
-            let read = |entry: &Entry| serde_json::from_slice::<serde_json::Value>(&entry.value).unwrap();
-            assert_eq!(read(&store.peek(place).unwrap()), secret, "{provider}");
-            match watch.next().await {
-                Some(Notice::Events(events)) => assert_eq!(read(events[0].current.as_ref().unwrap()), secret),
-                other => panic!("{provider}: {other:?}"),
-            }
-            store.delete(place, stored.revision).await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn keys_are_replaced_while_the_server_runs() {
-        let directory = tempfile::tempdir().unwrap();
-        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
-        let key = |letter: &str| letter.repeat(43) + "=";
-        let text = |keys: &[(&str, &str)]| {
-            let keys: Vec<String> =
-                keys.iter().map(|(name, letter)| format!("{{name: {name}, secret: {}}}", key(letter))).collect();
-            format!(
-                "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{aesgcm: {{keys: [{}]}}}}]}}]",
-                keys.join(", ")
-            )
-        };
-        let encryption = Encryption::new(Configuration::parse(&text(&[("a", "A")])).unwrap());
-        let store = Encrypted::new(inner.clone(), encryption.clone());
-        let place = |name: &str| format!("/registry/secrets/default/{name}");
-        store.create(&place("old"), Bytes::from_static(b"old"), None).await.unwrap();
-        assert!(encryption.reload("nonsense").is_err());
-        encryption.reload(&text(&[("b", "E"), ("a", "A")])).unwrap();
-        store.create(&place("new"), Bytes::from_static(b"new"), None).await.unwrap();
-        assert!(inner.peek(&place("new")).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:b:"));
-        assert_eq!(&store.peek(&place("old")).unwrap().value[..], b"old");
-        assert_eq!(&store.peek(&place("new")).unwrap().value[..], b"new");
-    }
-
-    #[tokio::test]
-    async fn values_are_encrypted_with_keys_of_a_plugin() {
-        let plugin = super::super::kms::test_plugin::TestPlugin::start().await;
-        let directory = tempfile::tempdir().unwrap();
-        let inner: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
-        let text = format!(
-            "kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{{kms: {{apiVersion: v2, name: \
-             vault, endpoint: '{}'}}}}, {{identity: {{}}}}]}}]",
-            plugin.endpoint()
-        );
-        let encryption = Encryption::new(Configuration::parse(&text).unwrap());
-        let store = Encrypted::new(inner.clone(), encryption.clone());
-        let place = "/registry/secrets/default/s";
-        store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-        assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:kms:v2:vault:"));
-        assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
-        let again = Encrypted::new(inner, Encryption::new(Configuration::parse(&text).unwrap()));
-        assert_eq!(&again.peek(place).unwrap().value[..], b"plain", "after a restart");
-    }
-}
+#[path = "store_tests.rs"]
+mod tests;

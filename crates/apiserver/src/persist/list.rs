@@ -12,6 +12,7 @@ use super::{store_error, topic, wait_for_revision};
 use crate::convert;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::ListOptions;
+use crate::stored;
 
 /// A page of a list, as of one revision.
 pub struct Listed {
@@ -34,11 +35,14 @@ pub async fn list(call: &ResourceRequest<'_>, options: &ListOptions, selection: 
     let limit = if reads_any_state(options) { 0 } else { options.limit };
     let page_size = if selection.is_everything() { limit } else { 0 };
     let (after, topic) = (start.after.as_deref(), topic::of(call.resource, selection));
-    let page =
-        call.server
-            .store
-            .peek_range(&Range { prefix: &prefix, after, limit: page_size, at: start.at, topic })
-            .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+    let range = Range { prefix: &prefix, after, limit: page_size, at: start.at, topic };
+    call.server.store.prepare_read(&range).await;
+    let page = call
+        .server
+        .store
+        .peek_range(&range)
+        .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+    stored::check_readable(&page.entries)?;
     let entries = convert::entries(call.server, call.resource, page.entries).await?;
     let mut listed = Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
     let mut more = page.remaining > 0;
@@ -118,7 +122,10 @@ async fn start(call: &ResourceRequest<'_>, options: &ListOptions, prefix: &str) 
 /// A list of the one object with a name, without walking over the others.
 async fn one(call: &ResourceRequest<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
     let revision = call.server.store.revision();
-    let entry = call.server.store.peek(&call.resource.key(&call.target.namespace, name));
+    let key = call.resource.key(&call.target.namespace, name);
+    call.server.store.prepare_read(&Range::key(&key)).await;
+    let entry = call.server.store.peek(&key);
+    stored::check_readable(&entry)?;
     let found = convert::entries(call.server, call.resource, entry.into_iter().collect()).await?;
     let entries: Vec<_> = found.into_iter().filter(|entry| selection.matches(call.resource, entry)).collect();
     let revision = entries.first().map_or(revision, |entry| revision.max(entry.revision));

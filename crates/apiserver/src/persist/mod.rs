@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_api::status::Status;
-use knarr_store::{Entry, Error};
+use knarr_store::{Entry, Error, Range};
 use serde_json::Value;
 
 use crate::kinds::Resource;
@@ -69,7 +69,9 @@ pub async fn get(call: &ResourceRequest<'_>) -> Result<Arc<Entry>, Status> {
         Some(0) => {}
         Some(revision) => wait_for_revision(call.server, revision).await?,
     }
-    let entry = store.peek(&call.key()).ok_or_else(|| call.not_found())?;
+    let key = call.key();
+    store.prepare_read(&Range::key(&key)).await;
+    let entry = store.peek(&key).ok_or_else(|| call.not_found())?;
     convert::entry(call.server, call.resource, entry).await
 }
 

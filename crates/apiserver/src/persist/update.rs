@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
-use knarr_store::{Entry, Error};
+use knarr_store::{Entry, Error, Range};
 use serde_json::Value;
 
 use super::strategy::{self, Phase};
@@ -37,6 +37,7 @@ pub async fn update(
     change: &mut Change<'_>,
 ) -> Result<Updated, Status> {
     let key = call.key();
+    call.server.store.prepare_read(&Range::key(&key)).await;
     let mut current = call.server.store.peek(&key);
     let mut fresh = false;
     loop {
@@ -55,6 +56,7 @@ pub async fn update(
             Err(Failure::Refused(status)) => {
                 // The refusal may stem from stale state; it stands once the state is known to be current.
                 call.server.store.sync().await.map_err(store_error)?;
+                call.server.store.prepare_read(&Range::key(&key)).await;
                 let newest = call.server.store.peek(&key);
                 if newest.as_ref().map(|entry| entry.revision) == current.as_ref().map(|entry| entry.revision) {
                     return Err(status);

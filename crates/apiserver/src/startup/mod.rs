@@ -11,7 +11,7 @@ use http::Method;
 use jiff::Timestamp;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
-use knarr_store::{Error, Store};
+use knarr_store::{Error, Range, Store};
 use knarr_supervisor::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -294,6 +294,8 @@ pub async fn prepare(
     service_ranges: &[String],
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
+    // The server does not wait for keys of encrypted values where it reads for itself.
+    server.store.prepare_read(&Range { prefix: "/registry/", ..Range::default() }).await;
     server.services.repair(jiff::Timestamp::now()).await;
     // Namespaces come before the objects in them; beyond that the order is free.
     let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =

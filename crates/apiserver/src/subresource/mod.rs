@@ -15,7 +15,7 @@ use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
-use knarr_store::{Entry, Error};
+use knarr_store::{Entry, Error, Range};
 use serde_json::{Value, json};
 
 use crate::authorized_request::AuthorizedRequest;
@@ -162,6 +162,7 @@ async fn change_entry(
     mut change: impl FnMut(&Entry) -> Result<(Bytes, Value), Status>,
 ) -> Result<Value, Status> {
     call.server.store.sync().await.map_err(store_error)?;
+    call.server.store.prepare_read(&Range::key(key)).await;
     let mut current = call.server.store.peek(key).ok_or_else(&missing)?;
     loop {
         let (value, mut object) = change(&current)?;

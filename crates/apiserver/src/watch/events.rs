@@ -33,6 +33,8 @@ impl Events {
     /// Appends the event of a change, if it concerns the selection. An object that starts to match is ADDED, one that stops to
     /// match is DELETED.
     pub fn append(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Status> {
+        // What was there before a change only says whether the object is new to the client.
+        stored::check_readable(event.current.as_ref().or(event.previous.as_ref()))?;
         let matches = |entry: &Option<Arc<Entry>>| {
             entry.as_ref().filter(|entry| self.selection.matches(&self.resource, entry)).cloned()
         };

@@ -18,6 +18,7 @@ use crate::persist::time_slice::TimeSlice;
 use crate::persist::{store_error, too_large, topic};
 use crate::response::encoder_pool;
 use crate::state::ApiServer;
+use crate::stored;
 
 /// How often a watcher that requested bookmarks gets one.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -109,7 +110,9 @@ impl Stream {
             }
             let topic = topic::of(&self.events.resource, &self.events.selection);
             let range = Range { prefix: scope.prefix(), topic, ..Range::default() };
+            store.prepare_read(&range).await;
             let page = store.peek_range(&range).map_err(store_error)?;
+            stored::check_readable(&page.entries)?;
             self.watch = Some(store.watch_scope(scope, page.revision).map_err(store_error)?);
             let entries = convert::entries(&self.server, &self.events.resource, page.entries).await?.into_iter();
             let bookmark = (start.initial == Some(true) && start.bookmarks).then_some(page.revision);

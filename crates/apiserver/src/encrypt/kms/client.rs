@@ -1,4 +1,4 @@
-//! The gRPC client of a KMS plugin, on a runtime of its own: reads of the store wait for the plugin on their thread.
+//! The gRPC client of a KMS plugin, on a runtime of its own: it works wherever the configuration was parsed.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
@@ -105,22 +105,6 @@ impl KmsClient {
     /// Runs a task on the client's runtime.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
         self.runtime.as_ref().map(|runtime| runtime.spawn(task))
-    }
-
-    /// Waits for a call on this thread; fails if it takes much longer than the timeout.
-    pub fn wait<T: Send>(&self, call: impl Future<Output = T> + Send) -> Result<T, String> {
-        let Some(runtime) = &self.runtime else { return Err("the client is closed".to_owned()) };
-        let handle = runtime.handle();
-        let run = || {
-            std::thread::scope(|scope| {
-                let calling = scope.spawn(|| handle.block_on(call));
-                calling.join().map_err(|_| "the call of the KMS plugin panicked".to_owned())
-            })
-        };
-        match Handle::try_current() {
-            Ok(current) if current.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(run),
-            _ => run(),
-        }
     }
 
     pub async fn status(&self) -> Result<StatusResponse, String> {

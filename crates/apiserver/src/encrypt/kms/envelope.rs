@@ -140,7 +140,7 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-/// HKDF's expansion alone: the seed is random already.
+/// Only HKDF's expansion: the seed is random already.
 fn derived(seed: &[u8], info: &[u8]) -> Option<[u8; 32]> {
     let mut key = [0; 32];
     Prk::new_less_safe(HKDF_SHA256, seed).expand(&[info], HKDF_SHA256).ok()?.fill(&mut key).ok()?;

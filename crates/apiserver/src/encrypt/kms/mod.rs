@@ -28,30 +28,39 @@ const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(10);
 const WRITE_PERIOD: Duration = Duration::from_secs(3 * 60);
 /// How long a failed decryption of a key is remembered: a plugin that hangs would otherwise hold every read.
 const FAILURE_PERIOD: Duration = Duration::from_secs(1);
-const MAX_CACHED_KEYS: usize = 4096;
+/// There are as many keys as servers were started since the values were last written.
+const MAX_CACHED_KEYS: usize = 1 << 16;
 
 /// A KMS plugin and the keys it made or opened.
 pub struct KmsProvider {
     pub name: String,
     client: KmsClient,
     writing: ArcSwapOption<WriteKey>,
-    opened: Mutex<HashMap<[u8; 32], Opened>>,
-    health: Mutex<Result<(), String>>,
+    opened: Mutex<HashMap<CacheKey, Opened>>,
+    /// The result of the last check, and when it ended.
+    checked: Mutex<(Result<(), String>, Instant)>,
+    /// Held during a check: who needs its result waits for it and does not repeat it.
+    checking: tokio::sync::Mutex<()>,
     polling: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
+
+type CacheKey = [u8; 32];
 
 /// The key that encrypts new values.
 struct WriteKey {
     key_id: String,
     encrypted_seed: Vec<u8>,
     annotations: BTreeMap<String, Vec<u8>>,
-    source: Source,
+    source: Arc<Source>,
     confirmed: Mutex<Instant>,
 }
 
+/// What is known of the key of a value.
 enum Opened {
-    Source(Source),
+    Source(Arc<Source>),
     Failed(String, Instant),
+    /// The plugin was asked; the channel closes when its response is known.
+    Asked(tokio::sync::watch::Receiver<()>),
 }
 
 impl std::fmt::Debug for KmsProvider {
@@ -71,12 +80,14 @@ impl Drop for KmsProvider {
 impl KmsProvider {
     /// `endpoint` is `unix:///path`.
     pub fn new(name: &str, endpoint: &str, timeout: Duration) -> Result<Arc<KmsProvider>, String> {
+        let unknown = Err("failed to get status: the plugin was not asked yet".to_owned());
         let provider = Arc::new(KmsProvider {
             name: name.to_owned(),
             client: KmsClient::new(endpoint, timeout)?,
             writing: ArcSwapOption::empty(),
             opened: Mutex::default(),
-            health: Mutex::new(Err("failed to get status: the plugin was not asked yet".to_owned())),
+            checked: Mutex::new((unknown, Instant::now())),
+            checking: tokio::sync::Mutex::default(),
             polling: Mutex::default(),
         });
         let weak = Arc::downgrade(&provider);
@@ -98,21 +109,31 @@ impl KmsProvider {
 
     /// Whether the plugin works, or why not.
     pub fn health(&self) -> Result<(), String> {
-        self.health.lock().clone()
+        self.checked.lock().0.clone()
     }
 
-    /// Asks the plugin for its status, and makes a new seed if its key has changed.
     async fn poll(&self) -> bool {
-        // Without polls, the last result would stand for ever.
-        let checked = knarr_supervisor::caught(self.check()).await;
+        let checked = self.checked_since(Instant::now()).await;
         if let Err(error) = &checked {
             tracing::warn!(provider = self.name, error, "the KMS plugin is unhealthy");
         }
-        let is_healthy = checked.is_ok();
-        *self.health.lock() = checked;
-        is_healthy
+        checked.is_ok()
     }
 
+    /// The result of a check that ended after an instant.
+    async fn checked_since(&self, since: Instant) -> Result<(), String> {
+        let _checking = self.checking.lock().await;
+        let (last, ended) = self.checked.lock().clone();
+        if ended > since {
+            return last;
+        }
+        // Without polls, the last result would stand for ever.
+        let checked = knarr_supervisor::caught(self.check()).await;
+        *self.checked.lock() = (checked.clone(), Instant::now());
+        checked
+    }
+
+    /// Asks the plugin for its status, and makes a new seed if its key has changed.
     async fn check(&self) -> Result<(), String> {
         let status = self.client.status().await.map_err(|error| format!("failed to get status: {error}"))?;
         if status.healthz != "ok" {
@@ -132,6 +153,7 @@ impl KmsProvider {
                         "the KMS plugin encrypted with another key than its status names"
                     );
                 }
+                self.keep(cache_key(&key.object(Vec::new())), Opened::Source(key.source.clone()));
                 self.writing.store(Some(Arc::new(key)));
             }
         }
@@ -148,23 +170,26 @@ impl KmsProvider {
             key_id,
             encrypted_seed: ciphertext,
             annotations,
-            source: Source::seed(seed)?,
+            source: Arc::new(Source::seed(seed)?),
             confirmed: Mutex::new(Instant::now()),
         };
         key.object(vec![0]).check()?;
         Ok(key)
     }
 
+    /// Waits until values can be encrypted, or the plugin failed: the first write may come before the first status.
+    pub async fn prepare_write(&self) {
+        if self.writing.load().is_none() {
+            // `encrypt` reports the failure.
+            let _ = self.checked_since(Instant::now()).await;
+        }
+    }
+
     /// The value to store.
     pub fn encrypt(&self, plain: &[u8], store_key: &str) -> Result<Vec<u8>, String> {
-        if self.writing.load().is_none() {
-            // The first write may come before the first status.
-            let failed = self.client.wait(self.check()).unwrap_or_else(Err).err();
-            if let Some(error) = failed {
-                return Err(error);
-            }
-        }
-        let Some(key) = self.writing.load_full() else { return Err("the KMS plugin has no key".to_owned()) };
+        let Some(key) = self.writing.load_full() else {
+            return Err(self.health().err().unwrap_or_else(|| "the KMS plugin has no key".to_owned()));
+        };
         let confirmed = *key.confirmed.lock();
         if confirmed.elapsed() > WRITE_PERIOD {
             let hash = envelope::hash(&key.key_id);
@@ -175,51 +200,72 @@ impl KmsProvider {
         Ok([self.prefix(), object.encode_to_vec()].concat())
     }
 
-    /// The plain value of a stored one, without its prefix.
-    pub fn decrypt(&self, stored: &[u8], store_key: &str) -> Result<Vec<u8>, String> {
+    /// The plain value of a stored one, without its prefix. It does not wait for the plugin: an unknown key is asked for, and
+    /// `prepare_read` waits for it.
+    pub fn decrypt(self: &Arc<Self>, stored: &[u8], store_key: &str) -> Result<Vec<u8>, String> {
         let object = EncryptedObject::decode(stored).map_err(|error| error.to_string())?;
         object.check()?;
-        if let Some(key) = &*self.writing.load()
-            && key.encrypted_seed == object.encrypted_dek_source
-            && key.key_id == object.key_id
-        {
-            return key.source.decrypt(&object.encrypted_data, store_key);
-        }
-        let cache_key = cache_key(&object);
-        if let Some(opened) = self.opened.lock().get(&cache_key) {
-            match opened {
-                Opened::Source(source) => return source.decrypt(&object.encrypted_data, store_key),
-                Opened::Failed(error, until) if Instant::now() < *until => return Err(error.clone()),
-                Opened::Failed(..) => {}
-            }
-        }
-        let opened = self.open(&object);
-        let outcome = match &opened {
-            Ok(source) => source.decrypt(&object.encrypted_data, store_key),
-            Err(error) => Err(error.clone()),
+        let source = match self.opened.lock().get(&cache_key(&object)) {
+            Some(Opened::Source(source)) => Ok(source.clone()),
+            Some(Opened::Failed(error, _)) => Err(error.clone()),
+            Some(Opened::Asked(_)) | None => Err("failed to decrypt DEK, error: the KMS plugin was asked".to_owned()),
         };
-        let mut cache = self.opened.lock();
-        if cache.len() >= MAX_CACHED_KEYS {
-            cache.clear();
+        if source.is_err() {
+            let _ = self.ask(&object);
         }
-        cache.insert(
-            cache_key,
-            match opened {
-                Ok(source) => Opened::Source(source),
+        source?.decrypt(&object.encrypted_data, store_key)
+    }
+
+    /// What to wait for until the key of a stored value, without its prefix, is known; `None` if it is, or if the plugin just
+    /// failed.
+    pub fn prepare_read(self: &Arc<Self>, stored: &[u8]) -> Option<tokio::sync::watch::Receiver<()>> {
+        let object = EncryptedObject::decode(stored).ok()?;
+        object.check().ok()?;
+        self.ask(&object)
+    }
+
+    /// Asks the plugin for an unknown key, once for all who need it, whether or not they wait.
+    fn ask(self: &Arc<Self>, object: &EncryptedObject) -> Option<tokio::sync::watch::Receiver<()>> {
+        let key = cache_key(object);
+        let mut opened = self.opened.lock();
+        match opened.get(&key) {
+            Some(Opened::Source(_)) => return None,
+            Some(Opened::Failed(_, until)) if Instant::now() < *until => return None,
+            // A closed channel without a result means that the client was closed.
+            Some(Opened::Asked(done)) if done.has_changed().is_ok() => return Some(done.clone()),
+            _ => {}
+        }
+        let (sender, receiver) = tokio::sync::watch::channel(());
+        let (provider, object) = (self.clone(), object.clone());
+        self.client.spawn(async move {
+            let outcome = match knarr_supervisor::caught(provider.open(object)).await {
+                Ok(source) => Opened::Source(Arc::new(source)),
                 Err(error) => Opened::Failed(error, Instant::now() + FAILURE_PERIOD),
-            },
-        );
-        outcome
+            };
+            provider.keep(key, outcome);
+            drop(sender);
+        });
+        insert(&mut opened, key, Opened::Asked(receiver.clone()));
+        Some(receiver)
+    }
+
+    fn keep(&self, key: CacheKey, outcome: Opened) {
+        insert(&mut self.opened.lock(), key, outcome);
     }
 
     /// Has the plugin decrypt the key of a value.
-    fn open(&self, object: &EncryptedObject) -> Result<Source, String> {
-        let decrypting =
-            self.client.decrypt(object.encrypted_dek_source.clone(), object.key_id.clone(), object.annotations.clone());
-        let key = self.client.wait(decrypting).unwrap_or_else(Err);
+    async fn open(&self, object: EncryptedObject) -> Result<Source, String> {
+        let key = self.client.decrypt(object.encrypted_dek_source, object.key_id, object.annotations).await;
         let key = key.map_err(|error| format!("failed to decrypt DEK, error: {error}"))?;
         if object.source_type == SEED_SOURCE { Source::seed(key) } else { Source::key(key) }
     }
+}
+
+fn insert(cache: &mut HashMap<CacheKey, Opened>, key: CacheKey, outcome: Opened) {
+    if cache.len() >= MAX_CACHED_KEYS {
+        cache.clear();
+    }
+    cache.insert(key, outcome);
 }
 
 impl WriteKey {
@@ -234,7 +280,7 @@ impl WriteKey {
     }
 }
 
-fn cache_key(object: &EncryptedObject) -> [u8; 32] {
+fn cache_key(object: &EncryptedObject) -> CacheKey {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_be_bytes());
@@ -265,6 +311,14 @@ mod tests {
         }
     }
 
+    /// Decrypts a value once its key is known.
+    async fn read(provider: &Arc<KmsProvider>, body: &[u8]) -> Result<Vec<u8>, String> {
+        if let Some(mut done) = provider.prepare_read(body) {
+            assert!(done.changed().await.is_err(), "nothing is ever sent");
+        }
+        provider.decrypt(body, KEY)
+    }
+
     #[tokio::test]
     async fn values_are_encrypted_by_way_of_a_plugin() {
         let plugin = TestPlugin::start().await;
@@ -282,7 +336,7 @@ mod tests {
         healthy(&other).await;
         let before = plugin.decryptions();
         for _ in 0..10 {
-            assert_eq!(other.decrypt(body, KEY).unwrap(), b"plain");
+            assert_eq!(read(&other, body).await.unwrap(), b"plain");
         }
         assert_eq!(plugin.decryptions() - before, 1);
 
@@ -292,7 +346,7 @@ mod tests {
         let rotated = other.encrypt(b"plain", KEY).unwrap();
         let object = EncryptedObject::decode(&rotated[other.prefix().len()..]).unwrap();
         assert_eq!((object.key_id.as_str(), object.source_type), ("k2", SEED_SOURCE));
-        assert_eq!(provider.decrypt(&rotated[provider.prefix().len()..], KEY).unwrap(), b"plain");
+        assert_eq!(read(&provider, &rotated[provider.prefix().len()..]).await.unwrap(), b"plain");
         assert_eq!(other.decrypt(body, KEY).unwrap(), b"plain", "old values stay readable");
     }
 
@@ -310,11 +364,12 @@ mod tests {
         let lost = KmsProvider::new("vault", &nowhere, Duration::from_millis(200)).unwrap();
         let started = Instant::now();
         for _ in 0..100 {
-            let error = lost.decrypt(&stored[lost.prefix().len()..], KEY).unwrap_err();
+            let error = read(&lost, &stored[lost.prefix().len()..]).await.unwrap_err();
             assert!(error.starts_with("failed to decrypt DEK"), "{error}");
         }
         assert!(started.elapsed() < Duration::from_secs(10), "failures are remembered");
-        assert!(lost.encrypt(b"plain", KEY).is_err());
+        lost.prepare_write().await;
+        assert!(lost.encrypt(b"plain", KEY).unwrap_err().starts_with("failed to get status"));
         for nonsense in [&b""[..], b"nonsense", &[0x0a, 0x01]] {
             assert!(provider.decrypt(nonsense, KEY).is_err());
         }

@@ -26,6 +26,15 @@ struct State {
     key_id: Mutex<String>,
     health: Mutex<String>,
     decryptions: AtomicUsize,
+    /// Which calls are not responded to for now.
+    hung: tokio::sync::watch::Sender<Hung>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hung {
+    Nothing,
+    Decryptions,
+    Everything,
 }
 
 impl TestPlugin {
@@ -36,6 +45,7 @@ impl TestPlugin {
             key_id: Mutex::new("k1".into()),
             health: Mutex::new("ok".into()),
             decryptions: AtomicUsize::new(0),
+            hung: tokio::sync::watch::Sender::new(Hung::Nothing),
         });
         let shared = state.clone();
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -74,6 +84,17 @@ impl TestPlugin {
         *self.state.health.lock() = health.to_owned();
     }
 
+    /// Lets all calls wait, or go on.
+    pub fn hang(&self, hangs: bool) {
+        self.state.hung.send_replace(if hangs { Hung::Everything } else { Hung::Nothing });
+    }
+
+    /// The same for decryptions only.
+    pub fn hang_decryptions(&self, hangs: bool) {
+        self.state.hung.send_replace(if hangs { Hung::Decryptions } else { Hung::Nothing });
+    }
+
+    /// How many decryptions the plugin was asked for.
     pub fn decryptions(&self) -> usize {
         self.state.decryptions.load(Ordering::SeqCst)
     }
@@ -86,6 +107,12 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let message = body.slice(5..);
     let reversed = |bytes: Vec<u8>| bytes.into_iter().rev().collect::<Vec<u8>>();
+    let is_decryption = method == "Decrypt";
+    if is_decryption {
+        state.decryptions.fetch_add(1, Ordering::SeqCst);
+    }
+    let responds = |hung: &Hung| *hung == Hung::Nothing || *hung == Hung::Decryptions && !is_decryption;
+    state.hung.subscribe().wait_for(responds).await.unwrap();
     let key_id = state.key_id.lock().clone();
     let response = match method.as_str() {
         "Status" => {
@@ -97,7 +124,6 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
             EncryptResponse { ciphertext: reversed(request.plaintext), key_id, annotations }.encode_to_vec()
         }
         _ => {
-            state.decryptions.fetch_add(1, Ordering::SeqCst);
             let request = DecryptRequest::decode(message).unwrap();
             assert_eq!(request.annotations["test.example"], b"note");
             DecryptResponse { plaintext: reversed(request.ciphertext) }.encode_to_vec()

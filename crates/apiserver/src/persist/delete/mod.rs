@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use knarr_api::status::Status;
 use knarr_api::value::Read;
-use knarr_store::{Entry, Error};
+use knarr_store::{Entry, Error, Range};
 use serde_json::{Value, json};
 
 use super::strategy::Phase;
@@ -44,10 +44,12 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
     {
         call.warn(warning);
     }
+    call.server.store.prepare_read(&Range::key(&key)).await;
     let mut current = match call.server.store.peek(&key) {
         Some(entry) => entry,
         None => {
             call.server.store.sync().await.map_err(store_error)?;
+            call.server.store.prepare_read(&Range::key(&key)).await;
             call.server.store.peek(&key).ok_or_else(missing)?
         }
     };
@@ -59,6 +61,7 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
                 return Err(status);
             }
             call.server.store.sync().await.map_err(store_error)?;
+            call.server.store.prepare_read(&Range::key(&key)).await;
             let newest = call.server.store.peek(&key).ok_or_else(missing)?;
             if newest.revision == current.revision {
                 return Err(status);

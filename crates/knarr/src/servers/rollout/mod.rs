@@ -9,6 +9,7 @@ pub mod authority;
 pub mod encryption;
 mod files;
 mod page;
+mod rewrite;
 mod task;
 
 use std::collections::BTreeMap;

@@ -10,9 +10,9 @@ use knarr_apiserver::encrypt::Configuration;
 use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::api::ListParams;
 use knarr_client::kube::{Api, Client};
-use knarr_store::{Error, EtcdAdministration, Range, Revision, Store};
+use knarr_store::{Error, EtcdAdministration, Revision, Store};
 
-use super::{Action, Files, Kind, Rollout, encryption};
+use super::{Action, Files, Kind, Rollout, encryption, rewrite};
 use crate::join::AUTHORITY_ANNOTATION;
 use crate::restart;
 use crate::servers::member::server_name;
@@ -20,10 +20,6 @@ use crate::servers::record;
 
 const KEY: &str = "/registry/knarr/rollout";
 const INTERVAL: Duration = Duration::from_secs(2);
-/// What is written again at a time.
-const PAGE: usize = 200;
-/// The lifetime of Events, which starts again when they are written again.
-const EVENTS: (&str, Duration) = ("/registry/events/", Duration::from_secs(3600));
 
 /// What rollouts need of the server.
 #[derive(Clone)]
@@ -164,35 +160,8 @@ impl Rollouts {
         Ok(behind.filter_map(|node| node.metadata.name).collect())
     }
 
-    /// Writes every object that is encrypted again, with the key that encrypts now.
     async fn rewrite(&self) -> anyhow::Result<()> {
-        let configuration = read_configuration(&self.encryption)?;
-        let mut after: Option<String> = None;
-        let mut count = 0;
-        self.store.sync().await.context("cannot read the store")?;
-        loop {
-            let range = Range { prefix: "/registry/", after: after.as_deref(), limit: PAGE, ..Range::default() };
-            let page = self.store.peek_range(&range).context("cannot read the store")?;
-            let Some(last) = page.entries.last() else { break };
-            let last = last.key.to_string();
-            for entry in page.entries.iter().filter(|entry| configuration.concerns(&entry.key)) {
-                self.rewrite_key(&entry.key).await?;
-                count += 1;
-            }
-            after = Some(last);
-        }
-        tracing::info!(count, "encrypted objects with the new key");
-        Ok(())
-    }
-
-    async fn rewrite_key(&self, key: &str) -> anyhow::Result<()> {
-        let ttl = key.starts_with(EVENTS.0).then_some(EVENTS.1);
-        let Some(entry) = self.store.peek(key) else { return Ok(()) };
-        match self.store.update(key, entry.value.clone(), entry.revision, ttl).await {
-            // Whoever was faster has used the new key.
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error).with_context(|| format!("cannot encrypt {key} with the new key")),
-        }
+        rewrite::all(&*self.store, &read_configuration(&self.encryption)?).await
     }
 }
 
