@@ -124,6 +124,7 @@ pub async fn serve<C, H, F, B>(
     let mut is_full = false;
     // Closed once every connection has dropped its end.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+    let (abandon, abandoned) = watch::channel(false);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -147,10 +148,15 @@ pub async fn serve<C, H, F, B>(
         };
         is_full = false;
         let (acceptor, connected, open, stop) = (acceptor.clone(), connected.clone(), open.clone(), stop.clone());
+        let mut abandoned = abandoned.clone();
         knarr_supervisor::spawn(async move {
-            let served = connection(stream, address, permit, acceptor, limits, stop, connected).await;
-            if let Err(error) = served {
-                tracing::debug!(%address, %error, "a connection failed");
+            tokio::select! {
+                served = connection(stream, address, permit, acceptor, limits, stop, connected) => {
+                    if let Err(error) = served {
+                        tracing::debug!(%address, %error, "a connection failed");
+                    }
+                }
+                Ok(_) = abandoned.wait_for(|abandoned| *abandoned) => {}
             }
             drop(open);
         });
@@ -158,6 +164,9 @@ pub async fn serve<C, H, F, B>(
     drop(open);
     if tokio::time::timeout(limits.shutdown_timeout, all_closed.recv()).await.is_err() {
         tracing::warn!("some requests did not finish in time");
+        // What handles them can still note how they ended.
+        abandon.send_replace(true);
+        all_closed.recv().await;
     }
 }
 

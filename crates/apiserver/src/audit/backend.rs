@@ -79,7 +79,7 @@ impl Backend {
         let (sender, queue) = mpsc::channel(settings.buffer_size.max(1));
         let max_batch_bytes = limits.map(|limits| limits.batch);
         let room = Arc::new(Semaphore::new(MAX_BUFFERED_BYTES));
-        (with(Delivery::Queue(sender, room)), Some(BatchSender { sink, settings, max_batch_bytes, queue }))
+        (with(Delivery::Queue(sender, room)), Some(BatchSender::new(sink, settings, max_batch_bytes, queue)))
     }
 
     /// Writes or queues an event. The error fails the request, if it has only just arrived.
@@ -210,6 +210,65 @@ mod tests {
         stop.send_replace(true);
         running.await.unwrap();
         assert_eq!(*sink.batches.lock(), [1]);
+    }
+
+    /// A sink that writes when it may.
+    struct Held {
+        may_write: tokio::sync::Semaphore,
+        asked: tokio::sync::Notify,
+        written: Mutex<usize>,
+    }
+
+    impl Held {
+        fn new() -> Arc<Held> {
+            let may_write = tokio::sync::Semaphore::new(0);
+            Arc::new(Held { may_write, asked: tokio::sync::Notify::new(), written: Mutex::new(0) })
+        }
+    }
+
+    #[async_trait]
+    impl Sink for Held {
+        async fn send(&self, events: Vec<Value>) -> Result<(), NotStored> {
+            self.asked.notify_one();
+            self.may_write.acquire().await.unwrap().forget();
+            *self.written.lock() += events.len();
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn batches_on_their_way_are_awaited_when_the_server_stops() {
+        let sink = Held::new();
+        let settings = BatchSettings { max_batch_size: 2, ..BatchSettings::LOG };
+        let (backend, sender) = Backend::new(sink.clone(), Mode::Batch, settings, None);
+        let (close, closing) = tokio::sync::watch::channel(false);
+        let running = tokio::spawn(sender.unwrap().run(closing));
+        for _ in 0..5 {
+            backend.write(json!({})).await.unwrap();
+        }
+        // The first is on its way, and holds the only slot.
+        sink.asked.notified().await;
+        close.send_replace(true);
+        sink.may_write.add_permits(5);
+        running.await.unwrap();
+        assert_eq!(*sink.written.lock(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sink_that_hangs_holds_the_end_no_longer_than_the_timeout() {
+        let sink = Held::new();
+        let (backend, sender) = Backend::new(sink.clone(), Mode::Batch, BatchSettings::WEBHOOK, None);
+        let (close, closing) = tokio::sync::watch::channel(false);
+        let running = tokio::spawn(sender.unwrap().run(closing));
+        for _ in 0..10_000 {
+            backend.write(json!({})).await.unwrap();
+        }
+        sink.asked.notified().await;
+        let started = tokio::time::Instant::now();
+        close.send_replace(true);
+        running.await.unwrap();
+        assert!(started.elapsed() <= super::super::CLOSE_TIMEOUT + Duration::from_secs(1), "{:?}", started.elapsed());
+        assert_eq!(*sink.written.lock(), 0);
     }
 
     #[tokio::test]

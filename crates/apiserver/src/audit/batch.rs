@@ -1,5 +1,6 @@
 //! Batches: events wait in a buffer and are sent in the background, so that no request waits for them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::backend::Sink;
-use super::truncate;
-
-/// How long what waits may take while the server stops, per batch.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+use super::{CLOSE_TIMEOUT, truncate};
 
 /// How much memory the events that wait may take, roughly. Those without bodies never need that much.
 pub(super) const MAX_BUFFERED_BYTES: usize = 128 << 20;
@@ -71,65 +69,106 @@ impl BatchSettings {
     };
 }
 
-/// Sends the events that wait; to be run in the background until the backend is dropped or the server stops.
+/// Sends the events that wait; to be run in the background until the backend is dropped or the audit closes.
 pub struct BatchSender {
-    pub(super) sink: Arc<dyn Sink>,
-    pub(super) settings: BatchSettings,
-    pub(super) max_batch_bytes: Option<usize>,
+    sink: Arc<dyn Sink>,
+    settings: BatchSettings,
+    max_batch_bytes: Option<usize>,
     pub(super) queue: mpsc::Receiver<Queued>,
+    throttle: Option<Throttle>,
+    /// Each batch on its way holds one.
+    slots: Arc<Semaphore>,
+    /// What was received and is not on its way. It stays here when the audit closes meanwhile.
+    batch: Vec<Queued>,
+    parts: VecDeque<Part>,
+}
+
+/// Events that are sent at once, with the room that their batch takes.
+struct Part {
+    events: Vec<Value>,
+    room: Arc<Vec<OwnedSemaphorePermit>>,
 }
 
 impl BatchSender {
-    /// Sends batches until there are no more events.
-    pub async fn run(mut self, mut stopping: tokio::sync::watch::Receiver<bool>) {
-        let slots = Arc::new(Semaphore::new(self.settings.concurrent.max(1)));
-        let mut throttle = self.settings.throttle.map(|(rate, burst)| Throttle::new(rate, burst));
-        let mut is_stopping = *stopping.borrow();
-        let mut batch = Vec::new();
-        loop {
-            if is_stopping {
-                self.add_waiting(&mut batch);
-            } else {
-                tokio::select! {
-                    () = collect(&mut self.queue, &self.settings, &mut batch) => {}
-                    _ = stopping.wait_for(|stopping| *stopping) => {
-                        is_stopping = true;
-                        continue;
-                    }
-                }
-            }
-            if batch.is_empty() {
-                break;
-            }
-            if let Some(throttle) = &mut throttle {
-                throttle.wait().await;
-            }
-            let (events, room): (Vec<_>, Vec<_>) = batch.drain(..).map(|queued| (queued.event, queued.room)).unzip();
-            let room = Arc::new(room);
-            for part in truncate::split(events, self.max_batch_bytes) {
-                let (sink, room) = (self.sink.clone(), room.clone());
-                let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                let sending = async move {
-                    // The sink logs a failure; nobody waits for the batch.
-                    let _ = sink.send(part).await;
-                    drop((slot, room));
-                };
-                if is_stopping {
-                    // A webhook that does not respond must not hold the end of the server.
-                    if tokio::time::timeout(STOP_TIMEOUT, sending).await.is_err() {
-                        tracing::error!("audit events could not be sent before the server stopped");
-                    }
-                } else {
-                    knarr_supervisor::spawn(sending);
-                }
-            }
+    pub(super) fn new(
+        sink: Arc<dyn Sink>,
+        settings: BatchSettings,
+        max_batch_bytes: Option<usize>,
+        queue: mpsc::Receiver<Queued>,
+    ) -> BatchSender {
+        let throttle = settings.throttle.map(|(rate, burst)| Throttle::new(rate, burst));
+        let slots = Arc::new(Semaphore::new(settings.concurrent.max(1)));
+        BatchSender {
+            sink,
+            settings,
+            max_batch_bytes,
+            queue,
+            throttle,
+            slots,
+            batch: Vec::new(),
+            parts: VecDeque::new(),
         }
     }
 
-    fn add_waiting(&mut self, batch: &mut Vec<Queued>) {
-        while batch.len() < self.settings.max_batch_size.max(1) {
+    /// Sends batches until there are no more events, or the audit closes and what waits then is sent.
+    pub async fn run(mut self, mut closing: tokio::sync::watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.send(false) => {}
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+        self.queue.close();
+        // A webhook that does not respond must not hold the end of the server.
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.send(true)).await.is_err() {
+            let left: usize = self.parts.iter().map(|part| part.events.len()).sum();
+            let left = left + self.batch.len() + self.queue.len();
+            tracing::error!(left, "audit events could not be sent before the server stopped");
+        }
+    }
+
+    /// Sends events until there will be no more; `is_closing` waits for none, but for those on their way.
+    async fn send(&mut self, is_closing: bool) {
+        loop {
+            if is_closing {
+                self.add_waiting();
+            } else {
+                collect(&mut self.queue, &self.settings, &mut self.batch).await;
+            }
+            if !self.batch.is_empty() {
+                if let Some(throttle) = &mut self.throttle {
+                    throttle.wait().await;
+                }
+                self.split();
+            }
+            if self.parts.is_empty() {
+                break;
+            }
+            while !self.parts.is_empty() {
+                let Ok(slot) = self.slots.clone().acquire_owned().await else { return };
+                let Some(part) = self.parts.pop_front() else { break };
+                let sink = self.sink.clone();
+                knarr_supervisor::spawn(async move {
+                    // The sink logs a failure; nobody waits for the batch.
+                    let _ = sink.send(part.events).await;
+                    drop((slot, part.room));
+                });
+            }
+        }
+        let all = u32::try_from(self.settings.concurrent.max(1)).unwrap_or(u32::MAX);
+        // Fails only if the semaphore were closed.
+        let _ = self.slots.acquire_many(all).await;
+    }
+
+    fn split(&mut self) {
+        let (events, room): (Vec<_>, Vec<_>) = self.batch.drain(..).map(|queued| (queued.event, queued.room)).unzip();
+        let room = Arc::new(room);
+        let parts = truncate::split(events, self.max_batch_bytes).into_iter();
+        self.parts.extend(parts.map(|events| Part { events, room: room.clone() }));
+    }
+
+    fn add_waiting(&mut self) {
+        while self.batch.len() < self.settings.max_batch_size.max(1) {
             match self.queue.try_recv() {
-                Ok(event) => batch.push(event),
+                Ok(event) => self.batch.push(event),
                 Err(_) => break,
             }
         }

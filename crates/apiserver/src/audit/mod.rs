@@ -19,17 +19,44 @@ pub use record::{Annotation, AuditAnnotations, Panicked, Record};
 pub use truncate::Limits;
 pub use webhook::AuditWebhook;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::Value;
+use tokio::sync::watch;
+
+/// How long events may take to be written when the server stops, in each of the two steps of it.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The audit policy, and where events are written to.
 pub struct Audit {
     policy: Policy,
     backends: Vec<Backend>,
+    /// How many requests have ended without their last events being written.
+    unwritten: watch::Sender<usize>,
+    closing: watch::Sender<bool>,
 }
 
 impl Audit {
     pub fn new(policy: Policy, backends: Vec<Backend>) -> Audit {
-        Audit { policy, backends }
+        Audit { policy, backends, unwritten: watch::Sender::new(0), closing: watch::Sender::new(false) }
+    }
+
+    /// Turns true when senders have to send what waits and return.
+    pub fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
+    /// Waits until the events of all requests that have ended are written or wait for their sender, then closes the senders.
+    /// To be called when no request is in progress.
+    pub async fn close(&self) {
+        let mut unwritten = self.unwritten.subscribe();
+        if tokio::time::timeout(CLOSE_TIMEOUT, unwritten.wait_for(|count| *count == 0)).await.is_err() {
+            let requests = *self.unwritten.borrow();
+            tracing::error!(requests, "audit events could not be written before the server stopped");
+        }
+        self.closing.send_replace(true);
     }
 
     /// Writes an event to all backends, also if one fails.
@@ -39,5 +66,32 @@ impl Audit {
             outcome = backend.write(event.clone()).await.and(outcome);
         }
         outcome
+    }
+
+    /// Writes the last events of a request for which nobody waits any more.
+    fn write_later(self: Arc<Self>, events: VecDeque<Value>) {
+        let unwritten = Unwritten::new(self);
+        knarr_supervisor::spawn(async move {
+            for event in events {
+                // The sink has logged why it failed, and nobody waits.
+                let _ = unwritten.0.write(&event).await;
+            }
+        });
+    }
+}
+
+/// Counts a request until its events are written.
+struct Unwritten(Arc<Audit>);
+
+impl Unwritten {
+    fn new(audit: Arc<Audit>) -> Unwritten {
+        audit.unwritten.send_modify(|count| *count += 1);
+        Unwritten(audit)
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        self.0.unwritten.send_modify(|count| *count -= 1);
     }
 }

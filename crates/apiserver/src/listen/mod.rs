@@ -7,6 +7,7 @@ mod tests;
 pub use in_process::InProcess;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -19,14 +20,18 @@ use crate::authenticate::ClientConnection;
 use crate::pki::Serving;
 use crate::state::ApiServer;
 
-/// Serves connections until `stop` turns true, then lets running requests finish.
+/// How long requests may take to end once their connections are closed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Serves connections until `stop` turns true, then lets running requests finish and has them recorded.
 pub async fn serve(
     server: Arc<ApiServer>,
     listener: TcpListener,
     serving: Arc<Serving>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) {
-    serve_with_limits(server, listener, serving, stop, Limits::default()).await;
+    serve_with_limits(server.clone(), listener, serving, stop, Limits::default()).await;
+    finish(&server).await;
 }
 
 async fn serve_with_limits(
@@ -47,6 +52,14 @@ async fn serve_with_limits(
         }
     };
     knarr_listen::serve(listener, tls, limits, stop, connected).await;
+}
+
+/// Waits for the end of requests whose connections are closed, and has the audit events of all requests written.
+pub(crate) async fn finish(server: &ApiServer) {
+    server.drain.finished(END_TIMEOUT).await;
+    if let Some(audit) = server.telemetry.audit.get() {
+        audit.close().await;
+    }
 }
 
 /// The request type of in-process clients.

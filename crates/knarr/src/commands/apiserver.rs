@@ -252,7 +252,11 @@ pub async fn start(
     snapshot_schedule::start(&arguments.snapshots, &arguments.data_dir, &server, &supervisor)?;
     access::watch_files(&arguments.access, watched, &server, &pki, &supervisor);
     for sender in audit_senders {
-        supervisor.essential("audit", sender.run(server.stopping.clone()));
+        supervisor.essential("audit", sender);
+    }
+    if encryption.as_ref().is_some_and(|(encryption, _)| encryption.health().is_some()) {
+        let (store, stopping) = (server.store.clone(), server.stopping.clone());
+        supervisor.restart("encryption-keys", move || encrypt::open_keys(store.clone(), stopping.clone()));
     }
     if let (Some((encryption, text)), Some(path), true) = (
         encryption,

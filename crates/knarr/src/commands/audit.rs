@@ -127,8 +127,11 @@ pub struct WebhookArguments {
     pub audit_webhook_truncate_max_event_size: usize,
 }
 
-/// Enables auditing, if configured. The senders must be run in the background.
-pub fn start(arguments: &AuditArguments, server: &ApiServer) -> anyhow::Result<Vec<BatchSender>> {
+/// Enables auditing, if configured. What is returned sends events in the background until the audit closes.
+pub fn start(
+    arguments: &AuditArguments,
+    server: &ApiServer,
+) -> anyhow::Result<Vec<impl Future<Output = ()> + Send + use<>>> {
     let backends: Vec<(Backend, Option<BatchSender>)> =
         log(&arguments.log)?.into_iter().chain(webhook(&arguments.webhook)?).collect();
     let Some(file) = arguments.audit_policy_file.as_ref().filter(|_| !backends.is_empty()) else {
@@ -137,9 +140,11 @@ pub fn start(arguments: &AuditArguments, server: &ApiServer) -> anyhow::Result<V
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let policy = Policy::parse(&text).with_context(|| format!("loading audit policy file {}", file.display()))?;
     let (backends, senders): (Vec<_>, Vec<_>) = backends.into_iter().unzip();
+    let audit = Arc::new(Audit::new(policy, backends));
+    let senders = senders.into_iter().flatten().map(|sender| sender.run(audit.closing())).collect();
     // The server was just created: nothing was set before.
-    let _ = server.telemetry.audit.set(Arc::new(Audit::new(policy, backends)));
-    Ok(senders.into_iter().flatten().collect())
+    let _ = server.telemetry.audit.set(audit);
+    Ok(senders)
 }
 
 fn log(arguments: &LogArguments) -> anyhow::Result<Option<(Backend, Option<BatchSender>)>> {

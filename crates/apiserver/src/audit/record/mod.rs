@@ -267,15 +267,9 @@ impl Drop for Record {
             self.stage("ResponseComplete", now);
         }
         let events = std::mem::take(&mut self.pending);
-        if events.is_empty() || tokio::runtime::Handle::try_current().is_err() {
-            return;
+        if !events.is_empty() && tokio::runtime::Handle::try_current().is_ok() {
+            audit.write_later(events);
         }
-        knarr_supervisor::spawn(async move {
-            for event in &events {
-                // The sink has logged why it failed, and nobody waits.
-                let _ = audit.write(event).await;
-            }
-        });
     }
 }
 

@@ -188,6 +188,46 @@ fn protobuf_without_type(encoded: &[u8]) -> Vec<u8> {
     message[2 + usize::from(message[1])..].to_vec()
 }
 
+/// Requests are in progress when the server starts to stop, and their clients leave when it has.
+#[tokio::test]
+async fn requests_that_end_while_the_server_stops_are_recorded() {
+    for mode in [Mode::Blocking, Mode::Batch] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let cluster = crate::request_tests::Cluster::new().await;
+        let log = Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap();
+        let (backend, sender) = Backend::new(Arc::new(log), mode, BatchSettings::LOG, None);
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]";
+        let audit = Arc::new(Audit::new(Policy::parse(policy).unwrap(), vec![backend]));
+        assert!(cluster.server().telemetry.audit.set(audit.clone()).is_ok());
+        let sending = sender.map(|sender| tokio::spawn(sender.run(audit.closing())));
+        let endless = futures::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>();
+        let request = Request::post("/api/v1/namespaces/default/configmaps");
+        let request = request.body(http_body_util::StreamBody::new(endless)).unwrap();
+        let admin = crate::request_tests::admin();
+        let mut handling = cluster.server().handle(request, &admin);
+        let received = async {
+            while !path.exists() || lines(&path).is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = &mut handling => panic!("the body never ends"),
+            () = received => {}
+        }
+        cluster.started.stop.send_replace(true);
+        tokio::task::yield_now().await;
+        drop(handling);
+        crate::listen::finish(cluster.server()).await;
+        if let Some(sending) = sending {
+            sending.await.unwrap();
+        }
+        // The process would end now.
+        let stages: Vec<Value> = lines(&path).iter().map(|line| line["stage"].clone()).collect();
+        assert_eq!(stages, ["RequestReceived", "ResponseComplete"], "{mode:?}");
+    }
+}
+
 /// Whoever closes the connection early may have done something.
 #[tokio::test]
 async fn a_request_whose_client_goes_away_is_recorded() {
