@@ -1,12 +1,17 @@
 //! Accepts the tunnels of nodes: connections that nodes open, over which this server reaches their kubelets and pods.
+//!
+//! A tunnel ends when the certificate that opened it expires. The node opens another one with its next certificate before that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use knarr_api::status::Status;
+use rustls_pki_types::UnixTime;
 
+use crate::authenticate::ClientConnection;
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::User;
 use crate::response::Body;
@@ -14,10 +19,14 @@ use crate::state::ApiServer;
 
 const NODE_USER: &str = "system:node:";
 const NODE_GROUP: &str = "system:nodes";
+/// How often the clock is read while a certificate is valid.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Makes the connection of a request the tunnel of the node that sent it.
 pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
     let node = node_of(request.user).ok_or_else(|| Status::bad_request("only a node can open a tunnel"))?.to_owned();
+    let client = request.parts.extensions.get::<Arc<ClientConnection>>().filter(|client| client.has_certificate());
+    let client = client.cloned().ok_or_else(|| Status::bad_request("a tunnel is opened with a client certificate"))?;
     let is_tunnel = request.parts.headers.get(UPGRADE).is_some_and(|value| value == knarr_tunnel::PROTOCOL);
     let upgrade = request.parts.extensions.remove::<hyper::upgrade::OnUpgrade>().filter(|_| is_tunnel);
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("the connection must be upgraded to knarr-tunnel"))?;
@@ -26,7 +35,7 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     knarr_supervisor::spawn(async move {
         match upgrade.await {
             Ok(connection) => tokio::select! {
-                () = tunnels.run(&node, TokioIo::new(connection)) => {}
+                () = tunnels.run(&node, TokioIo::new(connection), expired(client, UnixTime::now)) => {}
                 // Nodes open another one where they are served.
                 _ = stopping.wait_for(|stopping| *stopping) => {}
             },
@@ -38,6 +47,14 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     response.headers_mut().insert(UPGRADE, HeaderValue::from_static(knarr_tunnel::PROTOCOL));
     Ok(response)
+}
+
+/// Waits until the certificate of a connection is no longer accepted.
+async fn expired(client: Arc<ClientConnection>, now: impl Fn() -> UnixTime) {
+    while let Some(left) = client.valid_for(now()) {
+        // The clock may be set meanwhile.
+        tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
+    }
 }
 
 /// The node that a user is.

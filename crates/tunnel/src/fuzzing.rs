@@ -30,7 +30,7 @@ pub async fn connection(is_to_node: bool, bytes: &[u8]) {
         drop(served);
     } else {
         let tunnels = Arc::new(Tunnels::default());
-        tokio::join!(tunnels.clone().run("node", near), peer);
+        tokio::join!(tunnels.clone().run("node", near, std::future::pending()), peer);
         assert!(!tunnels.has("node"), "a tunnel that ended is forgotten");
     }
 }

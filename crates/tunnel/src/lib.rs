@@ -9,6 +9,7 @@
 pub mod fuzzing;
 mod node;
 mod server;
+mod timed_connection;
 
 pub use node::{Gate, serve};
 pub use server::{Dial, Stream, Tunnels};
@@ -67,7 +68,7 @@ mod tests {
             let _ = serve(far, Arc::new(Only(allowed))).await;
         });
         let (tunnels_, node_) = (tunnels.clone(), node.to_owned());
-        tokio::spawn(async move { tunnels_.run(&node_, near).await });
+        tokio::spawn(async move { tunnels_.run(&node_, near, std::future::pending()).await });
         while !tunnels.has(node) {
             tokio::task::yield_now().await;
         }
@@ -115,6 +116,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_tunnel_ends_with_its_time_and_so_does_what_goes_through_it() {
+        let (address, tunnels) = (echo().await, Arc::new(Tunnels::default()));
+        let (near, far) = duplex(1 << 16);
+        let serving = tokio::spawn(async move {
+            let _ = serve(far, Arc::new(Only(address))).await;
+        });
+        let (over, end) = tokio::sync::oneshot::channel::<()>();
+        let used = tunnels.clone();
+        let running = tokio::spawn(async move { used.run("a", near, async move { drop(end.await) }).await });
+        while !tunnels.has("a") {
+            tokio::task::yield_now().await;
+        }
+        let Dial::Open(mut stream) = tunnels.dial("a", address).await else { panic!("no connection") };
+        stream.write_all(b"ping").await.unwrap();
+        let mut buffer = [0; 4];
+        stream.read_exact(&mut buffer).await.unwrap();
+        drop(over);
+        running.await.unwrap();
+        assert!(!tunnels.has("a"));
+        assert!(!matches!(stream.read(&mut buffer).await, Ok(1..)));
+        // The node notices, too, and can open another one.
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_node_has_few_tunnels() {
         let (address, tunnels) = (echo().await, Arc::new(Tunnels::default()));
         let mut held = Vec::new();
@@ -122,7 +148,7 @@ mod tests {
             let (near, far) = duplex(1 << 16);
             held.push(far);
             let tunnels = tunnels.clone();
-            tokio::spawn(async move { tunnels.run("a", near).await });
+            tokio::spawn(async move { tunnels.run("a", near, std::future::pending()).await });
             tokio::task::yield_now().await;
         }
         // None of them responds: dialing ends all the same, by the timeout of its caller.

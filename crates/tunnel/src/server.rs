@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
+use crate::timed_connection::TimedConnection;
 use crate::{DIAL_TIMEOUT, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT};
 
 /// A node that reconnects may have two for a moment; more would be an attempt to use up the server.
@@ -47,8 +48,15 @@ struct Tunnel {
 }
 
 impl Tunnels {
-    /// Uses a connection that a node opened, until it ends. The caller has authenticated the node.
-    pub async fn run(self: Arc<Self>, node: &str, connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+    /// Uses a connection that a node opened, until it or the time that `end` waits for ends. The caller has authenticated the
+    /// node.
+    pub async fn run(
+        self: Arc<Self>,
+        node: &str,
+        connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let connection = TimedConnection::new(connection, end);
         let handshake = Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(KEEP_ALIVE_INTERVAL)

@@ -1,6 +1,7 @@
 //! Authenticates the requests of a connection by its client certificates, again for each request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use knarr_identity::{Authorities, valid_until};
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -79,6 +80,21 @@ impl ClientConnection {
     /// Whether its client authenticates users itself.
     pub fn is_front_proxy(&self) -> bool {
         matches!(self.sender, Sender::FrontProxy)
+    }
+
+    /// Whether its client presented a certificate that stands for a user.
+    pub fn has_certificate(&self) -> bool {
+        matches!(self.sender, Sender::Remote(Some(_)))
+    }
+
+    /// How much longer its certificate is accepted at least; `None` if it is not any more.
+    pub fn valid_for(&self, now: UnixTime) -> Option<Duration> {
+        if !matches!(self.sender(now), Sender::Remote(Some(_))) {
+            return None;
+        }
+        // Verified without the certificate of the chain that has expired, it is checked again when the caller likes.
+        let until = self.valid_until_time.filter(|until| now <= *until);
+        Some(until.map_or(Duration::MAX, |until| Duration::from_secs(until.as_secs() + 1 - now.as_secs())))
     }
 
     /// The sender of a request that arrives now.

@@ -16,17 +16,19 @@ use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::{Api, Client};
 use knarr_kubelet::certificates::{self, Purpose};
 use knarr_network::cidr::Cidr;
+use knarr_tunnel::Gate;
 use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::Shared;
 
+/// How often the list of servers and the node's certificate are read.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
@@ -73,12 +75,28 @@ pub(super) async fn keep(shared: Arc<Shared>, settings: TunnelSettings) {
     }
 }
 
-async fn keep_one(server: String, settings: TunnelSettings, gate: Arc<NodeGate>) {
+/// Keeps a tunnel to a server. With a new certificate it opens another one; what goes through the one before goes on until it
+/// ends or its certificate expires.
+async fn keep_one(server: String, settings: TunnelSettings, gate: Arc<impl Gate>) {
     let mut backoff = INITIAL_BACKOFF;
+    // Dropping one ends it.
+    let mut _replaced: Option<Tunnel> = None;
     loop {
         let started = Instant::now();
-        match run(&server, &settings, &gate).await {
-            Ok(()) => tracing::debug!(server, "the tunnel to a server ended"),
+        let certificate = own_certificate(&settings);
+        match timeout(CONNECT_TIMEOUT, open(&server, &settings)).await.context("the server does not respond").flatten()
+        {
+            Ok(connection) => {
+                tracing::info!(server, "opened a tunnel to a server");
+                let mut tunnel = Tunnel::serve(connection, gate.clone());
+                tokio::select! {
+                    () = tunnel.ended() => tracing::debug!(server, "the tunnel to a server ended"),
+                    () = replaced(certificate, &settings) => {
+                        _replaced = Some(tunnel);
+                        continue;
+                    }
+                }
+            }
             Err(error) => tracing::debug!(server, error = format!("{error:#}"), "no tunnel to a server"),
         }
         backoff = if started.elapsed() >= STABLE { INITIAL_BACKOFF } else { (backoff * 2).min(MAX_BACKOFF) };
@@ -86,12 +104,44 @@ async fn keep_one(server: String, settings: TunnelSettings, gate: Arc<NodeGate>)
     }
 }
 
-/// Opens a tunnel and serves it until it ends.
-async fn run(server: &str, settings: &TunnelSettings, gate: &Arc<NodeGate>) -> anyhow::Result<()> {
-    let opened = timeout(CONNECT_TIMEOUT, open(server, settings)).await;
-    let connection = opened.context("the server does not respond")??;
-    tracing::info!(server, "opened a tunnel to a server");
-    knarr_tunnel::serve(TokioIo::new(connection), gate.clone()).await.context("the tunnel failed")
+/// An open tunnel, until it is dropped.
+struct Tunnel(JoinHandle<()>);
+
+impl Tunnel {
+    fn serve(connection: hyper::upgrade::Upgraded, gate: Arc<impl Gate>) -> Tunnel {
+        Tunnel(knarr_supervisor::spawn(async move {
+            if let Err(error) = knarr_tunnel::serve(TokioIo::new(connection), gate).await {
+                tracing::debug!(%error, "a tunnel to a server failed");
+            }
+        }))
+    }
+
+    async fn ended(&mut self) {
+        // The supervisor has logged a panic.
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The bytes of the node's current certificate; `None` if it cannot be read.
+fn own_certificate(settings: &TunnelSettings) -> Option<Vec<u8>> {
+    std::fs::read(certificates::files(&settings.certificates, &Purpose::Client).certificate).ok()
+}
+
+/// Waits until the node has another certificate than the one given.
+async fn replaced(certificate: Option<Vec<u8>>, settings: &TunnelSettings) {
+    loop {
+        sleep(LIST_INTERVAL).await;
+        let current = own_certificate(settings);
+        if current.is_some() && current != certificate {
+            return;
+        }
+    }
 }
 
 async fn open(server: &str, settings: &TunnelSettings) -> anyhow::Result<hyper::upgrade::Upgraded> {
@@ -168,7 +218,7 @@ impl Allowed {
     }
 }
 
-impl knarr_tunnel::Gate for NodeGate {
+impl Gate for NodeGate {
     async fn allows(&self, address: SocketAddr) -> bool {
         let known = self.known.lock().clone();
         if let Some((at, allowed)) = &known
@@ -196,7 +246,15 @@ impl knarr_tunnel::Gate for NodeGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Response;
+    use hyper::body::Incoming;
+    use hyper::service::service_fn;
+    use knarr_apiserver::pki::{self, Pki};
+    use knarr_client::kube::Config;
+    use knarr_tunnel::{Dial, Tunnels};
     use serde_json::json;
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+    use tokio::sync::oneshot;
 
     #[test]
     fn servers_reach_the_kubelet_and_pods_of_the_node_only() {
@@ -223,5 +281,117 @@ mod tests {
             assert_eq!(allowed.contains(address.parse().unwrap()), is_allowed, "{address}");
         }
         assert_eq!(Allowed::of(&Node::default()), Allowed::default());
+    }
+
+    /// Sends back what it receives.
+    async fn echo() -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.split();
+                    let _ = tokio::io::copy(&mut read, &mut write).await;
+                });
+            }
+        });
+        address
+    }
+
+    struct Everywhere;
+
+    impl Gate for Everywhere {
+        async fn allows(&self, _: SocketAddr) -> bool {
+            true
+        }
+    }
+
+    /// A server whose tunnels end, oldest first, when the channel says so.
+    async fn server(pki: &Pki, tunnels: Arc<Tunnels>, mut ends: Vec<oneshot::Receiver<()>>) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let acceptor = tokio_rustls::TlsAcceptor::from(pki.serving.config());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let stream = acceptor.accept(stream).await.unwrap();
+                let (tunnels, end) = (tunnels.clone(), Mutex::new(Some(ends.remove(0))));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (tunnels, end) = (tunnels.clone(), end.lock().take().unwrap());
+                    tokio::spawn(async move {
+                        let upgraded = hyper::upgrade::on(request).await.unwrap();
+                        tunnels.run("a", TokioIo::new(upgraded), async move { drop(end.await) }).await;
+                    });
+                    let response = Response::builder()
+                        .status(StatusCode::SWITCHING_PROTOCOLS)
+                        .header(CONNECTION, "Upgrade")
+                        .header(UPGRADE, knarr_tunnel::PROTOCOL)
+                        .body(Empty::<bytes::Bytes>::new());
+                    std::future::ready(response)
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .with_upgrades(),
+                );
+            }
+        });
+        address
+    }
+
+    async fn until(tunnels: &Tunnels, count: usize) {
+        let reached = async {
+            while tunnels.count("a") != count {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(120), reached).await.unwrap_or_else(|_| panic!("{count} tunnels"));
+    }
+
+    async fn talk(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> bool {
+        let mut received = [0; 4];
+        let said = async {
+            stream.write_all(b"ping").await?;
+            stream.read_exact(&mut received).await
+        };
+        said.await.is_ok_and(|_| received == *b"ping")
+    }
+
+    #[tokio::test]
+    async fn a_new_certificate_opens_a_tunnel_and_ends_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(&directory.path().join("pki"), Default::default(), jiff::Timestamp::now()).unwrap();
+        let authority = CertificateDer::from_pem_slice(pki.authority.certificate.as_bytes()).unwrap().to_vec();
+        let settings = TunnelSettings {
+            client: Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap(),
+            node: "a".to_owned(),
+            certificates: directory.path().to_owned(),
+            authorities: vec![authority],
+        };
+        let write_certificate = || {
+            let purpose = pki::Purpose::Client { user: "system:node:a".into(), group: "system:nodes".into() };
+            let leaf = pki.authority.sign(&purpose, jiff::Timestamp::now()).unwrap();
+            let files = certificates::files(directory.path(), &Purpose::Client);
+            std::fs::write(files.key, leaf.key).unwrap();
+            std::fs::write(files.certificate, leaf.certificate).unwrap();
+        };
+        write_certificate();
+        let (tunnels, target) = (Arc::new(Tunnels::default()), echo().await);
+        let (ends, received): (Vec<_>, Vec<_>) = (0..8).map(|_| oneshot::channel()).unzip();
+        let mut ends = ends.into_iter();
+        let server = server(&pki, tunnels.clone(), received).await;
+        let keeping = tokio::spawn(keep_one(server, settings, Arc::new(Everywhere)));
+        until(&tunnels, 1).await;
+        let Dial::Open(mut old) = tunnels.dial("a", target).await else { panic!("no connection") };
+        assert!(talk(&mut old).await);
+        write_certificate();
+        until(&tunnels, 2).await;
+        assert!(talk(&mut old).await, "what runs goes on");
+        // The old certificate expires.
+        drop(ends.next());
+        until(&tunnels, 1).await;
+        assert!(!talk(&mut old).await);
+        let Dial::Open(mut new) = tunnels.dial("a", target).await else { panic!("no connection") };
+        assert!(talk(&mut new).await);
+        keeping.abort();
     }
 }

@@ -3,3 +3,4 @@
 mod hostile_clients;
 mod http2_floods;
 mod listening_server;
+mod tunnels;
