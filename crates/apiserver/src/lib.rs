@@ -49,6 +49,7 @@ pub mod provided;
 #[cfg(test)]
 mod published_cve_tests;
 pub mod request;
+mod request_body;
 mod request_metrics;
 #[cfg(test)]
 mod request_tests;
