@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod clocks;
 mod crate_paths;
 mod dependencies;
 mod documents;
@@ -44,7 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("csi", &[]),
     ("csi-controller", &["client", "csi", "supervisor"]),
     ("descriptions", &[]),
-    ("dns", &["client", "metrics", "supervisor"]),
+    ("dns", &["client", "listen", "metrics", "supervisor"]),
     ("files", &[]),
     (
         "fuzz-targets",
@@ -66,7 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("go-duration", &[]),
     ("identity", &[]),
-    ("ingress", &["client", "relay", "supervisor"]),
+    ("ingress", &["client", "listen", "relay", "supervisor"]),
     ("journey", &[]),
     (
         "kubelet",

@@ -56,7 +56,7 @@ const OWN_FILES: &[(&str, usize, &str)] = &[
     ("container/mounts.rs", 3, "termination files, and host paths that their authors may use as they like"),
     ("container/user_namespace.rs", 2, "the note of a pod's range of users"),
     ("images/access.rs", 2, "records of pulled images"),
-    ("images/mod.rs", 1, "the host's own credentials for registries"),
+    ("images/ensure.rs", 1, "the host's own credentials for registries"),
     ("images/providers/config/mod.rs", 1, "the operator's list of credential providers"),
     ("volumes/atomic.rs", 7, "below volumes that containers mount read-only"),
     ("volumes/disk/devices.rs", 3, "what the kernel says of its devices"),
