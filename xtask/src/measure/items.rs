@@ -1,7 +1,7 @@
 //! Functions and public items of a file, read by a parser.
 
 use anyhow::Context as _;
-use proc_macro2::Span;
+use proc_macro2::{Ident, Span};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Signature, Visibility};
@@ -12,7 +12,8 @@ use crate::source::SourceFile;
 pub struct Items {
     pub functions: Vec<Function>,
     pub public: usize,
-    pub undocumented: usize,
+    /// The names of public items without documentation, with their lines.
+    pub undocumented: Vec<(String, usize)>,
 }
 
 /// A function or method.
@@ -41,10 +42,12 @@ impl Items {
         self.functions.push(Function { name, line, length, parameters });
     }
 
-    fn count_public(&mut self, visibility: &Visibility, attributes: &[Attribute]) {
+    fn count_public(&mut self, visibility: &Visibility, attributes: &[Attribute], name: &Ident) {
         if matches!(visibility, Visibility::Public(_)) {
             self.public += 1;
-            self.undocumented += usize::from(!attributes.iter().any(|attribute| attribute.path().is_ident("doc")));
+            if !attributes.iter().any(|attribute| attribute.path().is_ident("doc")) {
+                self.undocumented.push((name.to_string(), name.span().start().line));
+            }
         }
     }
 }
@@ -66,40 +69,40 @@ impl<'ast> Visit<'ast> for Items {
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
         self.add_function(&item.sig, item.block.span());
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.sig.ident);
         visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
         self.add_function(&item.sig, item.block.span());
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.sig.ident);
         visit::visit_impl_item_fn(self, item);
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
         visit::visit_item_struct(self, item);
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
         visit::visit_item_enum(self, item);
     }
 
     fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
         visit::visit_item_trait(self, item);
     }
 
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
     }
 
     fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
     }
 
     fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
-        self.count_public(&item.vis, &item.attrs);
+        self.count_public(&item.vis, &item.attrs, &item.ident);
     }
 }
