@@ -99,7 +99,7 @@ pub async fn read_config_at(
     Ok(config)
 }
 
-/// A server's URL. `host:port` alone is reached with TLS if anything is configured for that.
+/// A server's URL. `host:port` without a scheme is reached with TLS if anything is configured for that.
 fn server_url(given: &str, has_tls: bool) -> Result<http::Uri, ConnectError> {
     let scheme = if has_tls { "https" } else { "http" };
     let url = if given.contains("://") { given.to_owned() } else { format!("{scheme}://{given}") };

@@ -9,7 +9,7 @@ const INTRODUCTION: &str = "\
 # Flags, configuration files and feature gates of Kubernetes' components
 
 A link to `knarr` that is named like a component of Kubernetes behaves as that component: it takes the flags below. `works`: the
-flag does what it does in Kubernetes. `no effect`: it is accepted; a value other than the default is answered with a warning.
+flag does what it does in Kubernetes. `no effect`: it is accepted; a value other than the default causes a warning.
 `refused`: only the default is accepted. Wrong values and unknown flags are refused with Kubernetes' messages.
 
 `cargo xtask generate` writes this page from `crates/component-flags`; a test compares them.

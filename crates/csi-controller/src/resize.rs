@@ -125,7 +125,7 @@ impl Expansion<'_> {
     }
 
     async fn expand(&self, volume: &PersistentVolume) -> Result<ControllerExpandVolumeResponse> {
-        // A driver without the call expands on the node alone.
+        // A driver without the call expands only on the node.
         let on_node = ControllerExpandVolumeResponse { capacity_bytes: self.bytes, node_expansion_required: true };
         if !self.driver.can(ControllerCapability::ExpandVolume) {
             return Ok(on_node);

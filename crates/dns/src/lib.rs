@@ -99,7 +99,7 @@ pub mod fuzzing {
     use crate::message::Query;
     use crate::resolver::{Handled, Resolver};
 
-    /// Parses and answers bytes as a query, and as a response that is cached and aged.
+    /// Parses and resolves bytes as a query, and as a response that is cached and aged.
     pub fn message(bytes: &[u8]) {
         if let Ok(query) = Query::read(bytes) {
             let _ = (query.is_internet(), query.max_response_size());

@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// CVE-2024-0874: an answer that was not checked is given only to those who asked for it.
+    /// CVE-2024-0874: a response that was not verified is sent only to clients that requested it so.
     #[test]
     fn questions_without_checks_are_questions_of_their_own() {
         let key = |flags: u8| cache_key(&Query::read(&question(&["example", "com"], kind::A, flags)).ok().unwrap());

@@ -70,7 +70,7 @@ pub fn kms_value(input: &[u8]) {
     knarr_apiserver::encrypt::fuzzing::kms_value(input);
 }
 
-/// Tokens of identity providers, and the users that their claims become. The claims alone are an input, too.
+/// Tokens of identity providers, and the users that their claims become. The claims by themselves are an input, too.
 pub fn web_token(input: &[u8]) {
     let Ok(input) = std::str::from_utf8(input) else { return };
     match input.starts_with('{') {

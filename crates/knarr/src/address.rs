@@ -46,7 +46,7 @@ pub fn moved_from(own: IpAddr) -> Option<IpAddr> {
     successor(own, &all, routed.as_deref(), has_device)
 }
 
-/// A host whose network is away for a moment has only the addresses of its virtual networks, by which no other host reaches it.
+/// A host whose network is down for a moment has only the addresses of its virtual networks, by which no other host reaches it.
 /// One on the default route or on a device is the host's own.
 fn successor(
     own: IpAddr,

@@ -9,7 +9,7 @@ use knarr_cri::containerd::Registries;
 use knarr_kubelet::inotify::Watcher;
 use tokio::sync::watch;
 
-/// How long a directory that cannot be watched, such as one that does not exist yet, is left alone.
+/// How long a directory that cannot be watched, such as one that does not exist yet, is not tried again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Editors write a file in several steps.
 const QUIET: Duration = Duration::from_millis(200);

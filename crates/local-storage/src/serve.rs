@@ -15,7 +15,7 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Sockets {
     pub csi: PathBuf,
-    /// Where the kubelet finds drivers; none when nobody has to find this one.
+    /// Where the kubelet finds drivers; none if it does not have to find this one.
     pub registration: Option<PathBuf>,
 }
 

@@ -79,7 +79,7 @@ impl Storage {
         self.credentials.as_deref().map(credentials::load).transpose()
     }
 
-    /// Writes an object to a file, which is readable by this user alone.
+    /// Writes an object to a file that only this user can read.
     pub async fn get(&self, key: &str, file: &Path) -> Result<(), Error> {
         let sign = || {
             let credentials = self.load_credentials()?;

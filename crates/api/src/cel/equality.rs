@@ -41,6 +41,7 @@ pub(super) struct Index<'i, 'a, T> {
 }
 
 impl<'i, 'a, T> Index<'i, 'a, T> {
+    /// An index of these items.
     pub fn new(items: &'i [T], key: fn(&T) -> &Value<'a>) -> Self {
         let places = (items.len() > FEW).then(|| {
             let (state, mut places) = (RandomState::new(), HashMap::<u64, Vec<usize>>::with_capacity(items.len()));
@@ -69,7 +70,7 @@ impl<'i, 'a, T> Index<'i, 'a, T> {
 /// A number that is the same for equal values: numbers count by value, and lists of types whose order may not matter and
 /// maps by their items in any order. What is rarely compared counts by its type.
 fn hash(value: &Value<'_>, state: &RandomState) -> u64 {
-    // As doubles, as which they are compared. What is beyond their precision is told apart later.
+    // As doubles, as which they are compared. What is beyond their precision is distinguished later.
     let of_number = |number: f64| state.hash_one((1, (number + 0.0).to_bits()));
     match value {
         Value::Bool(value) => state.hash_one((2, value)),

@@ -193,11 +193,8 @@ const IGNORE_STORE_READ_ERROR: Parameter = query(
     "delete an object that can no longer be read from the store, without finalizers and preconditions; this can break \
      what depends on it",
 );
-const ORPHAN_DEPENDENTS: Parameter = query(
-    "orphanDependents",
-    "boolean",
-    "deprecated in favour of propagationPolicy: whether dependents are left alone",
-);
+const ORPHAN_DEPENDENTS: Parameter =
+    query("orphanDependents", "boolean", "deprecated in favour of propagationPolicy: whether dependents are kept");
 const PROPAGATION_POLICY: Parameter = query(
     "propagationPolicy",
     "string",

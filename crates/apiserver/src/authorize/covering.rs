@@ -149,7 +149,7 @@ impl<'a> OwnRule<'a> {
         }
     }
 
-    /// Whether this rule alone covers another one.
+    /// Whether this rule covers another one by itself.
     fn covers_rule(&self, granted: &Rule, budget: &mut Budget) -> bool {
         let names_everything = granted.names.is_empty() && !granted.resources.is_empty();
         (self.names.any || !names_everything)

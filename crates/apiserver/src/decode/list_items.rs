@@ -1,5 +1,5 @@
 //! Limits how many objects the lists of an object hold. Defaults make several hundred bytes of an item that takes three in the
-//! body, so that the length of a body alone does not limit the memory and time that it costs.
+//! body, so that more than the length of a body limits the memory and time that it costs.
 
 use knarr_api::status::Status;
 use serde_json::Value;

@@ -17,7 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub enum Trust {
     /// Those signed by one of these authorities (PEM) for the address of the connection.
     Authorities(String),
-    /// Any: the network alone is trusted to lead to the kubelet.
+    /// Any: the network is trusted to lead to the kubelet.
     Anyone,
 }
 

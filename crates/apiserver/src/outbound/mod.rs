@@ -62,7 +62,7 @@ pub struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// A request of nobody.
+    /// A request without credentials.
     pub fn new(body: Bytes, timeout: Duration) -> Self {
         Outgoing { body, timeout, trace: None, user: None }
     }

@@ -1,7 +1,7 @@
 //! Ports of Services and pods as links: `/ui/forward/KEY/` leads to the proxy of one port, as the user of the session that
 //! created the link.
 //!
-//! What comes back is a page of a workload, which nobody vouches for, on the origin of this server. The policy that each
+//! What comes back is a page of a workload, which is not trusted, on the origin of this server. The policy that each
 //! response gets gives it an origin of its own: its scripts run, but can neither read the session of the cluster's page nor
 //! use it. The key is good for this port only. The workload gets neither the key nor a cookie.
 

@@ -60,7 +60,7 @@ fn namespace_of(object: &ObjectReference) -> String {
 }
 
 fn name_for(object: &ObjectReference, nanoseconds: i128) -> String {
-    // The API refuses names longer than 253 characters; the stamp alone keeps a truncated name unique.
+    // The API refuses names longer than 253 characters; the stamp keeps a truncated name unique.
     const MAX_NAME_LENGTH: usize = 253;
     let stamp = format!(".{nanoseconds:x}");
     let name = object.name.as_deref().unwrap_or("");

@@ -27,7 +27,7 @@ pub(super) struct Parent {
     pub labels: BTreeMap<String, String>,
     /// Annotations that slices must have, if any.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Annotations of written slices; a difference in them alone causes no write.
+    /// Annotations of written slices; if only they differ, nothing is written.
     pub written_annotations: BTreeMap<String, String>,
     pub is_leaving: bool,
 }

@@ -89,7 +89,7 @@ impl Reconcile<Key> for Controller {
         }
         let mut used = masked(&hard, &used);
         for resource in unknown {
-            // Nothing is admitted by a resource whose use was never counted.
+            // Admission allows nothing of a resource whose use was never counted.
             match quota.status.as_ref().and_then(|status| status.used.as_ref()?.get(&resource)) {
                 Some(last) => used.insert(resource, last.clone()),
                 None => used.remove(&resource),

@@ -56,7 +56,7 @@ fn ctr() -> Command {
     command
 }
 
-/// From 2.0 on, `ctr` lets containerd import, and prints the progress in a form for people, unless it is told to do it itself.
+/// From 2.0 on, `ctr` lets containerd import, and prints the progress in a form for people, unless a flag makes it import the image itself.
 fn local_flag(printed_version: &str) -> Option<&'static str> {
     release(printed_version).filter(|release| *release >= (2, 0)).map(|_| "--local")
 }

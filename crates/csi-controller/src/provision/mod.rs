@@ -335,7 +335,7 @@ impl Claims {
         let default = StorageClass::default();
         let class = class.unwrap_or(&default);
         let found = match self.create(claim, class).await {
-            // What the volume was to contain may be gone: the name alone finds it.
+            // What the volume was to contain may be gone: the name is enough to find it.
             Err(Error::Refused(_)) => self.create_without_source(claim).await,
             found => found,
         };

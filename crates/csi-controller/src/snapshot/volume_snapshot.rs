@@ -47,7 +47,7 @@ impl Snapshots {
                     format!("Failed to get snapshot class with error {message}"),
                 );
                 let reported = snapshot.status.as_ref().and_then(|status| status.error.as_ref()?.message.as_deref());
-                // A new time alone would be a change that ends the backoff.
+                // A new time would be a change that ends the backoff.
                 if reported != Some(message.as_str()) {
                     let error = json!({"time": time::now(), "message": message});
                     self.write(snapshot, json!({"status": {"readyToUse": false, "error": error}})).await?;

@@ -1,6 +1,6 @@
 //! The protobuf messages of CSI (csi.v1) and of the kubelet's plugin registration.
 //!
-//! Names and field numbers are the protocol's. Messages nested in others carry the outer name where theirs alone would be
+//! Names and field numbers are the protocol's. Messages nested in others carry the outer name where their own would be
 //! ambiguous. Left out are the services GroupController and SnapshotMetadata.
 
 mod controller;

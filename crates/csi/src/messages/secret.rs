@@ -28,7 +28,7 @@ pub fn secrets<K: Into<String>, V: Into<String>>(entries: impl IntoIterator<Item
 }
 
 /// A context whose values may be credentials: pod tokens in `volume_context`, sessions in `publish_context`.
-/// Prints the keys alone.
+/// Prints only the keys.
 pub(super) struct Keys<'a>(pub &'a StringMap);
 
 impl fmt::Debug for Keys<'_> {

@@ -280,7 +280,7 @@ mod tests {
         {
             storage.state.lock().unwrap().objects.insert(old.to_owned(), bytes::Bytes::new());
         }
-        // The storage is away: the snapshot stays on the disk, and is uploaded with the next attempt.
+        // The storage is unreachable: the snapshot stays on the disk, and is uploaded with the next attempt.
         storage.state.lock().unwrap().failures = [http::StatusCode::FORBIDDEN].into();
         assert_eq!(schedule.reconcile(&store).await, RETRY_INTERVAL);
         let local = names(&directory);

@@ -131,7 +131,7 @@ impl Identity {
 
     async fn component(&self, purpose: Purpose, agent: &'static str) -> anyhow::Result<Self> {
         certificates::finish_replacement(&self.directory, &purpose)?;
-        // A certificate that is due is renewed later: the component must work while the server is away.
+        // A certificate that is due is renewed later: the component must work while the server is unreachable.
         if !is_valid(&self.directory, &purpose) {
             certificates::ensure(&self.client(), &self.node, &self.directory, &purpose).await?;
         }

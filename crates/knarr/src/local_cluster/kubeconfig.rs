@@ -82,7 +82,7 @@ fn without(existing: &str, context: &str) -> anyhow::Result<Mapping> {
 }
 
 /// Changes a user's file; a file that does not exist is empty. The new text replaces the old one at once, readable by the
-/// user alone.
+/// user only.
 pub fn change(path: &Path, change: impl FnOnce(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
     let existing = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

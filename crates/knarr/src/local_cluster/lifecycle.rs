@@ -152,7 +152,7 @@ impl Clusters {
         }
         ports::start(&directory, &spec).await?;
         progress(if spec.servers > 1 { "starting the first server" } else { "starting the server" });
-        // Servers that were there before are started together: one alone finds no majority of etcd's members.
+        // Servers that were there before are started together: a single one finds no majority of etcd's members.
         let (joined, new): (Vec<u8>, Vec<u8>) =
             (2..=spec.servers).partition(|number| node::has_joined(&spec, &directory, *number));
         let mut children = vec![self.start_node(&spec, 1, &[])?];

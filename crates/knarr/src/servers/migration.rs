@@ -141,7 +141,7 @@ pub async fn run_once(
     let administration = EtcdAdministration::new(&[local_url()], Some(&tls))?;
     let started = Instant::now();
     let outcome = loop {
-        // A member with a leader is itself: it is alone.
+        // The only member leads itself.
         match administration.status(&local_url()).await {
             Ok(status) if status.leader != 0 && has_snapshot(&snapshots) => break Ok(()),
             // etcd considers a snapshot when its log grows.

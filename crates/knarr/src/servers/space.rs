@@ -152,7 +152,7 @@ mod tests {
             (own(1), vec![small(2), small(3)], true),
             (own(1), vec![], true),
             (small(2).unwrap(), vec![small(1), small(3)], false),
-            // One is away: perhaps it defragments.
+            // One does not respond: perhaps it defragments.
             (own(2), vec![fragmented(1), None], false),
             // An election is going on.
             (own(2), vec![fragmented(1), follows_another(3)], false),

@@ -15,7 +15,7 @@ const PREVIOUS_RELEASE: &str = "1.35";
 
 /// All errors of the flags, in the order of Kubernetes.
 pub fn errors(given: &Given) -> Vec<String> {
-    // What Kubernetes completes before it validates ends the program alone.
+    // An error in what Kubernetes completes before it validates ends the program without further errors.
     if let Some(error) = incomplete(given) {
         return vec![error];
     }

@@ -150,7 +150,7 @@ impl State {
         volume.users.iter().any(|(user, progress)| user != uid && *progress != Progress::Not)
     }
 
-    /// A pod no longer uses the volume. Returns whether nobody does.
+    /// A pod no longer uses the volume. Returns whether no pod does.
     pub fn remove_user(&self, id: &VolumeId, uid: &str) -> bool {
         let mut inner = self.0.lock();
         let Some(volume) = inner.volumes.get_mut(id) else { return true };
@@ -159,7 +159,7 @@ impl State {
         volume.users.is_empty()
     }
 
-    /// Forgets a volume that nobody uses and that is not staged.
+    /// Forgets a volume that no pod uses and that is not staged.
     pub fn forget(&self, id: &VolumeId) {
         let mut inner = self.0.lock();
         if inner.volumes.get(id).is_some_and(|volume| volume.users.is_empty() && volume.staged == Progress::Not) {

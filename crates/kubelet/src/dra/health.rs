@@ -103,7 +103,7 @@ impl Dra {
         }
     }
 
-    /// Receives a driver's reports until it is unregistered. A driver that reports no health is left alone.
+    /// Receives a driver's reports until it is unregistered. A driver that reports no health is not asked again.
     pub(super) async fn watch_health(self: Arc<Self>, driver: String, plugin: Plugin, gone: CancellationToken) {
         loop {
             let ended = tokio::select! {

@@ -18,7 +18,7 @@ impl Checkpoint {
         Checkpoint(root.join(FILE))
     }
 
-    /// The grants; none if there is no file. One that cannot be read is an error: nobody knows what is free then.
+    /// The grants; none if there is no file. One that cannot be read is an error: what is free is unknown then.
     pub fn load<T: DeserializeOwned + Default>(&self) -> io::Result<T> {
         match std::fs::read(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),

@@ -47,7 +47,7 @@ pub async fn respond(
 }
 
 async fn write(server: &Server, container_id: String, location: &std::path::Path, timeout: i64) -> Result<(), String> {
-    // Memory of containers, and secrets in it, is for root alone.
+    // Only root may read the memory of containers, which holds secrets.
     let directory = location.parent().unwrap_or(location);
     crate::private::create_all(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     let location = location.to_string_lossy().into_owned();

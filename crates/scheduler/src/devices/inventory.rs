@@ -12,7 +12,7 @@ use super::slice::Slice;
 pub struct Inventory {
     slices: HashMap<String, Arc<Slice>>,
     by_node: HashMap<String, BTreeSet<String>>,
-    /// Names of the slices that are not for one node alone, or that have counters.
+    /// Names of the slices that are not for a single node, or that have counters.
     shared: BTreeSet<String>,
     by_pool: HashMap<PoolId, BTreeSet<String>>,
 }

@@ -25,7 +25,7 @@ pub struct Webhook {
     pub criteria: Criteria,
     pub conditions: Conditions,
     pub destination: Result<Destination, String>,
-    /// Who it is called as, if not as nobody.
+    /// The credentials that it is called with, if any.
     pub user: Option<Arc<User>>,
     /// Whether writes are allowed if the call fails.
     pub ignores_failure: bool,

@@ -51,7 +51,7 @@ impl<T> QueueSet<T> {
             return true;
         }
         if seats > self.limit {
-            // It will never fit: it may run alone.
+            // It will never fit: it may run when no other does.
             return self.executing == 0;
         }
         self.seats_in_use + seats <= self.limit

@@ -67,13 +67,13 @@ impl ExecPlugin {
         match exec.text(&["interactiveMode"]) {
             "" if version == "v1" => return missing("interactiveMode"),
             "" | "Never" | "IfAvailable" => {}
-            // A server has nobody to ask.
+            // A server has no terminal.
             "Always" => {
                 return Err("exec plugin cannot support interactive mode: standard input is not a terminal".to_owned());
             }
             other => return invalid(&format!("invalid interactiveMode for {user}: {other:?}")),
         }
-        // A name alone is searched for in PATH.
+        // A name without a directory is searched for in PATH.
         let command = if command.contains('/') { directory.join(command) } else { PathBuf::from(command) };
         let mut spec = json!({ "interactive": false });
         if exec.flag(&["provideClusterInfo"]) == Some(true) {

@@ -31,7 +31,7 @@ impl<'a> Candidate<'a> {
         self.api().allow_multiple_allocations == Some(true)
     }
 
-    /// Whether the other differs in its name alone. Shares of a device differ in what is left of it.
+    /// Whether the other differs only in its name. Shares of a device differ in what is left of it.
     pub fn is_like(&self, other: &Candidate<'_>) -> bool {
         self.device().likeness == other.device().likeness
             && self.pool == other.pool
