@@ -47,7 +47,7 @@ impl Rig {
             tokio::task::yield_now().await;
         }
         let endpoint = socket.to_string_lossy().into_owned();
-        let settings = Settings::new("n", &directory.path().join("data"), endpoint.clone());
+        let settings = Settings::new("n", directory.path().join("data"), endpoint.clone());
         let (client, metrics) = (empty_api(), Arc::new(Counters::default()));
         let accounts = ApiAccounts { client: client.clone(), tokens: Tokens::new(client.clone()) };
         let parts = Parts {
