@@ -4,6 +4,7 @@
 //! key and signed the server's certificate, so nothing is ever sent to another server.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use knarr_identity::{ServerTrust, ServerVerifier, ShownCertificate};
@@ -14,36 +15,65 @@ use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::Pin;
 
+/// How long connecting may take: a server that does not respond is tried again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// The certificate (DER) of the server's certificate authority.
 pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
+    Ok(connect(server, pin, CONNECT_TIMEOUT).await?.authority)
+}
+
+/// A connection to a server of the cluster that a pin is for.
+pub struct PinnedConnection {
+    pub stream: TlsStream<TcpStream>,
+    /// The certificate (DER) of its certificate authority.
+    authority: Vec<u8>,
+}
+
+/// Connects to a server. What is sent over this connection reaches no other, not even a node of the cluster.
+pub async fn connect(server: &http::Uri, pin: Pin, limit: Duration) -> anyhow::Result<PinnedConnection> {
     let host = server.host().ok_or_else(|| anyhow!("{server} has no host"))?;
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
     let port = server.port_u16().unwrap_or(443);
+    match tokio::time::timeout(limit, connect_to(host, port, pin)).await {
+        Ok(connected) => connected,
+        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut))
+            .with_context(|| format!("{host}:{port} does not respond")),
+    }
+}
+
+async fn connect_to(host: &str, port: u16, pin: Pin) -> anyhow::Result<PinnedConnection> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a valid host name"))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let trust = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
     let verifier = Arc::new(ServerVerifier::new(trust, &provider));
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>)
         .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stream = TcpStream::connect((bare, port)).await.with_context(|| format!("cannot reach {host}:{port}"))?;
-    if let Err(error) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-        let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = reason {
-            bail!(
-                "{host}:{port} is not the server of the cluster that the token is for \
-                 (its authority does not have the hash in the token): check --server, or make a new token there"
-            );
+    let stream = match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+            if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = reason {
+                bail!(
+                    "{host}:{port} is not the server of the cluster that the token is for \
+                     (its authority does not have the hash in the token): check --server, or make a new token there"
+                );
+            }
+            return Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"));
         }
-        return Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"));
-    }
+    };
     let found = verifier.trust.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    found.ok_or_else(|| anyhow!("{host}:{port} sent no certificate"))
+    let authority = found.ok_or_else(|| anyhow!("{host}:{port} sent no certificate"))?;
+    Ok(PinnedConnection { stream, authority })
 }
 
 #[derive(Debug)]
@@ -118,6 +148,16 @@ mod tests {
             let verdict = verifier.verify_server_cert(shown.der(), &chain, &name, &[], UnixTime::now());
             assert_eq!(verdict.is_ok(), is_believed, "{group}: {verdict:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_respond_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: http::Uri = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let pin = "ab".repeat(32).parse().unwrap();
+        let Err(error) = connect(&address, pin, Duration::from_millis(50)).await else { panic!("nobody responds") };
+        let cause = error.root_cause().downcast_ref::<std::io::Error>().unwrap();
+        assert_eq!(cause.kind(), std::io::ErrorKind::TimedOut, "so that it is tried again");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ mod storage;
 mod token;
 mod trust;
 
-pub use authority::fetch as fetch_authority;
+pub use authority::{connect as connect_pinned, fetch as fetch_authority};
 pub use cluster_info::ClusterInfo;
 pub use component_policy::{CHARTS, CLUSTER_SETUP, MANIFESTS, READINESS, SERVERS, component_policy};
 pub use identity::Identity;
