@@ -1,7 +1,5 @@
 //! Creating, starting, stopping and deleting clusters.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -12,7 +10,9 @@ use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::{Api, api::ListParams};
 use nix::fcntl::{Flock, FlockArg};
 
+use super::directory::{check_own, create_private};
 use super::kubeconfig::{self, context_of};
+use super::node::Join;
 use super::spec::{self, Spec};
 use super::{network, node, ports};
 use crate::data_directory_lock;
@@ -55,6 +55,11 @@ impl Clusters {
     pub fn read(&self, name: &str) -> anyhow::Result<Spec> {
         spec::validate_name(name)?;
         let path = self.directory_of(name).join(FILE);
+        for directory in [self.directory.clone(), self.directory_of(name)] {
+            if directory.exists() {
+                check_own(&directory)?;
+            }
+        }
         let text = match std::fs::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!("there is no cluster {name:?}"),
             read => read.with_context(|| format!("cannot read {}", path.display()))?,
@@ -155,9 +160,9 @@ impl Clusters {
         // Servers that were there before are started together: a single one finds no majority of etcd's members.
         let (joined, new): (Vec<u8>, Vec<u8>) =
             (2..=spec.servers).partition(|number| node::has_joined(&spec, &directory, *number));
-        let mut children = vec![self.start_node(&spec, 1, &[])?];
+        let mut children = vec![self.start_node(&spec, 1, None)?];
         for number in joined {
-            children.push(self.start_node(&spec, number, &[])?);
+            children.push(self.start_node(&spec, number, None)?);
         }
         self.wait("the API server", &spec, &mut children, async || {
             Ok(kubeconfig_path(&spec, &directory).exists() && self.is_ready(&spec).await)
@@ -168,9 +173,9 @@ impl Clusters {
         if spec.nodes > spec.servers {
             let count = spec.nodes - spec.servers;
             progress(&format!("starting {count} agent{}", if count == 1 { "" } else { "s" }));
-            let join = node::join_flags(&spec, &directory, "agent")?;
+            let join = node::join(&spec, &directory, "agent")?;
             for number in spec.servers + 1..=spec.nodes {
-                children.push(self.start_node(&spec, number, &join)?);
+                children.push(self.start_node(&spec, number, Some(&join))?);
             }
         }
         progress("waiting for the nodes");
@@ -195,8 +200,8 @@ impl Clusters {
         let directory = self.directory_of(&spec.name);
         for number in new.iter().copied() {
             progress(&format!("starting server {number}"));
-            let join = node::join_flags(spec, &directory, "server")?;
-            children.push(self.start_node(spec, number, &join)?);
+            let join = node::join(spec, &directory, "server")?;
+            children.push(self.start_node(spec, number, Some(&join))?);
             self.wait("the server to join", spec, children, async || {
                 Ok(node::has_joined(spec, &directory, number) && self.ready_nodes(spec, |_| None).await? >= number)
             })
@@ -205,7 +210,7 @@ impl Clusters {
         Ok(())
     }
 
-    fn start_node(&self, spec: &Spec, number: u8, join: &[String]) -> anyhow::Result<(u8, Option<Child>)> {
+    fn start_node(&self, spec: &Spec, number: u8, join: Option<&Join>) -> anyhow::Result<(u8, Option<Child>)> {
         let directory = self.directory_of(&spec.name);
         if data_directory_lock::find(&spec.data(&directory, number))?.is_some() {
             return Ok((number, None));
@@ -361,11 +366,6 @@ fn raise_watch_limits(progress: Progress<'_>) {
 
 fn kubeconfig_path(spec: &Spec, directory: &Path) -> PathBuf {
     spec.data(directory, 1).join("kubeconfig.yaml")
-}
-
-fn create_private(directory: &Path) -> anyhow::Result<()> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    created.with_context(|| format!("cannot create {}: are you root?", directory.display()))
 }
 
 fn last_lines(log: &Path) -> String {

@@ -4,6 +4,7 @@
 //! bridge, interfaces, firewall table, cgroups) follow from its own name and an identifier, so that starting, stopping and deleting need no
 //! other record, and clusters never collide with each other or with a Knarr that runs on the host itself.
 
+mod directory;
 mod kubeconfig;
 mod lifecycle;
 mod network;

@@ -97,9 +97,14 @@ pub fn delete(spec: &Spec) -> anyhow::Result<()> {
 }
 
 /// Rules for packets between the cluster and other networks: translated to this host's address, or dropped. Nobody outside
-/// opens connections into the cluster, though this host forwards packets: its ports are for this host alone.
+/// opens connections into the cluster, though this host forwards packets: only this host uses its ports. Nor does anybody outside
+/// reach its registry: this host would accept packets for the bridge's address on any interface.
 fn rules(spec: &Spec) -> String {
-    let (table, subnet, bridge) = (spec.table(), spec.subnet(), spec.bridge());
+    let (table, subnet, bridge, gateway) = (spec.table(), spec.subnet(), spec.bridge(), spec.gateway());
+    let input = format!(
+        "chain input {{ type filter hook input priority filter; policy accept; \
+         ip daddr {gateway} iifname != {{ {bridge}, lo }} drop; }}"
+    );
     let chain = if spec.is_offline {
         format!(
             "chain forward {{ type filter hook forward priority filter; policy accept; \
@@ -113,7 +118,7 @@ fn rules(spec: &Spec) -> String {
              ip saddr {subnet} oifname != {bridge} masquerade; }}"
         )
     };
-    format!("table ip {table} {{}}\ndelete table ip {table}\ntable ip {table} {{\n{chain}\n}}\n")
+    format!("table ip {table} {{}}\ndelete table ip {table}\ntable ip {table} {{\n{input}\n{chain}\n}}\n")
 }
 
 /// The destinations of this host's routes.
@@ -170,6 +175,7 @@ mod tests {
             let what = if is_offline { "" } else { " ct state new,invalid" };
             assert!(rules.contains(&format!("oifname {bridge} iifname != {bridge}{what} drop;")), "{rules}");
             assert_eq!(rules.contains("masquerade"), !is_offline);
+            assert!(rules.contains(&format!("ip daddr 10.190.7.1 iifname != {{ {bridge}, lo }} drop;")), "{rules}");
         }
     }
 }

@@ -35,24 +35,46 @@ pub fn log_path(spec: &Spec, directory: &Path, number: u8) -> PathBuf {
     directory.join(format!("{}.log", spec.node_name(number)))
 }
 
+/// How a node joins.
+pub struct Join {
+    server: String,
+    token: String,
+}
+
 /// Starts a node. Its process group is its own, so that the terminal's signals do not reach it.
-pub fn start(spec: &Spec, directory: &Path, number: u8, join: &[String]) -> anyhow::Result<Child> {
+pub fn start(spec: &Spec, directory: &Path, number: u8, join: Option<&Join>) -> anyhow::Result<Child> {
     let log = log_path(spec, directory, number);
     let log = File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
-    let mut command = knarr(spec, directory, number)?;
-    command.args(spec.arguments(directory, number)).args(join);
-    command.env("KNARR_CONFIG", settings_path(directory, spec.is_server(number)));
+    let mut command = command(spec, directory, number, join)?;
     command.stdout(log.try_clone()?).stderr(log).process_group(0);
     command.spawn().with_context(|| format!("cannot start {}", spec.node_name(number)))
 }
 
-/// The flags that join a server or an agent: the role of the token says which.
-pub fn join_flags(spec: &Spec, directory: &Path, role: &str) -> anyhow::Result<Vec<String>> {
+/// The command of a node. The token is no argument: every user of the host sees those, and reaches the API server.
+fn command(spec: &Spec, directory: &Path, number: u8, join: Option<&Join>) -> anyhow::Result<Command> {
+    let mut command = knarr(spec, directory, number)?;
+    command.args(spec.arguments(directory, number));
+    if let Some(join) = join {
+        command.args(["--server", &join.server]).env("KNARR_TOKEN", &join.token);
+    }
+    command.env("KNARR_CONFIG", settings_path(directory, spec.is_server(number)));
+    Ok(command)
+}
+
+/// Creates a token that joins a server or an agent: its role says which.
+pub fn join(spec: &Spec, directory: &Path, role: &str) -> anyhow::Result<Join> {
     let data = spec.data(directory, 1);
     let mut command = knarr(spec, directory, 1)?;
     command.args(["token", "create", "--print-join-command", "--role", role, "--ttl", "1h", "--data-dir"]).arg(data);
-    // knarr agent --server URL --token TOKEN
-    Ok(output(&mut command)?.split_whitespace().skip(2).map(str::to_owned).collect())
+    let printed = output(&mut command)?;
+    parse_join(&printed).context("cannot read the command that joins a node")
+}
+
+/// Reads `knarr agent --server URL --token TOKEN`.
+fn parse_join(printed: &str) -> Option<Join> {
+    let words: Vec<&str> = printed.split_whitespace().collect();
+    let after = |flag: &str| words.iter().skip_while(|word| **word != flag).nth(1).map(|value| (*value).to_owned());
+    Some(Join { server: after("--server")?, token: after("--token")? })
 }
 
 /// Whether a server has joined before: then it needs no token.
@@ -122,6 +144,24 @@ pub fn is_ready(node: &Node, since: Option<Timestamp>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_users_of_the_host_see_no_token() {
+        let join = parse_join("knarr server --server https://10.190.7.11:6443 --token abcdef.secret.hash\n").unwrap();
+        let spec: Spec = serde_json::from_value(serde_json::json!({
+            "name": "dev", "nodes": 3, "servers": 2, "network": 7, "isOffline": false,
+        }))
+        .unwrap();
+        for number in [2, 3] {
+            let command = command(&spec, Path::new("/c/dev"), number, Some(&join)).unwrap();
+            let arguments: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            assert!(!arguments.join(" ").contains("secret"), "{arguments:?}");
+            assert_eq!(arguments[arguments.len() - 2..], ["--server", "https://10.190.7.11:6443"]);
+            let token = command.get_envs().find(|(name, _)| *name == "KNARR_TOKEN").unwrap().1.unwrap();
+            assert_eq!(token, "abcdef.secret.hash");
+        }
+        assert!(parse_join("knarr agent --server").is_none());
+    }
 
     #[test]
     fn a_report_from_before_the_start_does_not_count() {
