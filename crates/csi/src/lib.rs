@@ -7,12 +7,14 @@
 pub mod messages;
 
 mod client;
+mod connection;
 mod error;
 mod route;
 mod server;
 mod services;
 
 pub use client::{Client, Observer, Stream, socket_path};
+pub use connection::UnixConnection;
 pub use error::CallError;
 pub use server::{Server, listen};
 pub use services::{Controller, Identity, Node, Registration};

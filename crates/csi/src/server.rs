@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixListener;
 use tonic::Status;
 
+use crate::connection::UnixConnection;
 use crate::route::{Reply, Route};
 use crate::services::{
     Controller, Identity, Node, Registration, route_controller, route_identity, route_node, route_registration,
@@ -75,7 +76,7 @@ impl Server {
                     async move { Ok::<_, Infallible>(server.respond(request).await) }
                 });
                 let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service);
+                    .serve_connection(TokioIo::new(UnixConnection::new(stream)), service);
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection to the CSI socket broke");
                 }

@@ -75,6 +75,54 @@ async fn calls_reach_their_service_and_errors_their_caller() {
     client.get_plugin_info(GetPluginInfoRequest {}).await.expect("the connection is still there");
 }
 
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).expect("a short payload");
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// The headers of a call as grpc-go writes them when it is given the path of a socket, with the authority
+/// `%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Flocal.knarr.io-reg.sock`; then those of the next call on the connection.
+const GO_HEADERS: [&str; 2] = [
+    "8386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b154587b8ec545868346a8b0f5b632d054aa2c35d16cc6a91158598c\
+     84d9e95161a0e41d0bf5a87658b98eb58599741c9d7f5f8b1d75d0620d263d4c4d65647a8a9acac8b4c7602bbc05c140027465864d833505b11f",
+    "8386c2c1c0bfbe",
+];
+
+#[tokio::test]
+async fn a_client_may_name_the_path_of_the_socket_as_host() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("reg.sock");
+    let _server = start(&Arc::new(Driver::default()), &socket);
+    let mut client = tokio::net::UnixStream::connect(&socket).await.expect("connects");
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("sent");
+    client.write_all(&frame(4, 0, 0, &[])).await.expect("sent");
+    for (stream, headers) in [1, 3].into_iter().zip(GO_HEADERS) {
+        let digits: Vec<_> = headers.bytes().collect();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("text"), 16).expect("a number");
+        let block: Vec<u8> = digits.chunks(2).map(byte).collect();
+        client.write_all(&frame(1, 4, stream, &block)).await.expect("sent");
+        // An empty message, and the end of the call.
+        client.write_all(&frame(0, 1, stream, &[0; 5])).await.expect("sent");
+        let mut message = Vec::new();
+        loop {
+            let mut header = [0; 9];
+            client.read_exact(&mut header).await.expect("a frame");
+            let mut payload = vec![0; u16::from_be_bytes([header[1], header[2]]).into()];
+            client.read_exact(&mut payload).await.expect("its payload");
+            match (header[3], header[4] & 1) {
+                (0, _) => message.extend(payload),
+                (1, 1) => break,
+                (3, _) => panic!("the call was reset: {payload:?}"),
+                _ => {}
+            }
+        }
+        let message = String::from_utf8_lossy(&message);
+        assert!(message.contains("test.example.com"), "{message}");
+    }
+}
+
 #[tokio::test]
 async fn a_call_ends_at_its_deadline_and_its_operation_runs_on() {
     let directory = tempfile::tempdir().expect("a directory");
