@@ -5,6 +5,8 @@ mod support;
 
 mod accounts;
 mod autoscaler;
+mod bootstrap_tokens;
+mod cluster_roles;
 mod cron_job;
 mod daemon_set;
 mod deployment;
@@ -14,6 +16,7 @@ mod endpoints;
 mod garbage_collector;
 mod job;
 mod namespace;
+mod node_networks;
 mod nodes;
 mod quota;
 mod replica_set;
