@@ -89,7 +89,9 @@ fn print_crates(sources: &[SourceFile]) -> anyhow::Result<()> {
             let items = items::read(source)?;
             totals.public += items.public;
             totals.undocumented += items.undocumented.len();
-            if LIBRARIES.contains(&source.krate.as_str()) {
+            // Other programs of a crate are no part of the library.
+            let is_library = source.path.components().any(|part| part.as_os_str() == "src");
+            if is_library && LIBRARIES.contains(&source.krate.as_str()) {
                 let named = items.undocumented.into_iter();
                 undocumented.extend(named.map(|(name, line)| format!("{}:{line} {name}", source.path.display())));
             }
