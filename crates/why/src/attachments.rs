@@ -9,7 +9,8 @@ use crate::{Finding, condition};
 /// Diagnoses an event about a volume of a pod that is on its node.
 pub fn explain(evidence: &Evidence, pod: &Value, event: &Value) -> Option<Finding> {
     let message = event.text(&["message"]);
-    if message.contains("Multi-Attach error") {
+    // The first is the message of Kubernetes before v1.36.4.
+    if message.contains("Multi-Attach error") || message.contains("Waiting for detach for volume") {
         return Some(multi_attach(evidence, pod, event));
     }
     if message.contains("not found in the list of registered CSI drivers") {

@@ -56,9 +56,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn volumes_are_attached_where_pods_need_them() {
-    let taken = "q: Multi-Attach error for volume \"v\" Volume is already used by pod(s) p";
-    let stale = "q: Multi-Attach error for volume \"v\" Volume is already exclusively attached to one node and can't be \
-                 attached to another";
+    let taken = "q: Waiting for detach for volume \"v\" Volume is already used by pod(s) p";
+    let stale = "q: Waiting for detach for volume \"v\" Volume is already exclusively attached to one node, waiting on detach \
+                 before it can be attached to another node";
     for (shared, desired, attached, expected) in [
         (false, "", "", ""),
         (false, "a:p", "", "attach a"),
@@ -134,12 +134,12 @@ fn success_is_reported_once() {
 fn a_multi_attach_error_is_reported_once_for_each_wait() {
     let mut memory = BTreeMap::new();
     let taken = observed(false, "a:p b:q", "a:attached");
-    assert!(rendered(&plan(&taken, &mut memory, MINUTE)).starts_with("q: Multi-Attach error"));
+    assert!(rendered(&plan(&taken, &mut memory, MINUTE)).starts_with("q: Waiting for detach"));
     assert_eq!(rendered(&plan(&taken, &mut memory, MINUTE * 2)), "");
     assert_eq!(rendered(&plan(&observed(false, "b:q", ""), &mut memory, MINUTE * 3)), "attach b");
     plan(&observed(false, "b:q", "b:attached"), &mut memory, MINUTE * 3);
     plan(&observed(false, "", ""), &mut memory, MINUTE * 3);
-    assert!(rendered(&plan(&taken, &mut memory, MINUTE * 4)).starts_with("q: Multi-Attach error"));
+    assert!(rendered(&plan(&taken, &mut memory, MINUTE * 4)).starts_with("q: Waiting for detach"));
 }
 
 #[test]

@@ -55,7 +55,7 @@ async fn a_disk_for_one_node_moves_only_after_it_is_unmounted() {
     add_pod(&cluster, "two", "b").await;
     cluster
         .until_list("Event", |events| {
-            events.iter().any(|event| text(&event["message"]).starts_with("Multi-Attach error for volume \"v\""))
+            events.iter().any(|event| text(&event["message"]).starts_with("Waiting for detach for volume \"v\""))
         })
         .await;
     cluster.until_quiet().await;
