@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use knarr_csi::UnixConnection;
 use tokio::net::UnixListener;
 
 const MAX_MESSAGE_SIZE: usize = 4 << 20;
@@ -64,7 +65,7 @@ where
                 async move { Ok::<_, Infallible>(respond(request, handler).await) }
             });
             let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(stream), service);
+                .serve_connection(TokioIo::new(UnixConnection::new(stream)), service);
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection on a unix socket broke");
             }
@@ -122,5 +123,50 @@ async fn message_of(body: Incoming) -> Result<Bytes, Failure> {
     match usize::try_from(length) {
         Ok(length) if !compressed && bytes.len() >= length => Ok(bytes.split_to(length)),
         _ => Err(Failure::invalid("the message is compressed or cut off")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Device plugins and readers of pod resources that are given a path send it as `:authority`.
+    #[tokio::test]
+    async fn a_client_may_name_the_path_of_the_socket_as_host() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("kubelet.sock");
+        let path = socket.clone();
+        let served = tokio::spawn(async move { serve(&path, |path, _| async move { Ok(path.into_bytes()) }).await });
+        let mut client = loop {
+            match tokio::net::UnixStream::connect(&socket).await {
+                Ok(client) => break client,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+            let length = u8::try_from(payload.len()).expect("a short payload");
+            [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+        };
+        // POST http /s/Call, the authority, and an empty message.
+        let headers = frame(1, 4, 1, b"\x83\x86\x44\x07/s/Call\x41\x15/var/lib/kubelet.sock");
+        let settings = frame(4, 0, 0, b"");
+        let sent =
+            [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &settings, &headers, &frame(0, 1, 1, &[0; 5])].concat();
+        client.write_all(&sent).await.expect("sent");
+        let message = loop {
+            let mut header = [0; 9];
+            client.read_exact(&mut header).await.expect("a frame");
+            let mut payload = vec![0; header[2].into()];
+            client.read_exact(&mut payload).await.expect("its payload");
+            match header[3] {
+                0 => break payload,
+                3 => panic!("the call was reset: {payload:?}"),
+                _ => {}
+            }
+        };
+        assert_eq!(&message[5..], b"/s/Call");
+        served.abort();
     }
 }
