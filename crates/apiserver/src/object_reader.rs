@@ -3,13 +3,24 @@
 use std::sync::Arc;
 
 use knarr_api::status::Status;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// Reads stored objects. Parsed objects are cached with the stored entry, so that another read costs a lookup.
+/// Reads stored objects. Parsed objects of most kinds are cached with the stored entry, so that another read costs a lookup.
 pub trait ObjectReader: Send + Sync {
     /// One object, if it exists. Decisions about security use this: a stored object that cannot be read is an error, not
     /// an absent object.
     fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status>;
+    /// The labels of an object, if it exists; the rest of it is not parsed.
+    fn read_labels(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Map<String, Value>>, Status> {
+        let object = self.read(group, resource, namespace, name)?;
+        Ok(object.map(|object| object["metadata"]["labels"].as_object().cloned().unwrap_or_default()))
+    }
     /// All objects of a namespace, or of the cluster if `namespace` is empty, in name order. It fails if one cannot be read.
     fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status>;
     /// Like `read`, for uses where an unreadable object may count as absent.

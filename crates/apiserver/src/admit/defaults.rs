@@ -148,11 +148,10 @@ impl Plugin for PodTopologyLabels {
         if node.is_empty() {
             return Ok(());
         }
-        let Some(node) = objects.read("", "nodes", "", node)? else { return Ok(()) };
+        let Some(mut labels) = objects.read_labels("", "nodes", "", node)? else { return Ok(()) };
         for key in TOPOLOGY {
-            let value = node.at(&["metadata", "labels"]).text(&[key]);
-            if !value.is_empty() {
-                write.object.object(&["metadata", "labels"]).insert(key.to_owned(), value.into());
+            if let Some(value) = labels.remove(key).filter(|value| value != "") {
+                write.object.object(&["metadata", "labels"]).insert(key.to_owned(), value);
             }
         }
         Ok(())

@@ -7,11 +7,15 @@ use futures::FutureExt;
 use knarr_api::status::Status;
 use knarr_store::{Notice, Range, Store, Watch};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::projection::Projection;
 use super::{selection, store_error};
 use crate::kinds::{Kinds, Resource};
 use crate::object_reader::ObjectReader;
+use crate::stored;
+
+const LABELS: Projection = Projection::Fields(&[("metadata", Projection::Fields(&[("labels", Projection::All)]))]);
 
 /// An `ObjectReader` on the store.
 pub struct StoreReader {
@@ -44,7 +48,15 @@ fn caches(resource: &Resource) -> bool {
     resource.custom.is_none()
         && !matches!(
             plural,
-            "pods" | "events" | "secrets" | "configmaps" | "endpointslices" | "endpoints" | "replicasets"
+            "pods"
+                | "events"
+                | "secrets"
+                | "configmaps"
+                | "endpointslices"
+                | "endpoints"
+                | "replicasets"
+                | "nodes"
+                | "services"
         )
 }
 
@@ -53,6 +65,23 @@ impl ObjectReader for StoreReader {
         let Some(resource) = self.resource(group, resource) else { return Ok(None) };
         let entry = self.store.peek(&resource.key(namespace, name));
         entry.map(|entry| selection::parsed(&entry, caches(&resource))).transpose()
+    }
+
+    fn read_labels(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Map<String, Value>>, Status> {
+        let Some(resource) = self.resource(group, resource) else { return Ok(None) };
+        let Some(entry) = self.store.peek(&resource.key(namespace, name)) else { return Ok(None) };
+        // What this parser refuses may be nested deeply, or is an error that the other one describes.
+        let mut object = LABELS.read(&entry.value).or_else(|_| stored::parse(&entry))?;
+        match object["metadata"]["labels"].take() {
+            Value::Object(labels) => Ok(Some(labels)),
+            _ => Ok(Some(Map::new())),
+        }
     }
 
     fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status> {
