@@ -26,8 +26,8 @@ const NAMESPACE: &str = "default";
 const LEASES: &str = "/registry/masterleases/";
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 const RENEW_INTERVAL: Duration = Duration::from_secs(10);
-/// How often the write of a lease is attempted when others write it too.
-const MAX_LEASE_ATTEMPTS: usize = 5;
+/// How often the write of a lease is retried when others write it too.
+const MAX_LEASE_RETRIES: usize = 4;
 
 /// Keeps the Service and its endpoints up to date until the server stops, and then removes this server from them.
 pub async fn run(server: Arc<ApiServer>, ranges: Vec<String>, advertised: SocketAddr) {
@@ -85,21 +85,20 @@ async fn renew_lease(store: &dyn Store, address: IpAddr) -> Result<(), Status> {
     let key = lease_key(address);
     let lease = json!({"kind": "Endpoints", "apiVersion": "v1", "subsets": [{"addresses": [{"ip": address}]}]});
     let value = Bytes::from(lease.to_string());
-    let mut written = Ok(());
-    for _ in 0..MAX_LEASE_ATTEMPTS {
+    let mut retries = MAX_LEASE_RETRIES;
+    loop {
         let wrote = match store.peek(&key) {
             Some(entry) => store.update(&key, value.clone(), entry.revision, Some(LEASE_DURATION)).await,
             None => store.create(&key, value.clone(), Some(LEASE_DURATION)).await,
         };
         match wrote {
             Ok(_) => return Ok(()),
-            Err(error @ (Error::Conflict { .. } | Error::Exists(_))) => written = Err(store_error(error)),
+            Err(Error::Conflict { .. } | Error::Exists(_)) if retries > 0 => retries -= 1,
             Err(error) => return Err(store_error(error)),
         }
         // This process may not have seen the latest write yet.
         store.sync().await.map_err(store_error)?;
     }
-    written
 }
 
 /// The addresses of servers with a lease, of one family, because an EndpointSlice has only one.
