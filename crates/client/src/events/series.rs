@@ -2,6 +2,7 @@
 //! starts, periodically while it lasts, and when it is finished.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +137,18 @@ struct EventKey(u64, u64);
 
 #[derive(Default)]
 struct ActiveSeries {
-    events: HashMap<EventKey, Event>,
+    events: HashMap<EventKey, Active>,
     keys: [RandomState; 2],
+}
+
+/// An event that may be repeated.
+enum Active {
+    /// So far there was only one. Most stay alone, so only what a repeat does not contain is kept.
+    Once {
+        name: Option<Box<str>>,
+        time: Timestamp,
+    },
+    Series(Box<Event>),
 }
 
 impl ActiveSeries {
@@ -148,44 +159,56 @@ impl ActiveSeries {
     }
 
     /// The event to write now, if any.
-    fn observe(&mut self, event: Event, now: Timestamp) -> Option<Arc<Event>> {
-        let event_key = self.event_key(&event);
-        let Some(known) = self.events.get_mut(&event_key) else {
-            self.events.insert(event_key, event.clone());
-            return Some(Arc::new(event));
+    fn observe(&mut self, mut event: Event, now: Timestamp) -> Option<Arc<Event>> {
+        let key = self.event_key(&event);
+        let known = match self.events.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let time = event.event_time.as_ref().map_or(now, |time| time.0);
+                unknown.insert(Active::Once { name: event.metadata.name.as_deref().map(Box::from), time });
+                return Some(Arc::new(event));
+            }
         };
-        match &mut known.series {
-            Some(series) => {
-                series.count += 1;
-                series.last_observed_time = MicroTime(now);
+        match known {
+            Active::Series(first) => {
+                if let Some(series) = &mut first.series {
+                    series.count += 1;
+                    series.last_observed_time = MicroTime(now);
+                }
                 None
             }
-            None => {
-                known.series = Some(EventSeries { count: 2, last_observed_time: MicroTime(now) });
-                Some(Arc::new(known.clone()))
+            Active::Once { name, time } => {
+                event.metadata.name = name.take().map(String::from);
+                event.event_time = Some(MicroTime(*time));
+                event.series = Some(EventSeries { count: 2, last_observed_time: MicroTime(now) });
+                *known = Active::Series(Box::new(event.clone()));
+                Some(Arc::new(event))
             }
         }
     }
 
     /// Removes inactive events and returns the finished series, whose last count must be written.
     fn finished(&mut self, now: Timestamp) -> Vec<Arc<Event>> {
-        let mut finished = Vec::new();
-        self.events.retain(|_, event| {
-            let last = match &event.series {
-                Some(series) => Some(series.last_observed_time.0),
-                None => event.event_time.as_ref().map(|time| time.0),
-            };
-            let is_active = last.is_some_and(|last| now.duration_since(last) <= FINISHED_AFTER);
-            if !is_active && event.series.is_some() {
-                finished.push(Arc::new(event.clone()));
+        let is_inactive = |last: Timestamp| now.duration_since(last) > FINISHED_AFTER;
+        let over = self.events.extract_if(|_, active| match active {
+            Active::Once { time, .. } => is_inactive(*time),
+            Active::Series(event) => {
+                event.series.as_ref().is_none_or(|series| is_inactive(series.last_observed_time.0))
             }
-            is_active
         });
-        finished
+        let finished = over.filter_map(|(_, active)| match active {
+            Active::Once { .. } => None,
+            Active::Series(event) => Some(Arc::from(event)),
+        });
+        finished.collect()
     }
 
     fn series(&self) -> Vec<Arc<Event>> {
-        self.events.values().filter(|event| event.series.is_some()).cloned().map(Arc::new).collect()
+        let events = self.events.values().filter_map(|active| match active {
+            Active::Once { .. } => None,
+            Active::Series(event) => Some(Arc::new((**event).clone())),
+        });
+        events.collect()
     }
 }
 
@@ -217,8 +240,15 @@ mod tests {
     #[test]
     fn repeats_become_a_series_that_is_written_when_it_starts_and_finishes() {
         let mut active = ActiveSeries::default();
-        assert!(active.observe(event("FailedScheduling", 0), at(0)).unwrap().series.is_none());
-        assert_eq!(active.observe(event("FailedScheduling", 1), at(1)).unwrap().series.as_ref().unwrap().count, 2);
+        let mut first = event("FailedScheduling", 0);
+        first.metadata.name = Some("first".into());
+        assert!(active.observe(first, at(0)).unwrap().series.is_none());
+        let started = active.observe(event("FailedScheduling", 1), at(1)).unwrap();
+        assert_eq!(started.series.as_ref().unwrap().count, 2);
+        assert_eq!(
+            (started.metadata.name.as_deref(), started.event_time.clone()),
+            (Some("first"), Some(MicroTime(at(0))))
+        );
         assert!(active.observe(event("FailedScheduling", 2), at(2)).is_none());
         assert!(active.observe(event("Scheduled", 2), at(2)).is_some());
         let other = Event { note: Some("another reason".into()), ..event("FailedScheduling", 2) };
