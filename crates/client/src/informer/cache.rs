@@ -1,17 +1,20 @@
 //! The cache of an informer: its objects by namespace and name, and by the keys of its indexes.
 //!
 //! A typed object uses several times the memory of its text: a pod about 10 KB, of which most are fields without a value.
-//! So a large cache keeps only the objects that changed last as values, and the others as JSON, which every read decodes.
+//! So a large cache keeps only the objects that changed last as values, and the others packed, which every read decodes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::packed::{Packed, Packer};
 use super::{Change, Object};
 
-/// How many objects a cache keeps as values.
-const MAX_VALUES: usize = 5000;
+/// How much memory the values of a cache may use: about 2,000 pods, or 8,000 Leases.
+const MAX_VALUE_BYTES: usize = 20 << 20;
+/// An object uses several times the memory of its own struct, for texts, lists and maps.
+const HEAP_FACTOR: usize = 4;
 
 pub(super) struct Cache<K> {
     /// Namespace, then name; two levels, so that a lookup borrows its key and a namespace can be listed.
@@ -22,6 +25,9 @@ pub(super) struct Cache<K> {
     max_values: usize,
     /// The number of changes so far.
     changes: u64,
+    /// The objects that were put here as values and the numbers of these changes, oldest first. Some were changed or removed since.
+    order: VecDeque<(Key, u64)>,
+    packer: Packer,
 }
 
 enum Cached<K> {
@@ -30,7 +36,7 @@ enum Cached<K> {
         /// The number of the change that put it here.
         change: u64,
     },
-    Json(Box<[u8]>),
+    Packed(Packed),
 }
 
 /// Namespace and name.
@@ -48,8 +54,10 @@ impl<K> Default for Cache<K> {
             indexes: HashMap::new(),
             count: 0,
             values: 0,
-            max_values: MAX_VALUES,
+            max_values: MAX_VALUE_BYTES / (HEAP_FACTOR * size_of::<K>().max(1)),
             changes: 0,
+            order: VecDeque::new(),
+            packer: Packer::default(),
         }
     }
 }
@@ -58,7 +66,7 @@ impl<K: Object> Cached<K> {
     fn read(&self) -> Option<Arc<K>> {
         match self {
             Self::Value { object, .. } => Some(object.clone()),
-            Self::Json(text) => match serde_json::from_slice(text) {
+            Self::Packed(packed) => match unpack(packed) {
                 Ok(object) => Some(Arc::new(object)),
                 Err(error) => {
                     // `pack` wrote it from a value of the same type.
@@ -69,17 +77,22 @@ impl<K: Object> Cached<K> {
         }
     }
 
-    /// Keeps an object as JSON if it was put here by a change before `oldest`. Returns whether it was a value until now.
-    fn pack(&mut self, oldest: u64) -> bool {
+    /// Packs the object if it is the value that this change put here. Returns whether it was.
+    fn pack(&mut self, put_by: u64, packer: &mut Packer) -> bool {
         let Self::Value { object, change } = self else { return false };
-        if *change >= oldest {
+        if *change != put_by {
             return false;
         }
         // What cannot be written stays a value.
         let Ok(text) = serde_json::to_vec(&**object) else { return false };
-        *self = Self::Json(text.into());
+        *self = Self::Packed(packer.pack(&text));
         true
     }
+}
+
+fn unpack<K: Object>(packed: &Packed) -> Result<K, String> {
+    let text = packed.text().map_err(|error| error.to_string())?;
+    serde_json::from_slice(&text).map_err(|error| error.to_string())
 }
 
 impl<K: Object> Cache<K> {
@@ -181,34 +194,31 @@ impl<K: Object> Cache<K> {
         }
         self.changes += 1;
         let cached = Cached::Value { object, change: self.changes };
+        self.order.push_back((key.clone(), self.changes));
         self.objects.entry(key.0).or_default().insert(key.1, cached);
         self.count += 1;
         self.values += 1;
-        if self.values > self.max_values + self.max_values / 8 {
-            self.pack();
+        while self.values > self.max_values && self.pack_oldest() {}
+        if self.order.len() > 2 * self.max_values {
+            self.forget_old_changes();
         }
     }
 
-    /// Keeps only the objects that changed last as values.
-    fn pack(&mut self) {
-        let all = || self.objects.values().flat_map(HashMap::values);
-        let mut changes: Vec<u64> = all()
-            .filter_map(|cached| match cached {
-                Cached::Value { change, .. } => Some(*change),
-                Cached::Json(_) => None,
-            })
-            .collect();
-        let oldest_kept = changes.len().saturating_sub(self.max_values);
-        if oldest_kept == 0 {
-            return;
-        }
-        let (_, oldest, _) = changes.select_nth_unstable(oldest_kept);
-        let packed = self
-            .objects
-            .values_mut()
-            .flat_map(HashMap::values_mut)
-            .filter_map(|cached| cached.pack(*oldest).then_some(()));
-        self.values -= packed.count();
+    /// Packs the object that changed longest ago, if the oldest change is still its last one. Returns whether there was a change.
+    fn pack_oldest(&mut self) -> bool {
+        let Some(((namespace, name), change)) = self.order.pop_front() else { return false };
+        let object = self.objects.get_mut(&namespace).and_then(|names| names.get_mut(&name));
+        self.values -= usize::from(object.is_some_and(|object| object.pack(change, &mut self.packer)));
+        true
+    }
+
+    /// Forgets the changes of objects that were changed again or removed.
+    fn forget_old_changes(&mut self) {
+        let objects = &self.objects;
+        self.order.retain(|((namespace, name), put_by)| {
+            let object = objects.get(namespace).and_then(|names| names.get(name));
+            matches!(object, Some(Cached::Value { change, .. }) if change == put_by)
+        });
     }
 
     fn detach(&mut self, object: &Arc<K>) {
@@ -305,7 +315,7 @@ mod tests {
             let all = cache.objects.values().flat_map(HashMap::values);
             all.filter(|cached| matches!(cached, Cached::Value { .. })).count()
         };
-        assert!((8..=9).contains(&values(&cache)) && values(&cache) == cache.values);
+        assert_eq!((values(&cache), cache.values), (8, 8));
         assert_eq!((cache.len(), cache.all().count(), cache.by_index("color", "red").len()), (100, 100, 100));
         // The oldest is read, changed and removed as if it were a value.
         assert_eq!(*cache.get("ns", "o-0").unwrap(), object("o-0", "1", "red"));
@@ -317,6 +327,10 @@ mod tests {
         let listed: HashSet<Key> = [("ns".into(), "o-0".into()), ("ns".into(), "o-2".into())].into();
         assert_eq!(cache.retain(&listed).len(), 97);
         assert_eq!((cache.len(), cache.values, values(&cache)), (2, 1, 1));
+        for version in 10..100 {
+            cache.put(object("o-0", &version.to_string(), "blue"));
+        }
+        assert!(cache.order.len() <= 2 * cache.max_values, "changes of the same object do not pile up");
     }
 
     #[test]
@@ -332,9 +346,10 @@ mod tests {
                 {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:07Z"}]},
         }))
         .unwrap();
-        let mut cached = Cached::Value { object: Arc::new(pod.clone()), change: 1 };
-        assert!(!cached.pack(1), "it is new enough");
-        assert!(cached.pack(2) && matches!(&cached, Cached::Json(_)) && !cached.pack(2));
+        let mut cached = Cached::Value { object: Arc::new(pod.clone()), change: 2 };
+        let mut packer = Packer::default();
+        assert!(!cached.pack(1, &mut packer), "it was changed since");
+        assert!(cached.pack(2, &mut packer) && matches!(&cached, Cached::Packed(_)) && !cached.pack(2, &mut packer));
         assert_eq!(*cached.read().unwrap(), pod);
     }
 }

@@ -5,6 +5,7 @@
 //! handlers see the difference, including deletions.
 
 mod cache;
+mod packed;
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -322,25 +323,20 @@ pub(crate) fn without_managed_fields<K: Resource>(object: &mut K) {
 
 /// Keeps only an object's identity, owners and deletion state.
 pub(crate) fn only_identity(object: &mut Metadata) {
-    *object = identity_of(&*object);
-}
-
-/// An object's identity, owners and deletion state.
-pub fn identity_of<K: Resource>(object: &K) -> Metadata {
-    let meta = object.meta();
-    let metadata = ObjectMeta {
-        name: meta.name.clone(),
-        namespace: meta.namespace.clone(),
-        uid: meta.uid.clone(),
-        resource_version: meta.resource_version.clone(),
-        owner_references: meta.owner_references.clone(),
-        finalizers: meta.finalizers.clone(),
-        creation_timestamp: meta.creation_timestamp.clone(),
-        deletion_timestamp: meta.deletion_timestamp.clone(),
+    let meta = std::mem::take(&mut object.metadata);
+    object.types = None;
+    object.metadata = ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        owner_references: meta.owner_references,
+        finalizers: meta.finalizers,
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
         deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
         ..ObjectMeta::default()
     };
-    Metadata { types: None, metadata, _phantom: std::marker::PhantomData }
 }
 
 #[cfg(test)]

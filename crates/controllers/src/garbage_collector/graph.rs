@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use knarr_client::Metadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::plan::{FOREGROUND, ORPHAN};
 use crate::common::discovery::Kind;
@@ -14,40 +13,60 @@ use crate::common::discovery::Kind;
 #[derive(Clone)]
 pub(super) struct Object {
     pub kind: Arc<Kind>,
-    meta: Arc<Metadata>,
+    identity: Arc<Identity>,
+}
+
+/// What the collector reads of an object. There is one for each object of the cluster, so it is small.
+struct Identity {
+    uid: Arc<str>,
+    name: Box<str>,
+    namespace: Option<Box<str>>,
+    resource_version: Option<Box<str>>,
+    owners: Box<[OwnerReference]>,
+    finalizers: Box<[String]>,
+    is_being_deleted: bool,
 }
 
 impl Object {
-    pub fn new(kind: Arc<Kind>, meta: Arc<Metadata>) -> Self {
-        Self { kind, meta }
+    pub fn new(kind: Arc<Kind>, meta: &ObjectMeta) -> Self {
+        let identity = Identity {
+            uid: meta.uid.as_deref().unwrap_or("").into(),
+            name: meta.name.as_deref().unwrap_or("").into(),
+            namespace: meta.namespace.as_deref().map(Box::from),
+            resource_version: meta.resource_version.as_deref().map(Box::from),
+            owners: meta.owner_references.as_deref().unwrap_or_default().into(),
+            finalizers: meta.finalizers.as_deref().unwrap_or_default().into(),
+            is_being_deleted: meta.deletion_timestamp.is_some(),
+        };
+        Self { kind, identity: Arc::new(identity) }
     }
 
     pub fn uid(&self) -> &str {
-        self.meta.metadata.uid.as_deref().unwrap_or("")
+        &self.identity.uid
     }
 
     pub fn name(&self) -> &str {
-        self.meta.metadata.name.as_deref().unwrap_or("")
+        &self.identity.name
     }
 
     pub fn namespace(&self) -> &str {
-        self.meta.metadata.namespace.as_deref().unwrap_or("")
+        self.identity.namespace.as_deref().unwrap_or("")
     }
 
     pub fn resource_version(&self) -> Option<String> {
-        self.meta.metadata.resource_version.clone()
+        self.identity.resource_version.as_deref().map(str::to_owned)
     }
 
     pub fn owners(&self) -> &[OwnerReference] {
-        self.meta.metadata.owner_references.as_deref().unwrap_or_default()
+        &self.identity.owners
     }
 
     pub fn finalizers(&self) -> &[String] {
-        self.meta.metadata.finalizers.as_deref().unwrap_or_default()
+        &self.identity.finalizers
     }
 
     pub fn is_being_deleted(&self) -> bool {
-        self.meta.metadata.deletion_timestamp.is_some()
+        self.identity.is_being_deleted
     }
 
     pub fn is_deleting_dependents(&self) -> bool {
@@ -71,9 +90,9 @@ impl Object {
         ObjectReference {
             api_version: Some(self.kind.resource.api_version.clone()),
             kind: Some(self.kind.resource.kind.clone()),
-            name: self.meta.metadata.name.clone(),
-            namespace: self.meta.metadata.namespace.clone(),
-            uid: self.meta.metadata.uid.clone(),
+            name: Some(self.name().to_owned()),
+            namespace: self.identity.namespace.as_deref().map(str::to_owned),
+            uid: Some(self.uid().to_owned()),
             ..ObjectReference::default()
         }
     }
@@ -81,7 +100,7 @@ impl Object {
 
 #[derive(Default)]
 pub(super) struct Graph {
-    objects: HashMap<String, Object>,
+    objects: HashMap<Arc<str>, Object>,
     dependents: HashMap<String, Dependents>,
 }
 
@@ -89,7 +108,7 @@ pub(super) struct Graph {
 #[derive(Default)]
 struct Dependents {
     /// By uid, whether the dependent blocks its owner's deletion.
-    all: HashMap<String, bool>,
+    all: HashMap<Arc<str>, bool>,
     /// Number of blocking dependents: counted, since an owner of thousands is checked each time one of them is deleted.
     blocking: usize,
     /// Dependents that came when the owner was already in foreground deletion: they are synced when another one is deleted.
@@ -97,8 +116,8 @@ struct Dependents {
 }
 
 impl Dependents {
-    fn insert(&mut self, uid: &str, blocks: bool) {
-        let before = self.all.insert(uid.to_owned(), blocks);
+    fn insert(&mut self, uid: Arc<str>, blocks: bool) {
+        let before = self.all.insert(uid, blocks);
         self.blocking = self.blocking + usize::from(blocks) - usize::from(before == Some(true));
     }
 
@@ -131,14 +150,14 @@ impl Graph {
             return Vec::new();
         }
         let all = self.dependents.get(uid).into_iter().flat_map(|dependents| &dependents.all);
-        all.filter(|(_, blocks)| **blocks).map(|(uid, _)| uid.clone()).collect()
+        all.filter(|(_, blocks)| **blocks).map(|(uid, _)| uid.to_string()).collect()
     }
 
     pub fn has_deleting_dependent(&self, uid: &str) -> bool {
         self.uids_of_dependents(uid).any(|uid| self.objects.get(uid).is_some_and(Object::is_deleting_dependents))
     }
 
-    fn uids_of_dependents(&self, uid: &str) -> impl Iterator<Item = &String> {
+    fn uids_of_dependents(&self, uid: &str) -> impl Iterator<Item = &Arc<str>> {
         self.dependents.get(uid).into_iter().flat_map(|dependents| dependents.all.keys())
     }
 
@@ -152,7 +171,7 @@ impl Graph {
     }
 
     pub fn put(&mut self, object: Object) -> Work {
-        let uid = object.uid().to_owned();
+        let uid = object.identity.uid.clone();
         let old = self.objects.insert(uid.clone(), object.clone());
         let mut work = Work::default();
         if old.as_ref().is_none_or(|old| old.owners() != object.owners()) {
@@ -161,37 +180,38 @@ impl Graph {
             }
             for gained in object.owners() {
                 let blocks = gained.block_owner_deletion == Some(true);
-                let is_late = blocks && self.objects.get(&gained.uid).is_some_and(Object::is_deleting_dependents);
+                let is_late =
+                    blocks && self.objects.get(gained.uid.as_str()).is_some_and(Object::is_deleting_dependents);
                 let dependents = self.dependents.entry(gained.uid.clone()).or_default();
-                dependents.insert(&uid, blocks);
+                dependents.insert(uid.clone(), blocks);
                 if is_late {
-                    dependents.late.push(uid.clone());
+                    dependents.late.push(uid.to_string());
                 }
             }
             if !object.owners().iter().all(|owner| self.is_present(owner, object.namespace())) {
-                work.deletions.push(uid.clone());
+                work.deletions.push(uid.to_string());
             }
             for former in old.as_ref().map(Object::owners).unwrap_or_default() {
                 self.go_on_with(&former.uid, &mut work);
             }
         }
         if object.is_orphaning() && old.as_ref().is_none_or(|old| !old.is_orphaning()) {
-            work.orphanings.push(uid.clone());
+            work.orphanings.push(uid.to_string());
         }
         if object.is_deleting_dependents() {
             let starts = old.as_ref().is_none_or(|old| !old.is_deleting_dependents());
             if starts {
-                work.deletions.extend(self.uids_of_dependents(&uid).cloned());
+                work.deletions.extend(self.uids_of_dependents(&uid).map(|uid| uid.to_string()));
             }
             if starts || !self.is_blocked(&uid) {
-                work.deletions.push(uid);
+                work.deletions.push(uid.to_string());
             }
         }
         work
     }
 
     fn is_present(&self, reference: &OwnerReference, from: &str) -> bool {
-        self.objects.get(&reference.uid).is_some_and(|owner| owner.is_meant_by(reference, from))
+        self.objects.get(reference.uid.as_str()).is_some_and(|owner| owner.is_meant_by(reference, from))
     }
 
     /// A dependent that may have blocked its owner is gone: the owner may be deleted, or late dependents are next.
@@ -210,7 +230,7 @@ impl Graph {
             self.unlink(&owner.uid, uid);
             self.go_on_with(&owner.uid, &mut work);
         }
-        work.deletions.extend(self.uids_of_dependents(uid).cloned());
+        work.deletions.extend(self.uids_of_dependents(uid).map(|uid| uid.to_string()));
         work
     }
 
@@ -247,7 +267,7 @@ mod tests {
             plural: "configmaps".into(),
         };
         let kind = Arc::new(Kind { resource, namespaced: true, verbs: Vec::new(), has_scale: false });
-        Object::new(kind, Arc::new(serde_json::from_value(json!({"metadata": metadata})).unwrap()))
+        Object::new(kind, &serde_json::from_value(metadata).unwrap())
     }
 
     fn deleting(finalizer: &str) -> Value {

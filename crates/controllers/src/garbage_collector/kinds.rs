@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use knarr_client::informer::identity_of;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use knarr_client::{Change, Informer, Informers, Metadata};
 use kube::api::ApiResource;
 use parking_lot::Mutex;
@@ -78,32 +77,27 @@ impl Source {
 
     fn on_change(&self, collector: &Arc<Collector>, kind: Arc<Kind>) {
         let weak = Arc::downgrade(collector);
-        let changed = move |change: Change<Metadata>| {
+        let changed = move |meta: &ObjectMeta, is_deleted: bool| {
             let Some(collector) = weak.upgrade() else { return };
-            match change {
-                Change::Added(object) | Change::Updated { new: object, .. } => {
-                    let work = collector.graph.lock().put(Object::new(kind.clone(), object));
-                    enqueue(&collector, work);
-                }
-                Change::Deleted(object) => remove(&collector, &object),
+            if is_deleted {
+                remove(&collector, meta);
+            } else {
+                let work = collector.graph.lock().put(Object::new(kind.clone(), meta));
+                enqueue(&collector, work);
             }
         };
         match self {
-            Source::Metadata(informer) => informer.on_change(move |change| changed(change.clone())),
-            Source::Pods(informer) => informer.on_change(move |change| {
-                let object = Arc::new(identity_of(change.latest().as_ref()));
-                changed(match change {
-                    Change::Deleted(_) => Change::Deleted(object),
-                    Change::Added(_) | Change::Updated { .. } => Change::Added(object),
-                });
-            }),
+            Source::Metadata(informer) => informer
+                .on_change(move |change| changed(&change.latest().metadata, matches!(change, Change::Deleted(_)))),
+            Source::Pods(informer) => informer
+                .on_change(move |change| changed(&change.latest().metadata, matches!(change, Change::Deleted(_)))),
         }
     }
 
-    fn list(&self) -> Vec<Arc<Metadata>> {
+    fn list(&self) -> Vec<ObjectMeta> {
         match self {
-            Source::Metadata(informer) => informer.list(),
-            Source::Pods(informer) => informer.list().iter().map(|pod| Arc::new(identity_of(pod.as_ref()))).collect(),
+            Source::Metadata(informer) => informer.list().iter().map(|object| object.metadata.clone()).collect(),
+            Source::Pods(informer) => informer.list().iter().map(|pod| pod.metadata.clone()).collect(),
         }
     }
 }
@@ -212,8 +206,8 @@ fn watch(collector: &Arc<Collector>, kinds: Vec<Kind>, partial: bool) {
     }
 }
 
-fn remove(collector: &Collector, object: &Metadata) {
-    let uid = object.metadata.uid.as_deref().unwrap_or("");
+fn remove(collector: &Collector, meta: &ObjectMeta) {
+    let uid = meta.uid.as_deref().unwrap_or("");
     let work = collector.graph.lock().remove(uid);
     enqueue(collector, work);
 }
