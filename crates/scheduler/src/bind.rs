@@ -10,6 +10,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::device_binding::{DeviceBinding, DeviceError};
 use crate::extender::{Extender, ExtenderError};
@@ -186,7 +187,7 @@ pub async fn clear_nomination(client: Client, pod: Arc<PodState>) -> Result<(), 
 /// Evicts a victim, after setting its condition.
 pub async fn evict(
     client: Client,
-    victim: Arc<PodState>,
+    victim: &PlacedPod,
     preemptor: &PodState,
     now: Timestamp,
 ) -> Result<(), kube::Error> {
@@ -198,7 +199,7 @@ pub async fn evict(
         "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message,
         "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
     });
-    if let Some(generation) = victim.object.metadata.generation {
+    if let Some(generation) = victim.generation {
         condition["observedGeneration"] = generation.into();
     }
     let patch = json!({"metadata": {"uid": victim.uid()}, "status": {"conditions": [condition]}});

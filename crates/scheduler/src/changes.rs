@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use knarr_client::pod::{is_terminal, node_name};
 
 use crate::cluster::node::NodeState;
-use crate::cluster::pod::{PodState, pod_key};
+use crate::cluster::placed::pod_key;
+use crate::cluster::pod::PodState;
 use crate::cluster::resources::pod_requests;
 use crate::handlers;
 use crate::queue::ClusterEvent;

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::bind::{self, Nomination, Reason};
 use crate::cluster::claims::DevicePlan;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::cycle::NoFit;
@@ -106,7 +107,7 @@ impl Scheduler {
             Some(index) => self.cluster.resource_claims.reserve(pod, index),
             None => DevicePlan::default(),
         };
-        self.cluster.assume(Arc::clone(pod), node);
+        self.cluster.assume(Arc::clone(&pod.placed), node);
         self.nominations.remove(&pod.key);
         (plan, devices)
     }
@@ -284,8 +285,8 @@ impl Scheduler {
             return Preemption::None("no candidate node for preemption".to_owned());
         };
         let node = self.cluster.node(victims.node).name().to_owned();
-        let is_leaving = |victim: &Arc<PodState>| victim.object.metadata.deletion_timestamp.is_some();
-        let displaced: Vec<Arc<PodState>> = victims.pods.into_iter().filter(|victim| !is_leaving(victim)).collect();
+        let displaced: Vec<Arc<PlacedPod>> =
+            victims.pods.into_iter().filter(|victim| !victim.is_terminating()).collect();
         if displaced.is_empty() {
             // All victims are terminating already, for a pod nominated before: nothing changes for it.
             return Preemption::Made(node);
@@ -314,7 +315,7 @@ impl Scheduler {
     }
 
     /// Deletes a pod to make room for another one.
-    fn evict(&self, victim: Arc<PodState>, preemptor: &Arc<PodState>, node: String) {
+    fn evict(&self, victim: Arc<PlacedPod>, preemptor: &Arc<PodState>, node: String) {
         let client = self.client.clone();
         let preemptor = Arc::clone(preemptor);
         let recorder = self.recorder(&preemptor);
@@ -322,7 +323,7 @@ impl Scheduler {
         let messages = self.messages.clone();
         // A panic would leave the pod that needs the room waiting for a deletion.
         knarr_supervisor::spawn_linked("preemption", async move {
-            match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
+            match bind::evict(client, &victim, &preemptor, now).await {
                 Ok(()) => {
                     let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);
                     tracing::info!(target: "journey", step = "preempted", object, by, node);

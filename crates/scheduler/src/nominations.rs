@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 
 /// Pods nominated for a node, while their victims terminate.
@@ -22,9 +23,10 @@ impl Nominations {
     }
 
     /// Other pods of the same or higher priority that are nominated for the node.
-    pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PodState>> {
+    pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PlacedPod>> {
         let promised = self.by_node.get(node).into_iter().flatten();
-        promised.filter(|other| other.key != pod.key && other.priority() >= pod.priority()).cloned().collect()
+        let others = promised.filter(|other| other.key != pod.key && other.priority() >= pod.priority());
+        others.map(|other| Arc::clone(&other.placed)).collect()
     }
 
     /// Pods of lower priority: they lose their nomination when this pod is placed there.

@@ -9,6 +9,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use knarr_client::selector::Selector;
 
 use crate::cluster::node::NodeState;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 use crate::cycle::{NoFit, check_view};
@@ -22,7 +23,7 @@ const CANDIDATE_PERCENTAGE: usize = 10;
 
 pub struct Victims {
     pub node: NodeIndex,
-    pub pods: Vec<Arc<PodState>>,
+    pub pods: Vec<Arc<PlacedPod>>,
     /// How many of them a disruption budget would protect.
     pub violations: usize,
 }
@@ -57,7 +58,7 @@ impl Budget {
         }
     }
 
-    fn protects(&self, pod: &PodState) -> bool {
+    fn protects(&self, pod: &PlacedPod) -> bool {
         pod.namespace() == self.namespace
             && pod.labels().is_some_and(|labels| !labels.is_empty())
             && !self.selector.is_empty()
@@ -79,18 +80,9 @@ pub fn is_ineligible(
     }
     // Preemption is in progress: its victims are terminating. Unless the node would not fit even then.
     let index = cluster.index_of(nominated?)?;
-    let is_victim = |placed: &Arc<PodState>| placed.priority() < pod.priority() && leaves_by_preemption(placed);
+    let is_victim = |placed: &Arc<PlacedPod>| placed.priority() < pod.priority() && placed.leaves_by_preemption();
     let waits = no_fit.resolvable.contains(&index) && cluster.node(index).pods.iter().any(is_victim);
     waits.then_some("not eligible due to a terminating pod on the nominated node.")
-}
-
-fn leaves_by_preemption(pod: &PodState) -> bool {
-    let conditions = pod.object.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let target = conditions.into_iter().find(|condition| condition.type_ == "DisruptionTarget");
-    pod.is_terminating()
-        && target.is_some_and(|condition| {
-            condition.status == "True" && condition.reason.as_deref() == Some("PreemptionByScheduler")
-        })
 }
 
 /// The victims, among the nodes where eviction can help.
@@ -142,11 +134,11 @@ fn victims_on(
     if !node.has_lower(pod.priority()) {
         return Err(Rejection::unresolvable("DefaultPreemption", "No preemption victims found for incoming pod"));
     }
-    let mut lower: Vec<Arc<PodState>> =
+    let mut lower: Vec<Arc<PlacedPod>> =
         node.pods.iter().filter(|placed| placed.priority() < pod.priority()).cloned().collect();
     let mut without: NodeState = node.clone();
     lower.iter().for_each(|pod| without.remove(pod));
-    let rejection = |node: &NodeState, removed: &[Arc<PodState>]| {
+    let rejection = |node: &NodeState, removed: &[Arc<PlacedPod>]| {
         check_view(&View { cluster, index, node, removed, added: &[] }, nominations, pod, &no_fit.filters)
     };
     if let Some(rejection) = rejection(&without, &lower) {
@@ -170,27 +162,22 @@ fn victims_on(
             }
         }
     }
-    victims.sort_by_key(|pod| (Reverse(pod.priority()), started(pod)));
+    victims.sort_by_key(|pod| (Reverse(pod.priority()), pod.started()));
     Ok(Victims { node: index, pods: victims, violations })
 }
 
 /// Higher priority first, then the longer running. Of pods that have not started yet, the newest come first.
-fn by_importance(pods: &mut Vec<Arc<PodState>>) {
+fn by_importance(pods: &mut Vec<Arc<PlacedPod>>) {
     let count = pods.len();
-    let mut ranked: Vec<(usize, Arc<PodState>)> = pods.drain(..).enumerate().collect();
+    let mut ranked: Vec<(usize, Arc<PlacedPod>)> = pods.drain(..).enumerate().collect();
     ranked.sort_by_key(|(place, pod)| {
-        let since = started(pod);
+        let since = pod.started();
         (Reverse(pod.priority()), since, if since == Timestamp::MAX { count - place } else { *place })
     });
     pods.extend(ranked.into_iter().map(|(_, pod)| pod));
 }
 
-fn started(pod: &PodState) -> Timestamp {
-    let status = pod.object.status.as_ref();
-    status.and_then(|status| status.start_time.as_ref()).map_or(Timestamp::MAX, |time| time.0)
-}
-
-fn split_by_budget(pods: &[Arc<PodState>], budgets: &[Budget]) -> (Vec<Arc<PodState>>, Vec<Arc<PodState>>) {
+fn split_by_budget(pods: &[Arc<PlacedPod>], budgets: &[Budget]) -> (Vec<Arc<PlacedPod>>, Vec<Arc<PlacedPod>>) {
     let mut allowed: Vec<i32> = budgets.iter().map(|budget| budget.allowed).collect();
     pods.iter().cloned().partition(|pod| {
         let mut violates = false;
@@ -210,7 +197,7 @@ pub fn best(candidates: Vec<Victims>) -> Option<Victims> {
     candidates.into_iter().min_by_key(|victims| {
         let highest = victims.pods.iter().map(|pod| pod.priority()).max().unwrap_or(i32::MIN);
         let sum: i64 = victims.pods.iter().map(|pod| i64::from(pod.priority()) + i64::from(i32::MAX) + 1).sum();
-        let earliest = victims.pods.iter().filter(|pod| pod.priority() == highest).map(|pod| started(pod)).min();
+        let earliest = victims.pods.iter().filter(|pod| pod.priority() == highest).map(|pod| pod.started()).min();
         (victims.violations, highest, sum, victims.pods.len(), Reverse(earliest))
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use knarr_client::events::{EventType, reference};
+use knarr_client::events::EventType;
 use knarr_client::{Informers, SeriesRecorder};
 use kube::Client;
 use tokio::sync::Semaphore;
@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::bind::{Nomination, Reason};
 use crate::cluster::Cluster;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::config::Configuration;
@@ -246,10 +247,17 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
-pub(crate) fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, reason: &str, action: &str, note: String) {
+pub(crate) fn record(
+    recorder: &SeriesRecorder,
+    pod: &PlacedPod,
+    warns: bool,
+    reason: &str,
+    action: &str,
+    note: String,
+) {
     let kind = if warns { EventType::Warning } else { EventType::Normal };
     let note = shortened(note);
-    recorder.record(reference(pod.object.as_ref()), None, kind, reason, action, note);
+    recorder.record(pod.reference(), None, kind, reason, action, note);
 }
 
 /// Truncates a note to the length that the API accepts.

@@ -13,7 +13,7 @@ use super::affinity::{Term, TermKey};
 use super::counts::Counts;
 use super::labels::Namespaces;
 use super::node::NodeState;
-use super::pod::PodState;
+use super::placed::PlacedPod;
 use super::{Cluster, NodeIndex};
 
 /// At most this many selectors are kept; a cluster uses few at the same time.
@@ -49,7 +49,7 @@ enum Member {
 }
 
 impl Member {
-    fn has(&self, pod: &PodState, namespaces: &Namespaces) -> bool {
+    fn has(&self, pod: &PlacedPod, namespaces: &Namespaces) -> bool {
         match self {
             // A terminating pod does not count for spreading, and an empty selector matches none.
             Member::Spread { namespace, selector } => {
@@ -191,7 +191,7 @@ impl Groups {
         self.groups.retain(|_, group| group.last_used > middle);
     }
 
-    fn change(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, by: i64, namespaces: &Namespaces) {
+    fn change(&mut self, index: NodeIndex, node: &NodeState, pod: &PlacedPod, by: i64, namespaces: &Namespaces) {
         for group in self.groups.values_mut() {
             if group.member.has(pod, namespaces) {
                 group.change(index, node, by);
@@ -199,11 +199,11 @@ impl Groups {
         }
     }
 
-    pub(super) fn pod_joins(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, namespaces: &Namespaces) {
+    pub(super) fn pod_joins(&mut self, index: NodeIndex, node: &NodeState, pod: &PlacedPod, namespaces: &Namespaces) {
         self.change(index, node, pod, 1, namespaces);
     }
 
-    pub(super) fn pod_leaves(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, namespaces: &Namespaces) {
+    pub(super) fn pod_leaves(&mut self, index: NodeIndex, node: &NodeState, pod: &PlacedPod, namespaces: &Namespaces) {
         self.change(index, node, pod, -1, namespaces);
     }
 

@@ -9,6 +9,7 @@ pub mod groups;
 pub mod images;
 pub mod labels;
 pub mod node;
+pub mod placed;
 pub mod pod;
 pub mod ports;
 pub mod resources;
@@ -26,7 +27,7 @@ use domains::Topologies;
 use groups::Groups;
 use images::Images;
 use node::NodeState;
-use pod::{PodState, placed_object, pod_key};
+use placed::{PlacedPod, SharedLabels, pod_key};
 use storage::Storage;
 use topology::ExistingTerms;
 use workloads::Workloads;
@@ -47,6 +48,7 @@ pub struct Cluster {
     pods: HashMap<Arc<str>, Placed>,
     /// Pods on nodes that are unknown (yet), by node.
     homeless: HashMap<Arc<str>, HashSet<Arc<str>>>,
+    shared_labels: SharedLabels,
     /// How many placed pods use a claim, by namespace and name.
     claim_users: HashMap<String, usize>,
     groups: Groups,
@@ -62,7 +64,7 @@ pub struct Cluster {
 }
 
 struct Placed {
-    pod: Arc<PodState>,
+    pod: Arc<PlacedPod>,
     node: Arc<str>,
     /// The decision was made here and the API has not confirmed it yet.
     assumed: bool,
@@ -163,11 +165,14 @@ impl Cluster {
     /// Adds or updates a bound pod from the API.
     pub fn set_pod(&mut self, pod: &Arc<Pod>, node: &str) {
         let key = pod_key(pod);
+        let labels = pod.metadata.labels.as_ref().map(|labels| self.shared_labels.share(labels));
+        let whole = self.keeps_whole_pods.then(|| Arc::clone(pod));
         if let Some(placed) = self.pods.get_mut(&key) {
             if &*placed.node == node && placed.pod.is_same(pod) {
                 placed.assumed = false;
-                let object = if self.keeps_whole_pods { Arc::clone(pod) } else { Arc::new(placed_object(pod)) };
-                placed.pod = Arc::new(placed.pod.with_object(object));
+                let mut updated = placed.pod.updated(pod, labels);
+                updated.whole = whole;
+                placed.pod = Arc::new(updated);
                 if let Some(state) = self.by_name.get(node).and_then(|index| self.nodes[*index].as_mut()) {
                     state.refresh(&placed.pod);
                 }
@@ -175,7 +180,8 @@ impl Cluster {
             }
             self.forget(&key);
         }
-        let state = if self.keeps_whole_pods { PodState::new(Arc::clone(pod)) } else { PodState::placed(pod) };
+        let mut state = PlacedPod::new(pod, labels);
+        state.whole = whole;
         self.place(Arc::new(state), node, false);
     }
 
@@ -184,7 +190,7 @@ impl Cluster {
     }
 
     /// Counts a pod as placed before the API has confirmed it.
-    pub fn assume(&mut self, pod: Arc<PodState>, node: &str) {
+    pub fn assume(&mut self, pod: Arc<PlacedPod>, node: &str) {
         self.place(pod, node, true);
     }
 
@@ -208,7 +214,7 @@ impl Cluster {
         self.namespaces.set(namespace);
     }
 
-    fn place(&mut self, pod: Arc<PodState>, node: &str, assumed: bool) {
+    fn place(&mut self, pod: Arc<PlacedPod>, node: &str, assumed: bool) {
         let key = Arc::clone(&pod.key);
         if let Some(index) = self.index_of(node) {
             if let Some(state) = self.nodes[index].as_mut() {
@@ -219,7 +225,7 @@ impl Cluster {
         } else {
             self.homeless.entry(node.into()).or_default().insert(Arc::clone(&key));
         }
-        for claim in &pod.claims {
+        for claim in pod.claims.iter() {
             *self.claim_users.entry(claim.key.clone()).or_default() += 1;
         }
         self.pods.insert(key, Placed { pod, node: node.into(), assumed });
@@ -239,7 +245,7 @@ impl Cluster {
                 self.homeless.remove(&placed.node);
             }
         }
-        for claim in &placed.pod.claims {
+        for claim in placed.pod.claims.iter() {
             if let Some(users) = self.claim_users.get_mut(&claim.key) {
                 *users -= 1;
                 if *users == 0 {

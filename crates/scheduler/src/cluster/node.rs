@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::images;
 use super::labels::Labels;
-use super::pod::PodState;
+use super::placed::PlacedPod;
 use super::ports::UsedPorts;
 use super::resources::Resources;
 
@@ -22,7 +22,7 @@ pub struct NodeState {
     /// Like `requested`, with defaults for containers without requests.
     pub scored: Resources,
     pub ports: UsedPorts,
-    pub pods: Vec<Arc<PodState>>,
+    pub pods: Vec<Arc<PlacedPod>>,
     /// How many of the pods have each priority: every unschedulable pod checks each node for pods it could preempt.
     priorities: BTreeMap<i32, usize>,
     /// Copied from the object, since every decision reads it for many nodes.
@@ -92,13 +92,13 @@ impl NodeState {
     }
 
     /// Replaces a pod whose requests are unchanged.
-    pub fn refresh(&mut self, pod: &Arc<PodState>) {
+    pub fn refresh(&mut self, pod: &Arc<PlacedPod>) {
         if let Some(own) = self.pods.iter_mut().find(|own| own.key == pod.key) {
             *own = Arc::clone(pod);
         }
     }
 
-    pub fn add(&mut self, pod: Arc<PodState>) {
+    pub fn add(&mut self, pod: Arc<PlacedPod>) {
         self.requested.add(&pod.requests);
         self.requested.pods += 1;
         self.scored.add(&pod.scored_requests);
@@ -107,7 +107,7 @@ impl NodeState {
         self.pods.push(pod);
     }
 
-    pub fn remove(&mut self, pod: &Arc<PodState>) {
+    pub fn remove(&mut self, pod: &Arc<PlacedPod>) {
         let Some(place) = self.pods.iter().position(|own| own.key == pod.key) else { return };
         let pod = self.pods.swap_remove(place);
         self.requested.subtract(&pod.requests);

@@ -80,7 +80,7 @@ fn random_step(random: &mut StdRng, cluster: &mut Cluster) {
             let pod = random.random_range(0..PODS);
             let pod = Arc::new(PodState::new(random_pod(random, pod)));
             if !cluster.is_placed(&pod.key) {
-                cluster.assume(Arc::clone(&pod), &format!("node-{number}"));
+                cluster.assume(Arc::clone(&pod.placed), &format!("node-{number}"));
                 if random.random_ratio(1, 2) {
                     cluster.unassume(&pod.key, pod.uid());
                 }
@@ -93,7 +93,7 @@ fn random_step(random: &mut StdRng, cluster: &mut Cluster) {
     }
 }
 
-fn tally<'a>(cluster: &'a Cluster, key: &str, count: impl Fn(&PodState) -> i64) -> BTreeMap<&'a str, i64> {
+fn tally<'a>(cluster: &'a Cluster, key: &str, count: impl Fn(&PlacedPod) -> i64) -> BTreeMap<&'a str, i64> {
     let mut counts = BTreeMap::new();
     for (_, node) in cluster.nodes() {
         if let Some(value) = node.labels().get(key) {
@@ -111,7 +111,7 @@ fn check_counts(cluster: &mut Cluster, terms: &[Term]) {
         let selector = Arc::new(Selector::of(&serde_json::from_value(selector).unwrap()).unwrap());
         for key in KEYS {
             let counts = cluster.spread_counts("space-0", &selector, &text, key);
-            let matches = |pod: &PodState| {
+            let matches = |pod: &PlacedPod| {
                 let counted = pod.namespace() == "space-0" && !pod.is_terminating() && selector.matches(pod.labels());
                 i64::from(counted)
             };
@@ -126,14 +126,14 @@ fn check_counts(cluster: &mut Cluster, terms: &[Term]) {
     }
     for term in terms {
         let counts = cluster.term_counts(term);
-        let matches = |pod: &PodState| i64::from(term.matches(pod.namespace(), pod.labels(), &cluster.namespaces));
+        let matches = |pod: &PlacedPod| i64::from(term.matches(pod.namespace(), pod.labels(), &cluster.namespaces));
         let expected = tally(cluster, &term.key.topology_key, matches);
         assert_eq!(counts.iter().collect::<BTreeMap<_, _>>(), expected, "{:?}", term.key);
     }
 }
 
 fn check_existing_terms(cluster: &Cluster) {
-    let terms_of = |kind: Kind, pod: &PodState| match kind {
+    let terms_of = |kind: Kind, pod: &PlacedPod| match kind {
         Kind::RequiredAnti => pod.required_anti_affinity.clone(),
         Kind::RequiredAffinity => pod.required_affinity.clone(),
         Kind::PreferredAffinity => pod.preferred_affinity.clone(),
@@ -143,7 +143,7 @@ fn check_existing_terms(cluster: &Cluster) {
         let mut carried_keys = HashSet::new();
         for carried in cluster.existing_terms.of(kind) {
             carried_keys.insert(Arc::clone(&carried.term.key));
-            let carries = |pod: &PodState| {
+            let carries = |pod: &PlacedPod| {
                 let own = terms_of(kind, pod);
                 i64::try_from(own.iter().filter(|term| term.key == carried.term.key).count()).unwrap()
             };
@@ -162,7 +162,7 @@ fn check_existing_terms(cluster: &Cluster) {
 fn check_sums(cluster: &Cluster) {
     let mut users: BTreeMap<&str, usize> = BTreeMap::new();
     for placed in cluster.pods.values() {
-        for claim in &placed.pod.claims {
+        for claim in placed.pod.claims.iter() {
             *users.entry(&claim.key).or_default() += 1;
         }
         let node = cluster.index_of(&placed.node).map(|index| cluster.node(index));

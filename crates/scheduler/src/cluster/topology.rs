@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::affinity::{Term, TermKey};
 use super::counts::Counts;
 use super::node::NodeState;
-use super::pod::PodState;
+use super::placed::PlacedPod;
 
 /// One distinct term and how many placed pods have it, by the topology value of their node.
 pub struct TermCounts {
@@ -33,14 +33,14 @@ impl ExistingTerms {
         self.terms.get(&kind).into_iter().flat_map(HashMap::values)
     }
 
-    fn change(&mut self, node: &NodeState, pod: &PodState, by: i64) {
+    fn change(&mut self, node: &NodeState, pod: &PlacedPod, by: i64) {
         for (kind, terms) in [
             (Kind::RequiredAnti, &pod.required_anti_affinity),
             (Kind::RequiredAffinity, &pod.required_affinity),
             (Kind::PreferredAffinity, &pod.preferred_affinity),
             (Kind::PreferredAnti, &pod.preferred_anti_affinity),
         ] {
-            for term in terms {
+            for term in terms.iter() {
                 let Some(value) = node.labels().get(&term.key.topology_key) else { continue };
                 let of_kind = self.terms.entry(kind).or_default();
                 let key = (term.weight, Arc::clone(&term.key));
@@ -56,13 +56,13 @@ impl ExistingTerms {
         }
     }
 
-    pub(super) fn pod_joins(&mut self, node: &NodeState, pod: &PodState) {
+    pub(super) fn pod_joins(&mut self, node: &NodeState, pod: &PlacedPod) {
         if pod.has_affinity() {
             self.change(node, pod, 1);
         }
     }
 
-    pub(super) fn pod_leaves(&mut self, node: &NodeState, pod: &PodState) {
+    pub(super) fn pod_leaves(&mut self, node: &NodeState, pod: &PlacedPod) {
         if pod.has_affinity() {
             self.change(node, pod, -1);
         }

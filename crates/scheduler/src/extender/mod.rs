@@ -201,7 +201,11 @@ impl Extender {
                 .pods
                 .iter()
                 .map(|victim| {
-                    if self.settings.node_cache_capable { json!({"UID": victim.uid()}) } else { json!(*victim.object) }
+                    if self.settings.node_cache_capable {
+                        json!({"UID": victim.uid()})
+                    } else {
+                        json!(victim.whole.as_deref())
+                    }
                 })
                 .collect();
             json!({"Pods": pods, "NumPDBViolations": victims.violations})

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::cluster::node::NodeState;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 
@@ -16,8 +17,8 @@ pub struct View<'a> {
     pub cluster: &'a Cluster,
     pub index: NodeIndex,
     pub node: &'a NodeState,
-    pub removed: &'a [Arc<PodState>],
-    pub added: &'a [Arc<PodState>],
+    pub removed: &'a [Arc<PlacedPod>],
+    pub added: &'a [Arc<PlacedPod>],
 }
 
 /// The result of preparing a filter for a pod.

@@ -6,6 +6,7 @@ use crate::cluster::affinity::{Term, TermKey};
 use crate::cluster::counts::Counts;
 use crate::cluster::labels::Namespaces;
 use crate::cluster::node::NodeState;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::topology::Kind;
 use crate::cluster::{Cluster, NodeIndex};
@@ -83,13 +84,13 @@ impl Plugin for InterPodAffinity {
     }
 }
 
-fn matches_all(terms: &[Term], pod: &PodState, namespaces: &Namespaces) -> bool {
+fn matches_all(terms: &[Term], pod: &PlacedPod, namespaces: &Namespaces) -> bool {
     terms.iter().all(|term| term.matches(pod.namespace(), pod.labels(), namespaces))
 }
 
 /// A placed pod counts for affinity only when it matches all the terms.
 fn near_counts(pod: &Arc<PodState>, cluster: &mut Cluster) -> Vec<(Term, Arc<Counts>)> {
-    match pod.required_affinity.as_slice() {
+    match &*pod.required_affinity {
         [] => Vec::new(),
         [term] => vec![(term.clone(), cluster.term_counts(term))],
         many => {
@@ -126,9 +127,9 @@ impl Filter for Required {
 }
 
 /// How many more pods in the view match.
-fn difference(view: &View<'_>, matches: impl Fn(&Arc<PodState>) -> bool) -> i64 {
+fn difference(view: &View<'_>, matches: impl Fn(&PlacedPod) -> bool) -> i64 {
     let count =
-        |pods: &[Arc<PodState>]| i64::try_from(pods.iter().filter(|pod| matches(pod)).count()).unwrap_or(i64::MAX);
+        |pods: &[Arc<PlacedPod>]| i64::try_from(pods.iter().filter(|pod| matches(pod)).count()).unwrap_or(i64::MAX);
     count(view.added) - count(view.removed)
 }
 
@@ -168,14 +169,14 @@ impl Required {
         let labels = view.node.labels();
         let is_against = |term: &Term| term.matches(self.pod.namespace(), self.pod.labels(), &view.cluster.namespaces);
         let carries =
-            |pod: &Arc<PodState>, key: &Arc<TermKey>| pod.required_anti_affinity.iter().any(|own| own.key == *key);
+            |pod: &PlacedPod, key: &Arc<TermKey>| pod.required_anti_affinity.iter().any(|own| own.key == *key);
         let of_known = self.excluding.iter().all(|(key, counts)| {
             let Some(value) = labels.get(&key.topology_key) else { return true };
             let here = counts.get(value);
             let left = view.removed.iter().filter(|pod| carries(pod, key)).count();
             here <= i64::try_from(left).unwrap_or(i64::MAX)
         });
-        let of_added = view.added.iter().flat_map(|pod| &pod.required_anti_affinity);
+        let of_added = view.added.iter().flat_map(|pod| pod.required_anti_affinity.iter());
         of_known && !of_added.into_iter().any(|term| labels.contains_key(&term.key.topology_key) && is_against(term))
     }
 }

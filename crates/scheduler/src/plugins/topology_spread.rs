@@ -10,6 +10,7 @@ use crate::cluster::counts::Counts;
 use crate::cluster::groups::PerNode;
 use crate::cluster::labels::{HOSTNAME, ZONE};
 use crate::cluster::node::NodeState;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::{PodState, Spread};
 use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{Filter, MAX_SCORE, Plugin, Prepared, Rejection, Scorer, View};
@@ -191,8 +192,8 @@ impl Hard {
         if !counts_for(&self.pod, &counted.constraint, view.node) {
             return 0;
         }
-        let matching = |pods: &[Arc<PodState>]| {
-            let same = |pod: &&Arc<PodState>| {
+        let matching = |pods: &[Arc<PlacedPod>]| {
+            let same = |pod: &&Arc<PlacedPod>| {
                 pod.namespace() == self.pod.namespace()
                     && !pod.is_terminating()
                     && counted.constraint.selector.matches(pod.labels())

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::CSINode;
 use knarr_client::csi_migration;
 
 use crate::cluster::Cluster;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::{Storage, class_of_claim, volume_name};
 use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
@@ -34,7 +35,7 @@ impl Plugin for VolumeLimits {
     }
 
     fn filter(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Prepared {
-        if pod.claims.is_empty() && inline(&pod.object).next().is_none() {
+        if pod.claims.is_empty() && inline(pod).next().is_none() {
             return Prepared::Nothing;
         }
         let mut attaching = HashSet::new();
@@ -43,16 +44,14 @@ impl Plugin for VolumeLimits {
     }
 }
 
-fn attachables(pod: &PodState, storage: &Storage, found: &mut HashSet<Attachable>) {
+fn attachables(pod: &PlacedPod, storage: &Storage, found: &mut HashSet<Attachable>) {
     found.extend(pod.claims.iter().filter_map(|used| attachable(&used.key, storage)));
-    found.extend(inline(&pod.object));
+    found.extend(inline(pod));
 }
 
 /// Volumes that the pod names itself, of in-tree types that drivers replaced.
-fn inline(pod: &Pod) -> impl Iterator<Item = Attachable> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    volumes.filter_map(move |volume| of_source(&csi_migration::translate_inline(volume, namespace)?))
+fn inline(pod: &PlacedPod) -> impl Iterator<Item = Attachable> {
+    pod.disks.iter().filter_map(|volume| of_source(&csi_migration::translate_inline(volume, pod.namespace())?))
 }
 
 fn of_source(volume: &PersistentVolume) -> Option<Attachable> {
@@ -151,11 +150,12 @@ mod tests {
         storage.set_claim(None, Some(&Arc::new(serde_json::from_value(claim).unwrap())));
         assert!(attachable("n/csi", &storage) == attachable("n/old", &storage), "the same volume");
         assert_eq!(attachable("n/new", &storage).unwrap().driver, "ebs.csi.aws.com");
-        let pod: Pod =
+        let pod: k8s_openapi::api::core::v1::Pod =
             serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": {"containers": [], "volumes": [
             {"name": "a", "awsElasticBlockStore": {"volumeID": "vol-2"}}, {"name": "b", "emptyDir": {}}]}}))
             .unwrap();
-        let found: Vec<String> = inline(&pod).map(|own| format!("{}^{}", own.driver, own.handle)).collect();
+        let found: Vec<String> =
+            inline(&PlacedPod::new(&pod, None)).map(|own| format!("{}^{}", own.driver, own.handle)).collect();
         assert_eq!(found, ["ebs.csi.aws.com^vol-2"]);
     }
 }

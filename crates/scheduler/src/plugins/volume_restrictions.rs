@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Volume;
 
 use crate::cluster::Cluster;
+use crate::cluster::placed::{PlacedPod, is_disk};
 use crate::cluster::pod::PodState;
 use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
 
@@ -41,35 +42,25 @@ impl Plugin for VolumeRestrictions {
             }
         }
         let in_use = exclusive.iter().filter(|key| cluster.users_of_claim(key) > 0).count();
-        if in_use == 0 && !volumes(pod).any(is_disk) {
+        if in_use == 0 && !disks(pod).any(|_| true) {
             return Prepared::Nothing;
         }
         Prepared::Filter(Box::new(Restrictions { pod: Arc::clone(pod), exclusive, in_use }))
     }
 }
 
-fn volumes(pod: &PodState) -> impl Iterator<Item = &Volume> {
-    pod.object.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+fn disks(pod: &PlacedPod) -> impl Iterator<Item = &Volume> {
+    pod.disks.iter().filter(|volume| is_disk(volume))
 }
 
 /// Whether a placed pod has a disk or a claim that the waiting one needs exclusively.
-pub fn is_blocked_by(waiting: &PodState, placed: &PodState) -> bool {
-    let shares_disk = || {
-        let required = volumes(waiting).filter(|volume| is_disk(volume));
-        required.into_iter().any(|volume| volumes(placed).any(|other| conflict(volume, other)))
-    };
+pub fn is_blocked_by(waiting: &PlacedPod, placed: &PlacedPod) -> bool {
+    let shares_disk = || disks(waiting).any(|volume| disks(placed).any(|other| conflict(volume, other)));
     let shares_claim = || {
         let named = waiting.claims.iter().filter(|claim| !claim.is_ephemeral);
         named.into_iter().any(|claim| placed.claims.contains(claim))
     };
     waiting.namespace() == placed.namespace() && (shares_disk() || shares_claim())
-}
-
-fn is_disk(volume: &Volume) -> bool {
-    volume.gce_persistent_disk.is_some()
-        || volume.aws_elastic_block_store.is_some()
-        || volume.iscsi.is_some()
-        || volume.rbd.is_some()
 }
 
 /// Two mounts of one disk conflict unless both only read, where the disk allows that.
@@ -103,13 +94,12 @@ fn conflict(one: &Volume, other: &Volume) -> bool {
 
 impl Filter for Restrictions {
     fn check(&self, view: &View<'_>) -> Option<Rejection> {
-        let required = volumes(&self.pod).filter(|volume| is_disk(volume));
-        for volume in required {
-            if view.node.pods.iter().any(|placed| volumes(placed).any(|other| conflict(volume, other))) {
+        for volume in disks(&self.pod) {
+            if view.node.pods.iter().any(|placed| disks(placed).any(|other| conflict(volume, other))) {
                 return Some(Rejection::resolvable(NAME, DISK_CONFLICT));
             }
         }
-        let uses = |pods: &[Arc<PodState>]| {
+        let uses = |pods: &[Arc<PlacedPod>]| {
             let claims = pods.iter().flat_map(|pod| pod.claims.iter().filter(|used| !used.is_ephemeral));
             claims.filter(|used| self.exclusive.contains(&used.key)).count()
         };

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{object, plugin};
 use crate::cluster::affinity::Term;
 use crate::cluster::node::NodeState;
+use crate::cluster::placed::PlacedPod;
 use crate::cluster::pod::{PodState, Spread};
 use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{Prepared, View};
@@ -80,7 +81,7 @@ fn random_pod(random: &mut StdRng, name: &str) -> Arc<Pod> {
 }
 
 /// The pods of a value's nodes that satisfy a test, by plain counting.
-fn count(cluster: &Cluster, key: &str, value: &str, counts: impl Fn(&NodeState, &PodState) -> bool) -> i64 {
+fn count(cluster: &Cluster, key: &str, value: &str, counts: impl Fn(&NodeState, &PlacedPod) -> bool) -> i64 {
     let nodes = cluster.nodes().filter(|(_, node)| node.labels().get(key).is_some_and(|own| own == value));
     let pods = nodes.flat_map(|(_, node)| node.pods.iter().filter(|pod| counts(node, pod)).collect::<Vec<_>>());
     i64::try_from(pods.count()).unwrap()
@@ -117,8 +118,8 @@ fn spread_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
 }
 
 fn affinity_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
-    let meant = |term: &Term, other: &PodState| term.matches(other.namespace(), other.labels(), &cluster.namespaces);
-    let meets_all = |other: &PodState| pod.required_affinity.iter().all(|term| meant(term, other));
+    let meant = |term: &Term, other: &PlacedPod| term.matches(other.namespace(), other.labels(), &cluster.namespaces);
+    let meets_all = |other: &PlacedPod| pod.required_affinity.iter().all(|term| meant(term, other));
     let no_pod_matches = !cluster.nodes().any(|(_, node)| {
         let matters = pod.required_affinity.iter().any(|term| node.labels().contains_key(&term.key.topology_key));
         matters && node.pods.iter().any(|placed| meets_all(placed))
@@ -135,7 +136,7 @@ fn affinity_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
         own.is_none_or(|value| count(cluster, &term.key.topology_key, value, |_, placed| meant(term, placed)) == 0)
     });
     let excluding = cluster.nodes().any(|(_, other)| {
-        other.pods.iter().flat_map(|placed| &placed.required_anti_affinity).any(|term| {
+        other.pods.iter().flat_map(|placed| placed.required_anti_affinity.iter()).any(|term| {
             let (there, here) = (other.labels().get(&term.key.topology_key), node.labels().get(&term.key.topology_key));
             there.is_some() && there == here && meant(term, pod)
         })
@@ -144,7 +145,7 @@ fn affinity_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
 }
 
 fn affinity_points(cluster: &Cluster, pod: &PodState, node: &NodeState) -> i64 {
-    let meant = |term: &Term, other: &PodState| term.matches(other.namespace(), other.labels(), &cluster.namespaces);
+    let meant = |term: &Term, other: &PlacedPod| term.matches(other.namespace(), other.labels(), &cluster.namespaces);
     let same = |one: &NodeState, other: &NodeState, key: &str| {
         one.labels().get(key).is_some() && one.labels().get(key) == other.labels().get(key)
     };
@@ -157,7 +158,7 @@ fn affinity_points(cluster: &Cluster, pod: &PodState, node: &NodeState) -> i64 {
                 (&placed.preferred_affinity, 1, false),
                 (&placed.preferred_anti_affinity, -1, false),
             ] {
-                for term in terms {
+                for term in terms.iter() {
                     let met = if own_weight { meant(term, placed) } else { meant(term, pod) };
                     points += if met && same(other, node, &term.key.topology_key) { sign * term.weight } else { 0 };
                 }
