@@ -6,7 +6,7 @@
 //! in the order in which they happened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The version of an object.
 pub type Version = u64;
@@ -85,18 +85,14 @@ impl Records {
         self.writes.iter().filter(|write| matches!(write.outcome, Outcome::Done(_) | Outcome::Deleted))
     }
 
-    /// The longest time between the ends of acknowledged writes.
-    pub fn longest_outage(&self) -> std::time::Duration {
+    /// The longest times between the ends of acknowledged writes, with their starts, longest first.
+    pub fn outages(&self, count: usize) -> Vec<(Instant, Duration)> {
         let mut ends: Vec<Instant> = self.acknowledgements().map(|write| write.ended).collect();
         ends.sort();
-        ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
-    }
-}
-
-/// Panics with the first violation.
-pub fn check(records: &Records) {
-    if let Some(violation) = violation(records) {
-        panic!("{violation}");
+        let mut outages: Vec<_> = ends.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect();
+        outages.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
+        outages.truncate(count);
+        outages
     }
 }
 
@@ -110,15 +106,18 @@ struct Chain<'r> {
 
 type Chains<'r> = BTreeMap<&'r str, Chain<'r>>;
 
-fn violation(records: &Records) -> Option<String> {
-    watches(&records.watches).or_else(|| {
-        let chains = chains(&records.watches[0]);
-        writes(&records.writes, &chains)
-            .or_else(|| origins(&records.writes, &chains))
-            .or_else(|| reads(&records.reads, &chains))
-            .or_else(|| lists(&records.lists, &chains))
-            .or_else(|| real_time(records, &chains))
-    })
+/// The first violation that each of the checks finds.
+pub fn violations(records: &Records) -> Vec<String> {
+    let chains = chains(&records.watches[0]);
+    let found = [
+        watches(&records.watches),
+        writes(&records.writes, &chains),
+        origins(&records.writes, &chains),
+        reads(&records.reads, &chains),
+        lists(&records.lists, &chains),
+        real_time(records, &chains),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 /// All watches saw the same events, each once and in order.
