@@ -83,7 +83,7 @@ impl Bench {
         match self.ready.decide(&pod, &mut self.cluster, &self.nominations, &mut self.rotation) {
             Ok(chosen) => {
                 let node = self.cluster.node(chosen.node).name().to_owned();
-                self.cluster.assume(pod, &node);
+                self.cluster.assume(Arc::clone(&pod.placed), &node);
                 self.cluster.set_pod(object, &node);
             }
             Err(no_fit) => panic!("{} fits nowhere: {}", pod.key, no_fit.diagnosis.message()),
