@@ -57,7 +57,9 @@ impl Algorithm {
         };
         match self {
             _ if length < shortest => "the stored data was shorter than the required size",
-            Algorithm::AesCbc if !length.is_multiple_of(VECTOR) => "the stored data is not a multiple of the block size",
+            Algorithm::AesCbc if !length.is_multiple_of(VECTOR) => {
+                "the stored data is not a multiple of the block size"
+            }
             Algorithm::AesCbc => "invalid padding on input",
             Algorithm::AesGcm => "cipher: message authentication failed",
             Algorithm::SecretBox => "output array was not large enough for encryption",

@@ -147,7 +147,7 @@ async fn keys_of_other_servers_are_opened_as_they_arrive() {
     other.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     // A read would ask for the key, too.
-    while plugin.decryptions() == 0 || own.peek(place).unwrap().value != &b"plain"[..] {
+    while plugin.decryptions() == 0 || own.peek(place).unwrap().value != b"plain"[..] {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
