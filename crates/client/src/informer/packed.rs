@@ -96,4 +96,29 @@ mod tests {
             assert!(packer.dictionary.len() <= MAX_DICTIONARY, "{length}");
         }
     }
+
+    #[test]
+    fn any_mixture_of_texts_is_as_it_was() {
+        use rand::rngs::StdRng;
+        use rand::{Rng as _, SeedableRng as _};
+
+        let mut random = StdRng::seed_from_u64(1);
+        let mut packer = Packer::default();
+        let mut packed = Vec::new();
+        for number in 0..3000 {
+            let mut text = Vec::new();
+            for _ in 0..random.random_range(0..12) {
+                match random.random_range(0..4) {
+                    0 => text.extend(self::text("web", number % 7)),
+                    1 => text.extend(std::iter::repeat_n(random.random::<u8>(), random.random_range(0..300))),
+                    2 => text.extend((0..random.random_range(0..300)).map(|_| random.random::<u8>())),
+                    _ => text.extend_from_slice(&text.clone()[..text.len() / 2]),
+                }
+            }
+            packed.push((packer.pack(&text), text));
+        }
+        for (packed, text) in &packed {
+            assert!(packed.text().unwrap() == *text, "{} bytes", text.len());
+        }
+    }
 }
