@@ -75,7 +75,11 @@ pub fn unreadable(why: &str) -> Bytes {
 
 /// Why the value of an entry cannot be read, if it cannot be decrypted.
 pub fn why_unreadable(entry: &Entry) -> Option<Cow<'_, str>> {
-    entry.value.strip_prefix(UNREADABLE).map(String::from_utf8_lossy)
+    match entry.value() {
+        Cow::Borrowed(value) => value.strip_prefix(UNREADABLE).map(String::from_utf8_lossy),
+        // It was not stored, so the store has not packed it.
+        Cow::Owned(_) => None,
+    }
 }
 
 /// Refuses entries of a list if one cannot be decrypted: a list without it would be taken for all there is.
@@ -91,7 +95,7 @@ pub fn parse(entry: &Entry) -> Result<Value, Status> {
     if let Some(why) = why_unreadable(entry) {
         return Err(Status::internal(why));
     }
-    let mut object = read(&entry.value)
+    let mut object = read(&entry.value())
         .map_err(|error| Status::internal(format!("stored object {:?} cannot be read: {error}", &*entry.key)))?;
     set_revision(&mut object, entry.revision);
     Ok(object)
@@ -159,14 +163,14 @@ pub fn set_revision(object: &mut Value, revision: u64) {
     }
 }
 
-/// Whether an object can be served from its bytes.
-pub fn is_spliceable(resource: &Resource, entry: &Entry) -> bool {
-    resource.is_stored_version() && has_head(resource, entry)
+/// The bytes of an object, if it can be served from them.
+pub fn spliceable<'e>(resource: &Resource, entry: &'e Entry) -> Option<Cow<'e, Bytes>> {
+    let value = resource.is_stored_version().then(|| entry.value())?;
+    has_head(resource, entry, &value).then_some(value)
 }
 
 /// Whether the stored bytes have the form that this server writes; bytes of another program may not.
-fn has_head(resource: &Resource, entry: &Entry) -> bool {
-    let value = &entry.value;
+fn has_head(resource: &Resource, entry: &Entry, value: &[u8]) -> bool {
     // An object stored under an older schema is checked before it is served.
     let fits = resource.custom.as_ref().is_none_or(|custom| entry.revision >= custom.fits_since);
     fits && value.starts_with(resource.head()) && value.get(resource.head().len()) == Some(&b'"')
@@ -179,9 +183,9 @@ pub fn append_object(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> R
 
 /// Like `append_object`, for a deleted object: its last state, at the revision of its deletion.
 pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) -> Result<(), Status> {
-    if is_spliceable(resource, entry) {
+    if let Some(value) = spliceable(resource, entry) {
         out.extend_from_slice(resource.head());
-        append_rest(out, resource, entry, revision);
+        append_rest(out, resource, &value, revision);
         return Ok(());
     }
     let mut object = parse_served(resource, entry)?;
@@ -195,9 +199,9 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     if resource.kind.custom {
         return append_object(out, resource, entry);
     }
-    if is_spliceable(resource, entry) {
+    if let Some(value) = spliceable(resource, entry) {
         out.extend_from_slice(b"{\"metadata\":{");
-        append_rest(out, resource, entry, entry.revision);
+        append_rest(out, resource, &value, entry.revision);
         return Ok(());
     }
     let mut object = parse_served(resource, entry)?;
@@ -209,20 +213,21 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     Ok(())
 }
 
-/// The length of an object as an item of a list, if it is known without parsing.
+/// The length of an object as an item of a list, if it is known without parsing or unpacking.
 pub fn item_length(resource: &Resource, entry: &Entry) -> Option<usize> {
-    if !is_spliceable(resource, entry) {
+    if entry.is_packed() {
         return None;
     }
+    spliceable(resource, entry)?;
     let head = if resource.kind.custom { resource.head().len() } else { b"{\"metadata\":{".len() };
     let digits = entry.revision.checked_ilog10().unwrap_or(0) as usize + 1;
     let version = b"\"resourceVersion\":\"\",".len() + digits;
-    Some(head + version + entry.value.len() - resource.head().len())
+    Some(head + version + entry.value_len() - resource.head().len())
 }
 
-fn append_rest(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) {
+fn append_rest(out: &mut Vec<u8>, resource: &Resource, value: &[u8], revision: u64) {
     append_version(out, revision);
-    out.extend_from_slice(&entry.value[resource.head().len()..]);
+    out.extend_from_slice(&value[resource.head().len()..]);
 }
 
 /// Appends the resource version as the first field of the metadata.

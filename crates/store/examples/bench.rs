@@ -72,7 +72,7 @@ async fn create(store: &Arc<Embedded>, in_flight: usize) -> Result<(), Box<dyn s
 fn list(store: &Embedded) -> Result<(), knarr_store::Error> {
     let started = Instant::now();
     let page = store.peek_range(&Range { prefix: "/registry/pods/", ..Range::default() })?;
-    let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
+    let bytes: usize = page.entries.iter().map(|entry| entry.value_len()).sum();
     println!("list {} pods ({} MB): {:?}", page.entries.len(), bytes >> 20, started.elapsed());
     Ok(())
 }

@@ -49,7 +49,7 @@ async fn measure(watches: usize, by_topic: bool) -> Result<Duration, Box<dyn std
         tasks.spawn(async move {
             while let Some(Notice::Events(events)) = watch.next().await {
                 let own = events.iter().flat_map(|event| &event.current);
-                let own = own.filter(|entry| topic(&entry.value).is_some_and(|node| node == name)).count();
+                let own = own.filter(|entry| topic(&entry.value()).is_some_and(|node| node == name)).count();
                 delivered.fetch_add(own, Ordering::Relaxed);
             }
         });

@@ -1,11 +1,13 @@
 //! The contract that every backend fulfils: the `Store` trait and its types.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use knarr_packing::{Packed, Packer};
 
 /// A point in the store's history. Each write gets the next one; 0 means "no such version".
 pub type Revision = u64;
@@ -14,8 +16,7 @@ pub type Revision = u64;
 pub struct Entry {
     /// The full key.
     pub key: Arc<str>,
-    /// The stored bytes.
-    pub value: Bytes,
+    value: Value,
     /// The revision that created the key.
     pub created: Revision,
     /// The revision that wrote this version.
@@ -26,25 +27,61 @@ pub struct Entry {
     memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
+enum Value {
+    Plain(Bytes),
+    Packed { packed: Packed, len: usize },
+}
+
 impl Entry {
     /// An entry that never expires.
     pub fn new(key: Arc<str>, value: Bytes, created: Revision, revision: Revision) -> Self {
-        Self { key, value, created, revision, expires: 0, memo: OnceLock::new() }
+        Self { key, value: Value::Plain(value), created, revision, expires: 0, memo: OnceLock::new() }
     }
 
     pub(crate) fn expiring(self, expires: u64) -> Self {
         Self { expires, ..self }
     }
 
-    /// The memory the entry uses, without the memo.
+    /// The stored bytes; unpacked by each call if the entry is packed.
+    pub fn value(&self) -> Cow<'_, Bytes> {
+        match &self.value {
+            Value::Plain(value) => Cow::Borrowed(value),
+            Value::Packed { packed, .. } => Cow::Owned(packed.text().into()),
+        }
+    }
+
+    /// The length of the value.
+    pub fn value_len(&self) -> usize {
+        match &self.value {
+            Value::Plain(value) => value.len(),
+            Value::Packed { len, .. } => *len,
+        }
+    }
+
+    /// Whether the value is packed, so that reading it takes time.
+    pub fn is_packed(&self) -> bool {
+        matches!(self.value, Value::Packed { .. })
+    }
+
+    /// The same version in less memory; `None` if it would not be less.
+    pub(crate) fn packed(&self, packer: &mut Packer) -> Option<Self> {
+        let value = self.value();
+        let packed = packer.pack(&value);
+        let is_smaller = packed.packed_len() < value.len();
+        let value = Value::Packed { packed, len: value.len() };
+        let Self { ref key, created, revision, expires, .. } = *self;
+        is_smaller.then(|| Self { key: key.clone(), value, created, revision, expires, memo: OnceLock::new() })
+    }
+
+    /// The size of the entry, without the memo, and as if it were not packed.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.key.len() + self.value.len()
+        size_of::<Self>() + self.key.len() + self.value_len()
     }
 
     /// The result of `derive` for this value, computed by the first caller only. All callers must use the same type:
     /// returns `None` when the memo already holds another type.
     pub fn memo<T: Any + Send + Sync>(&self, derive: impl FnOnce(&Bytes) -> T) -> Option<&T> {
-        self.memo.get_or_init(|| Box::new(derive(&self.value))).downcast_ref()
+        self.memo.get_or_init(|| Box::new(derive(&self.value()))).downcast_ref()
     }
 }
 
@@ -229,7 +266,7 @@ pub trait Store: Send + Sync + 'static {
     /// this process's index as that takes.
     fn weigh(&self, range: &Range<'_>, max_bytes: usize) -> usize {
         let entries = self.peek_range(range).map(|page| page.entries).unwrap_or_default();
-        entries.iter().map(|entry| entry.value.len()).sum::<usize>().min(max_bytes)
+        entries.iter().map(|entry| entry.value_len()).sum::<usize>().min(max_bytes)
     }
 
     /// Waits until this process's index holds every write acknowledged anywhere before this call. Returns the index's

@@ -124,13 +124,13 @@ fn assert_state(directory: &Path, known: &BTreeMap<Revision, Change>) {
     }
     let page = store.peek_range(&Range::default()).expect("the entries");
     let present: BTreeMap<&str, u32> =
-        page.entries.iter().map(|entry| (entry.key.as_ref(), digest(&entry.value))).collect();
+        page.entries.iter().map(|entry| (entry.key.as_ref(), digest(&entry.value()))).collect();
     assert_eq!(present, expected);
 }
 
 fn change_of(event: &Event) -> Change {
     let key = event.current.as_ref().or(event.previous.as_ref()).expect("a version").key.to_string();
-    (key, event.current.as_ref().map(|entry| digest(&entry.value)))
+    (key, event.current.as_ref().map(|entry| digest(&entry.value())))
 }
 
 fn digest(value: &Bytes) -> u32 {

@@ -153,21 +153,23 @@ async fn watch(
 
 /// Pods without a node concern no node and are not parsed.
 fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
-    if resource.is("", "pods") && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
+    let value = entry.value();
+    if resource.is("", "pods") && memchr::memmem::find(&value, b"\"nodeName\":\"").is_none() {
         return None;
     }
-    let read = if resource.is("", "pods") { POD_FIELDS.read(&entry.value).ok() } else { None };
+    let read = if resource.is("", "pods") { POD_FIELDS.read(&value).ok() } else { None };
     read.or_else(|| stored::parse(entry).ok())
 }
 
 /// Whether a change cannot affect what the object uses, because only its status or metadata changed: as most do.
 fn has_same_uses(old: &Entry, new: &Entry) -> bool {
-    let spec = |entry: &Entry| {
-        let status_names_claims = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
-        raw_json::value(&entry.value, 1, "spec").filter(|_| !status_names_claims)
+    let (old, new) = (old.value(), new.value());
+    let spec = |value: &[u8]| {
+        let status_names_claims = memchr::memmem::find(value, b"\"resourceClaimStatuses\"").is_some();
+        raw_json::value(value, 1, "spec").filter(|_| !status_names_claims)
     };
-    match (spec(old), spec(new)) {
-        (Some(before), Some(after)) => old.value[before] == new.value[after],
+    match (spec(&old), spec(&new)) {
+        (Some(before), Some(after)) => old[before] == new[after],
         _ => false,
     }
 }

@@ -143,8 +143,12 @@ impl Reader {
         if !configuration.concerns(&entry.key) {
             return entry;
         }
-        let value = match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &entry.value) {
-            Ok(plain) if plain == entry.value => return entry,
+        let sealed = entry.value();
+        let value = match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &sealed) {
+            Ok(plain) if plain == *sealed => {
+                drop(sealed);
+                return entry;
+            }
             Ok(plain) => (self.decode)(&entry.key, plain),
             Err(error) => {
                 tracing::error!(key = %entry.key, error, "failed to decrypt data");
@@ -158,7 +162,7 @@ impl Reader {
     async fn prepare(&self, entries: Vec<Arc<Entry>>) {
         let configuration = self.configuration.0.load_full();
         let asked: Vec<_> =
-            entries.iter().filter_map(|entry| configuration.prepare_read(&entry.key, &entry.value)).collect();
+            entries.iter().filter_map(|entry| configuration.prepare_read(&entry.key, &entry.value())).collect();
         for mut opened in asked {
             // It closes without a value.
             let _ = opened.changed().await;

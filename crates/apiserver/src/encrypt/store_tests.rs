@@ -16,15 +16,15 @@ async fn values_are_stored_encrypted_and_read_decrypted() {
     let place = "/registry/secrets/default/s";
     let mut watch = store.watch("/registry/secrets/", store.revision()).unwrap();
     let stored = store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-    assert_eq!(&stored.value[..], b"plain");
-    assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:a:"));
-    assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
+    assert_eq!(&stored.value()[..], b"plain");
+    assert!(inner.peek(place).unwrap().value().starts_with(b"k8s:enc:aesgcm:v1:a:"));
+    assert_eq!(&store.peek(place).unwrap().value()[..], b"plain");
     match watch.next().await {
-        Some(Notice::Events(events)) => assert_eq!(&events[0].current.as_ref().unwrap().value[..], b"plain"),
+        Some(Notice::Events(events)) => assert_eq!(&events[0].current.as_ref().unwrap().value()[..], b"plain"),
         other => panic!("{other:?}"),
     }
     match store.update(place, Bytes::new(), 1_000_000, None).await {
-        Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value[..], b"plain"),
+        Err(Error::Conflict { current: Some(current), .. }) => assert_eq!(&current.value()[..], b"plain"),
         other => panic!("{other:?}"),
     }
 }
@@ -43,8 +43,8 @@ async fn values_are_bound_to_the_key_in_etcd() {
     let store = Encrypted::new(inner.clone(), Encryption::new(configuration())).with_prefix("/other");
     let place = "/registry/secrets/default/s";
     store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-    assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
-    let sealed = inner.peek(place).unwrap().value.clone();
+    assert_eq!(&store.peek(place).unwrap().value()[..], b"plain");
+    let sealed = inner.peek(place).unwrap().value().into_owned();
     assert!(configuration().decrypt(place, &sealed).is_err());
     let opened = configuration().decrypt_at(place, "/other/secrets/default/s", &sealed);
     assert_eq!(opened.as_deref(), Ok(&b"plain"[..]));
@@ -72,7 +72,7 @@ async fn protobuf_that_another_server_encrypted_is_read() {
         let stored = inner.create(place, encrypted.into(), None).await.unwrap();
         let store = Encrypted::new(inner.clone(), Encryption::new(configuration));
         let mut watch = store.watch("/registry/secrets/", stored.revision - 1).unwrap();
-        let read = |entry: &Entry| serde_json::from_slice::<serde_json::Value>(&entry.value).unwrap();
+        let read = |entry: &Entry| serde_json::from_slice::<serde_json::Value>(&entry.value()).unwrap();
         assert_eq!(read(&store.peek(place).unwrap()), secret, "{provider}");
         match watch.next().await {
             Some(Notice::Events(events)) => assert_eq!(read(events[0].current.as_ref().unwrap()), secret),
@@ -102,9 +102,9 @@ async fn keys_are_replaced_while_the_server_runs() {
     assert!(encryption.reload("nonsense").is_err());
     encryption.reload(&text(&[("b", "E"), ("a", "A")])).unwrap();
     store.create(&place("new"), Bytes::from_static(b"new"), None).await.unwrap();
-    assert!(inner.peek(&place("new")).unwrap().value.starts_with(b"k8s:enc:aesgcm:v1:b:"));
-    assert_eq!(&store.peek(&place("old")).unwrap().value[..], b"old");
-    assert_eq!(&store.peek(&place("new")).unwrap().value[..], b"new");
+    assert!(inner.peek(&place("new")).unwrap().value().starts_with(b"k8s:enc:aesgcm:v1:b:"));
+    assert_eq!(&store.peek(&place("old")).unwrap().value()[..], b"old");
+    assert_eq!(&store.peek(&place("new")).unwrap().value()[..], b"new");
 }
 
 #[tokio::test]
@@ -121,11 +121,11 @@ async fn values_are_encrypted_with_keys_of_a_plugin() {
     let store = Encrypted::new(inner.clone(), encryption.clone());
     let place = "/registry/secrets/default/s";
     store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
-    assert!(inner.peek(place).unwrap().value.starts_with(b"k8s:enc:kms:v2:vault:"));
-    assert_eq!(&store.peek(place).unwrap().value[..], b"plain");
+    assert!(inner.peek(place).unwrap().value().starts_with(b"k8s:enc:kms:v2:vault:"));
+    assert_eq!(&store.peek(place).unwrap().value()[..], b"plain");
     let again = Encrypted::new(inner, Encryption::new(Configuration::parse(&text).unwrap()));
     again.prepare_read(&Range::key(place)).await;
-    assert_eq!(&again.peek(place).unwrap().value[..], b"plain", "after a restart");
+    assert_eq!(&again.peek(place).unwrap().value()[..], b"plain", "after a restart");
 }
 
 /// What a server reads for itself does not wait for the plugin.
@@ -147,7 +147,7 @@ async fn keys_of_other_servers_are_opened_as_they_arrive() {
     other.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     // A read would ask for the key, too.
-    while plugin.decryptions() == 0 || own.peek(place).unwrap().value != b"plain"[..] {
+    while plugin.decryptions() == 0 || own.peek(place).unwrap().value()[..] != b"plain"[..] {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -93,7 +93,7 @@ fn selectable_values<'e>(resource: &Resource, entry: &'e Entry) -> Option<&'e Se
         let object = match memo.parsed.get() {
             Some(object) => &**object,
             None => {
-                parsed = stored::read(&entry.value).unwrap_or_default();
+                parsed = stored::read(&entry.value()).unwrap_or_default();
                 &parsed
             }
         };

@@ -77,7 +77,7 @@ impl ObjectReader for StoreReader {
         let Some(resource) = self.resource(group, resource) else { return Ok(None) };
         let Some(entry) = self.store.peek(&resource.key(namespace, name)) else { return Ok(None) };
         // What this parser refuses may be nested deeply, or is an error that the other one describes.
-        let mut object = LABELS.read(&entry.value).or_else(|_| stored::parse(&entry))?;
+        let mut object = LABELS.read(&entry.value()).or_else(|_| stored::parse(&entry))?;
         match object["metadata"]["labels"].take() {
             Value::Object(labels) => Ok(Some(labels)),
             _ => Ok(Some(Map::new())),

@@ -15,10 +15,8 @@ use crate::stored;
 
 /// Appends the trimmed object. Returns false and appends nothing if its bytes are not in the form this server writes.
 pub fn append(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64, trim: Trim) -> bool {
-    if !stored::is_spliceable(resource, entry) {
-        return false;
-    }
-    let (bytes, first) = (&entry.value[..], resource.head().len());
+    let Some(value) = stored::spliceable(resource, entry) else { return false };
+    let (bytes, first) = (&value[..], resource.head().len());
     let Some(metadata) = Metadata::find(bytes, first) else { return false };
     let Some(gap) = metadata.gap(bytes, first, trim.without_managed_fields) else { return false };
     match trim.metadata_only {
@@ -43,7 +41,7 @@ pub fn append(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u
 
 /// The trimmed object, parsed; `None` if its bytes are not in the form this server writes.
 pub fn read(resource: &Resource, entry: &Entry, trim: Trim) -> Option<Value> {
-    let mut bytes = Vec::with_capacity(entry.value.len());
+    let mut bytes = Vec::with_capacity(entry.value_len());
     if !append(&mut bytes, resource, entry, entry.revision, trim) {
         return None;
     }

@@ -23,7 +23,7 @@ pub fn object(
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
     if let (Outcome::Stored(entry), true) = (outcome, format.is_plain()) {
-        let mut bytes = Vec::with_capacity(entry.value.len() + 48);
+        let mut bytes = Vec::with_capacity(entry.value_len() + 48);
         stored::append_object(&mut bytes, resource, entry)?;
         bytes.push(b'\n');
         return Ok(with_type(code, format.media_type(), Body::full(bytes)));

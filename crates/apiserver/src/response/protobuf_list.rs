@@ -31,7 +31,7 @@ enum Item {
 /// A response with the list.
 pub async fn response(items: Items, entries: Vec<Arc<Entry>>, metadata: &Value) -> Result<Response<Body>, Status> {
     let encoder = Arc::new(Encoder::new(items));
-    let is_small = entries.iter().map(|entry| entry.value.len()).sum::<usize>() <= SMALL_LIST;
+    let is_small = entries.iter().map(|entry| entry.value_len()).sum::<usize>() <= SMALL_LIST;
     let (mut lengths, mut encoded, mut kept) = (Vec::with_capacity(entries.len()), Vec::new(), 0);
     for batch in entries.chunks(BATCH) {
         let items = if is_small {

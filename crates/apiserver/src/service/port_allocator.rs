@@ -161,7 +161,7 @@ impl PortAllocator {
 }
 
 fn decode(entry: &Entry, range: PortRange) -> Option<PortSet> {
-    let record: Value = serde_json::from_slice(&entry.value).ok()?;
+    let record: Value = serde_json::from_slice(&entry.value()).ok()?;
     // The record of a server with another port range is of no use.
     let is_same = record["range"] == range.to_string();
     is_same.then(|| PortSet::decode(record["data"].as_str().unwrap_or_default(), range))?

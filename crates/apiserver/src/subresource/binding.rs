@@ -83,7 +83,7 @@ fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str)
 /// encode the rest would be most of its cost.
 fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
     let mut pod = trim::read(pods, current, Trim { metadata_only: Some("v1"), without_managed_fields: true })?;
-    let bytes = &current.value[..];
+    let bytes = &*current.value();
     let (mut spec, mut status) = (None, None);
     raw_json::fields(bytes, 1, |field| match field.name {
         "spec" => spec = Some(field.value),
@@ -105,7 +105,7 @@ fn splice(pods: &Resource, current: &Entry, pod: &Value, binding: &Value) -> Opt
     let mut status = json!({"status": pod["status"]});
     knarr_api::decode::normalize(&mut status, pods.schema()?);
     let node = &pod["spec"]["nodeName"];
-    let mut bytes = raw_json::put(&current.value, 1, "status", status["status"].to_string().as_bytes())?;
+    let mut bytes = raw_json::put(&current.value(), 1, "status", status["status"].to_string().as_bytes())?;
     let spec = raw_json::value(&bytes, 1, "spec")?;
     bytes = raw_json::put(&bytes, spec.start + 1, "nodeName", node.to_string().as_bytes())?;
     for field in ["annotations", "labels"] {
@@ -219,7 +219,7 @@ mod tests {
             (json!({}), json!({"containerStatuses": [{"name": "c"}]}), &plain, whole),
         ] {
             let entry = stored_pod(pods, spec, status);
-            assert_eq!(unbound(pods, &entry).is_some(), how, "{}", String::from_utf8_lossy(&entry.value));
+            assert_eq!(unbound(pods, &entry).is_some(), how, "{}", String::from_utf8_lossy(&entry.value()));
             let quick = bind(pods, &entry, "k", binding, "2026-01-01T00:00:00Z");
             let slow = changed(pods, &entry, |pod| assign(pod, "k", binding, "2026-01-01T00:00:00Z"));
             match (quick, slow) {

@@ -71,7 +71,7 @@ impl Events {
             return Ok(());
         }
         if self.format.is_plain() {
-            out.reserve(entry.value.len() + 96);
+            out.reserve(entry.value_len() + 96);
             append_opening(out, kind);
             stored::append_object_at(out, &self.resource, entry, revision)?;
             out.extend_from_slice(b"}\n");

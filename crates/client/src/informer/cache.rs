@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_packing::{Packed, Packer};
 
-use super::packed::{Packed, Packer};
 use super::{Change, Object};
 
 /// How much memory the values of a cache may use: about 2,000 pods, or 8,000 Leases.
@@ -90,9 +90,8 @@ impl<K: Object> Cached<K> {
     }
 }
 
-fn unpack<K: Object>(packed: &Packed) -> Result<K, String> {
-    let text = packed.text().map_err(|error| error.to_string())?;
-    serde_json::from_slice(&text).map_err(|error| error.to_string())
+fn unpack<K: Object>(packed: &Packed) -> serde_json::Result<K> {
+    serde_json::from_slice(&packed.text())
 }
 
 impl<K: Object> Cache<K> {

@@ -5,7 +5,6 @@
 //! handlers see the difference, including deletions.
 
 mod cache;
-mod packed;
 
 use std::collections::HashSet;
 use std::fmt::Debug;

@@ -22,7 +22,7 @@ struct ClusterRecord {
 /// Refuses a store that belongs to another cluster, before this server creates an authority of its own.
 pub async fn check(store: &dyn Store, data: &Path) -> anyhow::Result<()> {
     let Some(entry) = store.peek(KEY) else { return Ok(()) };
-    let record: ClusterRecord = serde_json::from_slice(&entry.value).context("the store's record of its cluster")?;
+    let record: ClusterRecord = serde_json::from_slice(&entry.value()).context("the store's record of its cluster")?;
     match pins(data)?.contains(&record.authority) {
         true => Ok(()),
         false => bail!(
@@ -48,7 +48,7 @@ pub async fn ensure(store: &dyn Store, data: &Path, server: &str) -> anyhow::Res
 pub async fn replace_authority(store: &dyn Store, authority: &str) -> anyhow::Result<()> {
     let Some(entry) = store.peek(KEY) else { return Ok(()) };
     let mut record: ClusterRecord =
-        serde_json::from_slice(&entry.value).context("the store's record of its cluster")?;
+        serde_json::from_slice(&entry.value()).context("the store's record of its cluster")?;
     if record.authority == authority {
         return Ok(());
     }

@@ -64,9 +64,9 @@ pub(super) fn encode_entry(entry: &Entry, buffer: &mut Vec<u8>) {
         buffer.extend_from_slice(&number.to_le_bytes());
     }
     buffer.extend_from_slice(&(entry.key.len() as u32).to_le_bytes());
-    buffer.extend_from_slice(&(entry.value.len() as u32).to_le_bytes());
+    buffer.extend_from_slice(&(entry.value_len() as u32).to_le_bytes());
     buffer.extend_from_slice(entry.key.as_bytes());
-    buffer.extend_from_slice(&entry.value);
+    buffer.extend_from_slice(&entry.value());
 }
 
 pub(super) fn encode_change(change: &Change, buffer: &mut Vec<u8>) {

@@ -27,7 +27,7 @@ async fn writes_are_there_after_opening_again_with_their_history() {
     let store = open(directory.path());
     assert_eq!(store.revision(), 5);
     let entry = store.peek("/r/pods/a").unwrap();
-    assert_eq!((entry.value.as_ref(), entry.created, entry.revision), (b"2".as_ref(), 2, 3));
+    assert_eq!((&entry.value()[..], entry.created, entry.revision), (b"2".as_ref(), 2, 3));
     assert!(store.peek("/r/pods/b").is_none());
     let past = store.peek_range(&Range { prefix: "/r/pods/", at: Some(4), ..Range::default() }).unwrap();
     assert_eq!(past.entries.len(), 2);
@@ -59,7 +59,7 @@ async fn the_largest_value_is_kept_and_a_larger_one_refused() {
         let refused = store.create("/r/pods/b", Bytes::from(vec![1; MAX_VALUE_BYTES + 1]), None).await;
         assert!(matches!(refused, Err(Error::TooLarge { max: MAX_VALUE_BYTES, .. })));
     }
-    assert_eq!(open(directory.path()).peek("/r/pods/a").unwrap().value.len(), MAX_VALUE_BYTES);
+    assert_eq!(open(directory.path()).peek("/r/pods/a").unwrap().value_len(), MAX_VALUE_BYTES);
 }
 
 #[tokio::test]

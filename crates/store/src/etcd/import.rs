@@ -100,7 +100,7 @@ fn contents(entries: &[Arc<Entry>], now: u64) -> (Bucket, Bucket) {
             create_revision: entry.created as i64,
             mod_revision: entry.revision as i64,
             version: if entry.created == entry.revision { 1 } else { 2 },
-            value: entry.value.to_vec(),
+            value: entry.value().to_vec(),
             lease,
         };
         // A transaction of several keys gives all of them one revision.

@@ -121,7 +121,7 @@ impl Store for Etcd {
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
-        self.index.compact(revision)?;
+        self.index.compact_and_pack(revision).await?;
         let request = wire::CompactionRequest { revision: revision as i64 };
         match self.client.call::<_, wire::CompactionResponse>(COMPACT, request).await {
             Ok(_) => Ok(()),
@@ -155,7 +155,7 @@ impl Store for Etcd {
         let expiries = self.expiries(page.revision).await.map_err(unavailable)?;
         for entry in &mut page.entries {
             if let Some(expires) = expiries.get(&*self.key_space.stored(&entry.key)) {
-                let copy = Entry::new(entry.key.clone(), entry.value.clone(), entry.created, entry.revision);
+                let copy = Entry::new(entry.key.clone(), entry.value().into_owned(), entry.created, entry.revision);
                 *entry = Arc::new(copy.expiring(*expires));
             }
         }

@@ -7,9 +7,10 @@
 //!
 //! Each group of keys (see `prefix::group_of`) has its own log of changes, so that a change wakes only the watches of its
 //! group. Watches of less than a group share the log of their scope (`scopes`): they neither wake for other changes nor
-//! read over them. Lock order: `Index::state`, then `Group::log`.
+//! read over them. Lock order: `Index::packing`, `Index::state`, then `Group::log`.
 
 mod group;
+mod packing;
 pub(crate) mod prefix;
 mod scopes;
 mod state;
@@ -20,11 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch as watch_channel};
 
 use crate::contract::{ChangeObserver, Entry, Error, Page, Range, Revision, Scope, TopicIndex, Watch};
 use group::Group;
+use packing::Packing;
 use state::State;
 use watch::IndexWatch;
 
@@ -43,6 +45,7 @@ pub(crate) struct Index {
     /// Wakes the watches that span groups.
     any_change: Notify,
     closed: AtomicBool,
+    packing: Mutex<Packing>,
 }
 
 impl Index {
@@ -54,6 +57,7 @@ impl Index {
             revisions: watch_channel::Sender::new(revision),
             any_change: Notify::new(),
             closed: AtomicBool::new(false),
+            packing: Mutex::default(),
         }
     }
 
@@ -89,6 +93,14 @@ impl Index {
         let dropped = self.state.write().compact(revision)?;
         drop(dropped);
         Ok(())
+    }
+
+    /// Drops the history before a revision, and packs entries that no history refers to any more.
+    pub(crate) async fn compact_and_pack(self: &Arc<Self>, revision: Revision) -> Result<(), Error> {
+        self.compact(revision)?;
+        let index = self.clone();
+        let packed = tokio::task::spawn_blocking(move || index.pack()).await;
+        packed.map_err(|error| Error::Unavailable(format!("cannot pack entries: {error}")))
     }
 
     pub(crate) fn revision(&self) -> Revision {

@@ -91,11 +91,11 @@ async fn narrow_watches_deliver_what_wide_ones_do() {
                     Scope::Prefix(_) => true,
                     Scope::Key(own) => **key == *own,
                     Scope::Topic { topic, .. } => {
-                        entries.into_iter().any(|entry| (TOPICS.topic_of)(&entry.value).is_none_or(|own| own == topic))
+                        entries.into_iter().any(|entry| (TOPICS.topic_of)(&entry.value()).is_none_or(|own| own == topic))
                     }
                     Scope::Distinct(_) => {
                         let topic_of =
-                            |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| (TOPICS.topic_of)(&entry.value));
+                            |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| (TOPICS.topic_of)(&entry.value()));
                         let (before, after) = (topic_of(&event.previous), topic_of(&event.current));
                         before != after || before == Some(None)
                     }

@@ -14,9 +14,13 @@ use crate::contract::{ChangeObserver, Entry, Error, Event, Page, Range, Revision
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
     pub current_bytes: usize,
+    /// The part of them whose values are packed.
+    packed_bytes: usize,
     /// The compaction floor: the oldest revision that can be read.
     pub floor: Revision,
     revision: Revision,
+    /// How often all entries were replaced.
+    pub resets: u64,
     history_bytes: usize,
     /// By the prefix that names the group; keys too short for one are under the empty name.
     groups: BTreeMap<Arc<str>, Arc<Group>>,
@@ -31,8 +35,10 @@ impl State {
         let mut state = Self {
             current: BTreeMap::new(),
             current_bytes: 0,
+            packed_bytes: 0,
             floor,
             revision,
+            resets: 0,
             history_bytes: 0,
             groups: BTreeMap::new(),
             scopes: Scopes::default(),
@@ -44,6 +50,7 @@ impl State {
     }
 
     fn fill(&mut self, entries: Vec<Arc<Entry>>) {
+        self.packed_bytes = 0;
         self.current_bytes = entries.iter().map(|entry| entry.bytes()).sum();
         self.current = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
         for topics in self.topics.values_mut() {
@@ -68,6 +75,7 @@ impl State {
             };
             if let Some(previous) = &previous {
                 self.current_bytes -= previous.bytes();
+                self.packed_bytes -= if previous.is_packed() { previous.bytes() } else { 0 };
             } else if current.is_none() {
                 continue;
             }
@@ -88,6 +96,34 @@ impl State {
         touched
     }
 
+    /// The size of the current entries whose values are plain.
+    pub(super) fn plain_bytes(&self) -> usize {
+        self.current_bytes - self.packed_bytes
+    }
+
+    /// The entries after a key, in key order.
+    pub(super) fn batch_after(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Entry>> {
+        let entries = self.current.range::<str, _>(Bounds::new("", after).as_range());
+        entries.take(limit).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Replaces entries by packed ones, unless they changed in between. Returns what is to be freed.
+    pub(super) fn replace_packed(&mut self, packed: Vec<Arc<Entry>>) -> Vec<Arc<Entry>> {
+        let mut replaced = Vec::with_capacity(packed.len());
+        for entry in packed {
+            let Some(current) = self.current.get_mut(&entry.key) else { continue };
+            if current.revision != entry.revision || current.is_packed() {
+                continue;
+            }
+            if let Some(topics) = group_of(&entry.key).and_then(|group| self.topics.get_mut(group)) {
+                topics.insert(topics.topic_of(current), &entry);
+            }
+            self.packed_bytes += entry.bytes();
+            replaced.push(std::mem::replace(current, entry));
+        }
+        replaced
+    }
+
     /// Updates the topics of a changed key, and appends the change to their logs.
     fn apply_topics(&mut self, key: &str, event: &Event, touched: &mut Vec<Arc<Group>>) {
         let Some(topics) = group_of(key).and_then(|group| self.topics.get_mut(group)) else { return };
@@ -105,6 +141,7 @@ impl State {
 
     pub(super) fn reset(&mut self, entries: Vec<Arc<Entry>>, revision: Revision) -> Vec<Arc<Group>> {
         self.fill(entries);
+        self.resets += 1;
         self.revision = revision;
         self.floor = revision;
         self.history_bytes = 0;
@@ -232,7 +269,7 @@ impl State {
     }
 
     pub(super) fn written_after(&self, key: &str, value: &bytes::Bytes, after: Revision) -> Option<Arc<Entry>> {
-        let is_it = |entry: &&Arc<Entry>| *entry.key == *key && entry.value == *value;
+        let is_it = |entry: &&Arc<Entry>| *entry.key == *key && *entry.value() == *value;
         let group = self.groups.get(group_of(key).unwrap_or_default())?;
         let log = group.log.read();
         log.after(after).find_map(|event| event.current.as_ref().filter(is_it).cloned())
@@ -351,7 +388,7 @@ impl State {
 fn weigh<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>, max_bytes: usize) -> usize {
     let mut bytes = 0;
     for entry in entries {
-        bytes += entry.value.len();
+        bytes += entry.value_len();
         if bytes >= max_bytes {
             return max_bytes;
         }

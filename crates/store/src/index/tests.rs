@@ -29,13 +29,13 @@ fn example() -> Arc<Index> {
     index
 }
 
-fn show(page: &Page) -> Vec<String> {
-    page.entries.iter().map(|entry| format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value))).collect()
+pub(super) fn show(page: &Page) -> Vec<String> {
+    page.entries.iter().map(|entry| format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value()))).collect()
 }
 
 fn show_events(notice: &Notice) -> Vec<String> {
     let show = |entry: &Option<Arc<Entry>>| {
-        entry.as_ref().map_or("-".to_owned(), |entry| String::from_utf8_lossy(&entry.value).into_owned())
+        entry.as_ref().map_or("-".to_owned(), |entry| String::from_utf8_lossy(&entry.value()).into_owned())
     };
     let Notice::Events(events) = notice else { return vec![format!("{notice:?}")] };
     events

@@ -41,7 +41,7 @@ impl Topics {
     }
 
     pub(super) fn topic_of(&self, entry: &Entry) -> Topic {
-        (self.index.topic_of)(&entry.value)
+        (self.index.topic_of)(&entry.value())
     }
 
     pub(super) fn insert(&mut self, topic: Topic, entry: &Arc<Entry>) {

@@ -123,7 +123,7 @@ impl Cursor {
 
 /// The bytes that an event keeps in memory.
 fn size(event: &Event) -> usize {
-    [&event.current, &event.previous].into_iter().flatten().map(|entry| entry.value.len()).sum()
+    [&event.current, &event.previous].into_iter().flatten().map(|entry| entry.value_len()).sum()
 }
 
 /// Truncates `events` at the end of a revision to fit one notice, and returns that revision; `None` when all fit.

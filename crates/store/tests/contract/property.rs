@@ -165,7 +165,7 @@ fn expectation(model: &Model, key: &str, wrong: bool) -> Revision {
 }
 
 fn show(entry: &Entry) -> String {
-    format!("{} {}@{}/{}", entry.key, entry.value.len(), entry.revision, entry.created)
+    format!("{} {}@{}/{}", entry.key, entry.value_len(), entry.revision, entry.created)
 }
 
 fn show_events(events: &[Event]) -> String {

@@ -59,7 +59,7 @@ pub async fn list(
     if format.encoding == Encoding::Protobuf {
         return protobuf_list::response(items, listed.entries, &metadata).await;
     }
-    let is_small = listed.entries.iter().map(|entry| entry.value.len()).sum::<usize>() <= SMALL_LIST;
+    let is_small = listed.entries.iter().map(|entry| entry.value_len()).sum::<usize>() <= SMALL_LIST;
     let chunks = ListChunks::new(items, listed.entries, metadata);
     let body = if is_small {
         let mut whole = Vec::new();
@@ -141,7 +141,7 @@ fn upcoming(entries: &std::vec::IntoIter<Arc<Entry>>) -> usize {
     const REVISION: usize = 48;
     let mut bytes = 0;
     for entry in entries.as_slice() {
-        bytes += entry.value.len() + REVISION;
+        bytes += entry.value_len() + REVISION;
         if bytes >= JOINED_CHUNK_SIZE {
             break;
         }

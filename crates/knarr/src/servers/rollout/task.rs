@@ -54,7 +54,7 @@ impl Rollouts {
 
     fn peek(&self) -> anyhow::Result<Option<(Rollout, Revision)>> {
         let Some(entry) = self.store.peek(KEY) else { return Ok(None) };
-        let rollout = serde_json::from_slice(&entry.value).context("the store's record of a rollout is invalid")?;
+        let rollout = serde_json::from_slice(&entry.value()).context("the store's record of a rollout is invalid")?;
         Ok(Some((rollout, entry.revision)))
     }
 
