@@ -32,6 +32,7 @@ pub async fn open(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     let mut options = knarr_store::Options {
         quota_bytes: quota(arguments.quota_backend_bytes, memory()),
         reserve_bytes: DISK_RESERVE,
+        deferrable: Some(NODE_LEASES),
         ..knarr_store::Options::default()
     };
     if arguments.store_unsafe_no_fsync {
@@ -76,6 +77,8 @@ fn dialer(route: &Route) -> Option<Dialer> {
 /// The default quota of the store, and the disk space that it keeps for deletions on a full disk.
 const DEFAULT_QUOTA: u64 = 8 << 30;
 const DISK_RESERVE: u64 = 64 << 20;
+/// Renewals of node leases: a node has seconds for each, and thousands of nodes would each cause a sync of their own.
+const NODE_LEASES: &str = "/registry/leases/kube-node-lease/";
 
 /// The quota of the store on a host with this much memory: all data is in memory.
 fn quota(given: u64, memory: Option<u64>) -> u64 {

@@ -56,6 +56,9 @@ pub struct Options {
     pub quota_bytes: u64,
     /// Disk space that is kept for deletions on a full disk.
     pub reserve_bytes: u64,
+    /// Updates of keys with this prefix wait a moment for other writes, to share their sync: heartbeats, which are many and which
+    /// nobody waits for.
+    pub deferrable: Option<&'static str>,
     /// The clock by which entries expire.
     pub clock: Arc<dyn Clock>,
     /// The file system the store writes to.
@@ -68,6 +71,7 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             quota_bytes: u64::MAX,
             reserve_bytes: 0,
+            deferrable: None,
             clock: Arc::new(SystemClock),
             disk: Arc::new(RealDisk),
         }
@@ -104,7 +108,7 @@ struct Shared {
 impl Embedded {
     /// Opens the store in `directory`, creating it if necessary.
     pub fn open(directory: &Path, options: Options) -> Result<Self, Error> {
-        let Options { segment_bytes, quota_bytes, reserve_bytes, clock, disk } = options;
+        let Options { segment_bytes, quota_bytes, reserve_bytes, deferrable, clock, disk } = options;
         disk.make_directory(directory).map_err(|error| Error::Open(describe("creating", directory, &error)))?;
         let lock = disk.lock(&directory.join(LOCK_NAME)).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
@@ -123,7 +127,7 @@ impl Embedded {
         let entries = index.range(&Range::default())?.entries;
         tracing::info!(revision = index.revision(), entries = entries.len(), took = ?started.elapsed(), "opened the store");
         let shared = Arc::new(Shared {
-            pending: Mutex::new(Pending::new(&index, entries, quota_bytes)),
+            pending: Mutex::new(Pending::new(&index, entries, quota_bytes, deferrable)),
             index,
             work: Condvar::new(),
             segments: Mutex::new(recovered.segments),
@@ -200,7 +204,7 @@ impl Shared {
     fn measure(&self) {
         let (used, waiting) = {
             let pending = self.pending.lock();
-            (pending.space.used, pending.queue.len())
+            (pending.space.used, pending.waiting())
         };
         let files = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();

@@ -7,12 +7,16 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::space::{Space, Write};
 use crate::contract::{Entry, Error, Revision};
 use crate::index::{Change, Index};
+
+/// How long an update that can be deferred waits for others.
+const MAX_DEFERRAL: Duration = Duration::from_millis(20);
 
 /// Resolves when the write, or the write that caused a refusal, is durable.
 pub(super) type Durable = oneshot::Receiver<Result<(), Error>>;
@@ -21,7 +25,10 @@ pub(super) struct Pending {
     next: Revision,
     /// The newest version of each key that has a write in progress; `None` is a deletion.
     latest: HashMap<Arc<str>, (Revision, Option<Arc<Entry>>)>,
-    pub queue: VecDeque<Queued>,
+    queue: VecDeque<Queued>,
+    /// When the queue has to be written; `None` if it is empty.
+    due: Option<Instant>,
+    deferrable: Option<&'static str>,
     /// When entries expire, soonest first. Items whose entry has changed since are ignored.
     expiring: BinaryHeap<Reverse<(u64, Arc<str>)>>,
     /// Why the store accepts no more writes.
@@ -57,12 +64,19 @@ fn size_change(old: Option<usize>, current: Option<&Arc<Entry>>) -> Write {
 }
 
 impl Pending {
-    pub(super) fn new(index: &Index, entries: impl IntoIterator<Item = Arc<Entry>>, quota: u64) -> Self {
+    pub(super) fn new(
+        index: &Index,
+        entries: impl IntoIterator<Item = Arc<Entry>>,
+        quota: u64,
+        deferrable: Option<&'static str>,
+    ) -> Self {
         let expiring = entries.into_iter().filter(|entry| entry.expires > 0);
         Self {
             next: index.revision() + 1,
             latest: HashMap::new(),
             queue: VecDeque::new(),
+            due: None,
+            deferrable,
             expiring: expiring.map(|entry| Reverse((entry.expires, entry.key.clone()))).collect(),
             refusal: None,
             last_failure: None,
@@ -101,7 +115,7 @@ impl Pending {
                 Decision::Accepted(waiting)
             }
             Err(error) if unsynced.is_some() => {
-                self.queue.push_back(Queued { change: None, reply: Some(reply) });
+                self.enqueue(Queued { change: None, reply: Some(reply) }, Duration::ZERO);
                 Decision::RefusedAfter(waiting, error)
             }
             Err(error) => Decision::Refused(error),
@@ -122,7 +136,27 @@ impl Pending {
             self.expiring.push(Reverse((entry.expires, key.clone())));
         }
         self.latest.insert(key.clone(), (revision, current.clone()));
-        self.queue.push_back(Queued { change: Some(Change { key, revision, current }), reply });
+        let is_update = old.is_some() && current.is_some();
+        let can_wait = is_update && self.deferrable.is_some_and(|prefix| key.starts_with(prefix));
+        let deferral = if can_wait { MAX_DEFERRAL } else { Duration::ZERO };
+        self.enqueue(Queued { change: Some(Change { key, revision, current }), reply }, deferral);
+    }
+
+    fn enqueue(&mut self, queued: Queued, deferral: Duration) {
+        let due = Instant::now() + deferral;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        self.queue.push_back(queued);
+    }
+
+    /// How many writes are not durable yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How long the queue can still wait for more writes; `None` if it is empty.
+    pub(super) fn deferral(&self) -> Option<Duration> {
+        let deferral = self.due?.saturating_duration_since(Instant::now());
+        Some(if self.closing { Duration::ZERO } else { deferral })
     }
 
     /// Queues the deletion of entries that have expired by `now`.
@@ -160,7 +194,9 @@ impl Pending {
             }
             count += 1;
         }
-        self.queue.drain(..count).collect()
+        let batch = self.queue.drain(..count).collect();
+        self.due = if self.queue.is_empty() { None } else { self.due };
+        batch
     }
 
     /// Records that everything up to `revision` is durable and in the index.
@@ -175,6 +211,7 @@ impl Pending {
     /// Fails all writes in progress; the pending state is again that of the index.
     pub(super) fn fail(&mut self, index: &Index, mut failed: Vec<Queued>, message: &str) {
         failed.extend(self.queue.drain(..));
+        self.due = None;
         self.latest.clear();
         self.next = index.revision() + 1;
         self.space.used = index.current_bytes() as u64;

@@ -37,6 +37,31 @@ async fn writes_are_there_after_opening_again_with_their_history() {
 }
 
 #[tokio::test]
+async fn deferrable_updates_share_a_sync_and_others_do_not_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { deferrable: Some("/r/leases/"), ..Options::default() };
+    let store = Embedded::open(directory.path(), options).unwrap();
+    let mut leases = Vec::new();
+    for number in 0..50 {
+        leases.push(store.create(&format!("/r/leases/{number}"), value("1"), None).await.unwrap());
+    }
+    let mut watch = store.watch("/r/leases/", store.revision()).unwrap();
+    let renewals = leases.iter().map(|lease| store.update(&lease.key, value("2"), lease.revision, None));
+    let renewed = futures::future::join_all(renewals).await;
+    assert!(renewed.iter().all(Result::is_ok));
+    let Some(Notice::Events(events)) = watch.next().await else { panic!("no events") };
+    assert_eq!(events.len(), 50, "all of them became durable at once");
+    // A write that does not wait takes those that do along.
+    let lease = store.peek("/r/leases/0").unwrap();
+    let (renewal, creation) = tokio::join!(
+        store.update(&lease.key, value("3"), lease.revision, None),
+        store.create("/r/pods/a", value("1"), None)
+    );
+    assert_eq!(creation.unwrap().revision, renewal.unwrap().revision + 1);
+    assert_eq!(store.shared.pending.lock().deferral(), None, "nothing is left to be written");
+}
+
+#[tokio::test]
 async fn wrong_expectations_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());

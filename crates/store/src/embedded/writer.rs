@@ -57,8 +57,13 @@ impl Writer {
                 self.last_expiry = Instant::now();
                 pending.expire(&shared.index, shared.clock.now());
             }
-            if !pending.queue.is_empty() {
-                return Some(pending.next_batch(MAX_BATCH_BYTES));
+            match pending.deferral() {
+                Some(Duration::ZERO) => return Some(pending.next_batch(MAX_BATCH_BYTES)),
+                Some(deferral) => {
+                    self.shared.work.wait_for(&mut pending, deferral);
+                    continue;
+                }
+                None => {}
             }
             if pending.closing {
                 return None;
