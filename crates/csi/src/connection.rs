@@ -77,16 +77,16 @@ impl AsyncWrite for UnixConnection {
 }
 
 /// What a client sends before its first frame.
-const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-const FRAME_HEADER: usize = 9;
+pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+pub(crate) const FRAME_HEADER: usize = 9;
 /// The server announces no larger frames, and refuses them.
-const MAX_FRAME: usize = 16 << 10;
-const HEADERS: u8 = 1;
+pub(crate) const MAX_FRAME: usize = 16 << 10;
+pub(crate) const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
 /// The frames of a client. Those of type HEADERS are held back until they are complete.
-struct Frames {
+pub(crate) struct Frames {
     held: Vec<u8>,
     /// How many bytes pass unread.
     passing: usize,
@@ -99,7 +99,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    fn push(&mut self, mut bytes: &[u8], output: &mut Vec<u8>) {
+    pub(crate) fn push(&mut self, mut bytes: &[u8], output: &mut Vec<u8>) {
         loop {
             if self.passing > 0 {
                 let (pass, rest) = bytes.split_at(self.passing.min(bytes.len()));
@@ -123,6 +123,11 @@ impl Frames {
             }
             output.append(&mut self.held);
         }
+    }
+
+    /// How many bytes are held back.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// Holds back bytes until there are `count`.

@@ -4,6 +4,8 @@
 //! Out: [`Client`] with one method per call of [`Identity`], [`Controller`], [`Node`] and [`Registration`]; the same traits
 //! for drivers, served by [`Server`]. Every call has a deadline, and secrets are never printed ([`messages::Secret`]).
 
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod messages;
 
 mod client;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tonic::Status;
 
 use crate::connection::UnixConnection;
@@ -69,18 +69,20 @@ impl Server {
                 accepted = listener.accept() => accepted?,
                 Some(_) = connections.join_next() => continue,
             };
+            connections.spawn(self.clone().serve_connection(stream));
+        }
+    }
+
+    /// Serves one connection until it ends.
+    pub(crate) async fn serve_connection(self, stream: UnixStream) {
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let server = self.clone();
-            connections.spawn(async move {
-                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                    let server = server.clone();
-                    async move { Ok::<_, Infallible>(server.respond(request).await) }
-                });
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(UnixConnection::new(stream)), service);
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection to the CSI socket broke");
-                }
-            });
+            async move { Ok::<_, Infallible>(server.respond(request).await) }
+        });
+        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(UnixConnection::new(stream)), service);
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to the CSI socket broke");
         }
     }
 

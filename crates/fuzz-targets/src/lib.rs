@@ -93,6 +93,8 @@ pub const TARGETS: &[Target] = &[
     ("token_file", tokens::token_file),
     #[cfg(feature = "outside")]
     ("tunnel", outside::tunnel),
+    #[cfg(feature = "outside")]
+    ("unix_connection", outside::unix_connection),
     #[cfg(feature = "server")]
     ("web_token", tokens::web_token),
     ("yaml", yaml),

@@ -108,3 +108,14 @@ pub fn tunnel(input: &[u8]) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(knarr_tunnel::fuzzing::connection(first % 2 == 0, bytes));
 }
+
+/// A client's connection on a unix socket: its frames in pieces of the size in the first byte, or, with its highest bit, to a
+/// server.
+pub fn unix_connection(input: &[u8]) {
+    let Some((first, bytes)) = input.split_first() else { return };
+    if first & 0x80 == 0 {
+        return knarr_csi::fuzzing::frames(usize::from(*first), bytes);
+    }
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    runtime.block_on(knarr_csi::fuzzing::connection(bytes));
+}

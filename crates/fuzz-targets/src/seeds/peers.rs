@@ -14,16 +14,76 @@ pub fn add(add: &mut impl FnMut(&'static str, Vec<Vec<u8>>)) {
     add("helm_chart", texts(&CHARTS));
     add("registry_request", texts(&REGISTRY));
     add("sealed_bundle", texts(&[r#"{"salt":"AAAA","content":"AAAAAAAAAAAAAAAAAAAAAAAAAAAA"}"#]));
-    add("tunnel", vec![tunnel(0, CONNECT), tunnel(1, b"\x88")]);
+    let opened = [tunnel(1, b"\x88"), frame(0, 0, 1, b"hello")].concat();
+    let failed = [tunnel(1, b"\x08\x03502"), frame(0, 1, 1, b"dial tcp: refused")].concat();
+    add("tunnel", vec![tunnel(0, CONNECT), tunnel(1, b"\x88"), opened, failed]);
+    add("unix_connection", unix_connections());
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
 /// The preface of HTTP/2 with empty settings, then a HEADERS frame.
 fn tunnel(end: u8, headers: &[u8]) -> Vec<u8> {
-    let preface: &[u8] = if end == 0 { b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" } else { b"" };
-    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    let length = u8::try_from(headers.len()).unwrap_or(u8::MAX);
-    [&[end], preface, &settings, &[0, 0, length, 1, 4, 0, 0, 0, 1], headers].concat()
+    let preface: &[u8] = if end == 0 { PREFACE } else { b"" };
+    [&[end], preface, &frame(4, 0, 0, b""), &frame(1, 4, 1, headers)].concat()
 }
+
+/// Calls of a client on a unix socket, in pieces and to a server; then frames that break off or name lengths that are not true.
+fn unix_connections() -> Vec<Vec<u8>> {
+    let settings = frame(4, 0, 0, b"\x00\x03\x00\x00\x00\x64\x00\x04\x00\x01\x00\x00");
+    // A call without a message: no compression, length 0.
+    let message = |stream| frame(0, 1, stream, &[0; 5]);
+    let middle = CALL.len() - 35;
+    let calls = [
+        settings.clone(),
+        frame(1, 4, 1, CALL),
+        message(1),
+        // The same fields by their indices, then the size of the table and a field that is never indexed.
+        frame(1, 4, 3, b"\x83\x86\xc1\xc0\xbf\xbe"),
+        message(3),
+        frame(1, 5, 5, b"\x3f\x02\x83\x86\x11\x07/a.sock\x04\x02/m"),
+        // A block in two frames, of which the first ends inside a value.
+        frame(1, 0, 7, &CALL[..middle]),
+        frame(9, 4, 7, &CALL[middle..]),
+        message(7),
+        // Padding, priority, both, and more padding than there is.
+        frame(1, 0xc, 9, &[b"\x03", CALL, b"\0\0\0"].concat()),
+        frame(1, 0x24, 11, &[b"\0\0\0\0\x10", CALL].concat()),
+        frame(1, 0x2c, 13, &[b"\x03\0\0\0\0\x10", CALL, b"\0\0\0"].concat()),
+        frame(6, 0, 0, b"01234567"),
+        frame(8, 0, 0, b"\0\0\x40\0"),
+        frame(3, 0, 9, b"\0\0\0\x08"),
+        frame(7, 0, 0, b"\0\0\0\0\0\0\0\0"),
+        frame(1, 8, 15, b"\xff\x41\x01/"),
+    ];
+    let sent = [PREFACE, &calls.concat()].concat();
+    let broken: [&[u8]; 6] = [
+        b"\xff\xff\xff\x01\x04\0\0\0\x01\x41",
+        b"\0\x40\x01\x01\x04\0\0\0\x01\x41\x07/a.sock",
+        b"\0\x40\0\x01\x04\0\0\0\x01\x41\x07/a.sock",
+        b"\0\0\x08\x01\x04\0\0\0\x01\x41\x7f\xff\xff\xff\x7f/a",
+        b"\0\0\x07\x01\x04\0\0\0\x01\x40\x7f\x80\x80\x80\x80\x01",
+        b"\0\0\x04\x01",
+    ];
+    let mut seeds: Vec<Vec<u8>> = [0x01, 0x07, 0x7f, 0x80].iter().map(|first| [&[*first], &*sent].concat()).collect();
+    // To a server, calls that end inside a frame, and single ones.
+    seeds.push([&[0x80], &sent[..sent.len() / 2]].concat());
+    seeds.extend([1, 6, 9, 11].map(|call| [&[0x80], PREFACE, &settings, &calls[call], &calls[2]].concat()));
+    for first in [0x05, 0x80] {
+        seeds.extend(broken.map(|frame| [&[first], PREFACE, &settings, frame].concat()));
+    }
+    seeds
+}
+
+/// `POST /pluginregistration.Registration/GetInfo` over http at `/a.sock`, with the headers of gRPC.
+const CALL: &[u8] = b"\x83\x86\x44\x28/pluginregistration.Registration/GetInfo\x41\x07/a.sock\x5f\x10application/grpc\
+    \x40\x02te\x08trailers";
 
 /// `:method CONNECT` and `:authority 10.0.0.7:10250`, as literals.
 const CONNECT: &[u8] = b"\x02\x07CONNECT\x01\x0e10.0.0.7:10250";
