@@ -1,6 +1,8 @@
 //! Accepts the tunnels of nodes: connections that nodes open, over which this server reaches their kubelets and pods.
 //!
-//! A tunnel ends when the certificate that opened it expires. The node opens another one with its next certificate before that.
+//! A tunnel ends when the certificate that opened it expires, when its Node object is deleted, and when the node may open tunnels
+//! no more. The node opens another one with its next certificate before that expires, and another one after it was deleted: that
+//! one is used from when the node has registered again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +11,14 @@ use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use knarr_api::status::Status;
+use knarr_store::{Notice, Revision, Scope, Store};
 use rustls_pki_types::UnixTime;
+use tokio::time::{sleep, timeout};
 
 use crate::authenticate::ClientConnection;
+use crate::authorize::{Authorizer, Decision};
 use crate::authorized_request::AuthorizedRequest;
-use crate::request::User;
+use crate::request::{Target, User};
 use crate::response::Body;
 use crate::state::ApiServer;
 
@@ -21,6 +26,10 @@ const NODE_USER: &str = "system:node:";
 const NODE_GROUP: &str = "system:nodes";
 /// How often the clock is read while a certificate is valid.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
+/// How often it is decided again whether a node may have a tunnel.
+const AUTHORIZATION_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a tunnel of a node that has no Node object is kept: nodes open tunnels while they register.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes the connection of a request the tunnel of the node that sent it.
 pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
@@ -30,16 +39,34 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     let is_tunnel = request.parts.headers.get(UPGRADE).is_some_and(|value| value == knarr_tunnel::PROTOCOL);
     let upgrade = request.parts.extensions.remove::<hyper::upgrade::OnUpgrade>().filter(|_| is_tunnel);
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("the connection must be upgraded to knarr-tunnel"))?;
+    let kinds = server.kinds.load();
+    let nodes = kinds.stored("", "nodes").ok_or_else(|| Status::internal("there are no nodes".to_owned()))?;
+    let (key, store) = (nodes.key("", &node), server.store.clone());
+    let revoked = revoked(server.security.authorizer.clone(), request.user.clone(), request.routed.target.clone());
     let tunnels = server.kubelets.tunnels.clone();
     let mut stopping = server.stopping.clone();
+    let run = async move {
+        let connection = match upgrade.await {
+            Ok(connection) => TokioIo::new(connection),
+            Err(error) => return tracing::debug!(%error, "cannot upgrade the connection of a tunnel"),
+        };
+        let Ok(Some(created)) = timeout(REGISTRATION_TIMEOUT, registered(&*store, &key)).await else {
+            return tracing::debug!(node, "a node opened a tunnel and does not register");
+        };
+        let end = async move {
+            tokio::select! {
+                () = expired(client, UnixTime::now) => {}
+                () = deleted(&*store, &key, created) => {}
+                () = revoked => {}
+            }
+        };
+        tunnels.run(&node, connection, end).await;
+    };
     knarr_supervisor::spawn(async move {
-        match upgrade.await {
-            Ok(connection) => tokio::select! {
-                () = tunnels.run(&node, TokioIo::new(connection), expired(client, UnixTime::now)) => {}
-                // Nodes open another one where they are served.
-                _ = stopping.wait_for(|stopping| *stopping) => {}
-            },
-            Err(error) => tracing::debug!(%error, "cannot upgrade the connection of a tunnel"),
+        tokio::select! {
+            () = run => {}
+            // Nodes open another one where they are served.
+            _ = stopping.wait_for(|stopping| *stopping) => {}
         }
     });
     let mut response = Response::new(Body::Empty);
@@ -53,7 +80,45 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
 async fn expired(client: Arc<ClientConnection>, now: impl Fn() -> UnixTime) {
     while let Some(left) = client.valid_for(now()) {
         // The clock may be set meanwhile.
-        tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
+        sleep(left.min(CLOCK_INTERVAL)).await;
+    }
+}
+
+/// Waits until a Node exists. It is known by the revision that created it: a Node of the same name may be another one.
+async fn registered(store: &dyn Store, key: &str) -> Option<Revision> {
+    observe(store, key, |created| created).await
+}
+
+/// Waits until the Node that a revision created no longer exists, or that cannot be known.
+async fn deleted(store: &dyn Store, key: &str, created: Revision) {
+    observe(store, key, |current| (current != Some(created)).then_some(())).await;
+}
+
+/// Waits until a key is in some state, which is found by the revision that created it; `None` if it cannot be watched.
+async fn observe<T>(store: &dyn Store, key: &str, find: impl Fn(Option<Revision>) -> Option<T>) -> Option<T> {
+    loop {
+        // From before the first read, so that no change is missed.
+        let mut watch = store.watch_scope(Scope::Key(key), store.revision()).ok()?;
+        loop {
+            let found = find(store.peek(key).map(|entry| entry.created));
+            if found.is_some() {
+                return found;
+            }
+            if let Notice::Compacted = watch.next().await? {
+                break;
+            }
+        }
+    }
+}
+
+/// Waits until a node is no longer authorized for what it did to open a tunnel.
+async fn revoked(authorizer: Arc<dyn Authorizer>, user: User, target: Target) {
+    loop {
+        sleep(AUTHORIZATION_INTERVAL).await;
+        let decision = authorizer.authorize(&user, &target).await;
+        if !matches!(decision, Decision::Allow(_)) {
+            return tracing::info!(user = user.name, reason = decision.reason(), "a node may no longer have a tunnel");
+        }
     }
 }
 
@@ -65,6 +130,10 @@ fn node_of(user: &User) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use knarr_store::{Embedded, Options};
+
     use super::*;
 
     #[test]
@@ -78,5 +147,57 @@ mod tests {
         ] {
             assert_eq!(node_of(&User::named(name, &[group])), node, "{name} {group}");
         }
+    }
+    /// Whether a future waits.
+    async fn waits(future: impl Future) -> bool {
+        timeout(Duration::from_millis(1), future).await.is_err()
+    }
+
+    #[tokio::test]
+    async fn a_node_of_the_same_name_is_another_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let key = "/registry/minions/a";
+        let awaited = tokio::spawn({
+            let store = store.clone();
+            async move { registered(&*store, key).await }
+        });
+        store.create("/registry/minions/ab", "{}".into(), None).await.unwrap();
+        assert!(waits(registered(&*store, key)).await);
+        let node = store.create(key, "{}".into(), None).await.unwrap().revision;
+        assert_eq!(awaited.await.unwrap(), Some(node));
+        let changed = store.update(key, "{ }".into(), node, None).await.unwrap().revision;
+        assert!(waits(deleted(&*store, key, node)).await, "a node that changes is the same");
+        let awaited = tokio::spawn({
+            let store = store.clone();
+            async move { deleted(&*store, key, node).await }
+        });
+        store.delete(key, changed).await.unwrap();
+        let again = store.create(key, "{}".into(), None).await.unwrap().revision;
+        awaited.await.unwrap();
+        deleted(&*store, key, node).await;
+        assert_eq!(registered(&*store, key).await, Some(again));
+        assert!(waits(deleted(&*store, key, again)).await);
+    }
+
+    struct Switch(AtomicBool);
+
+    impl Authorizer for Switch {
+        fn decide(&self, _: &User, _: &Target) -> Decision {
+            if self.0.load(Ordering::SeqCst) {
+                Decision::Allow(String::new())
+            } else {
+                Decision::NoOpinion(String::new())
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_when_its_node_may_not_have_one() {
+        let switch = Arc::new(Switch(AtomicBool::new(true)));
+        let mut ended = std::pin::pin!(revoked(switch.clone(), User::named("system:node:a", &[]), Target::default()));
+        assert!(timeout(AUTHORIZATION_INTERVAL * 10, &mut ended).await.is_err());
+        switch.0.store(false, Ordering::SeqCst);
+        assert!(timeout(AUTHORIZATION_INTERVAL * 2, ended).await.is_ok());
     }
 }

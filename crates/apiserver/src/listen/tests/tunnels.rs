@@ -12,6 +12,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::listening_server::{ListeningServer, TEST_TIMEOUT};
 use crate::pki::Purpose;
@@ -49,8 +50,8 @@ async fn open(listening: &ListeningServer, seconds: i64) -> Option<hyper::upgrad
     }
 }
 
-#[tokio::test]
-async fn a_tunnel_ends_with_the_certificate_that_opened_it() {
+/// A server at which nodes may open tunnels, with a Node `a`.
+async fn listening_with_node() -> ListeningServer {
     let listening = ListeningServer::new().await;
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "tunnels"},
         "rules": [{"verbs": ["get"], "nonResourceURLs": [knarr_tunnel::PATH]}]});
@@ -61,7 +62,34 @@ async fn a_tunnel_ends_with_the_certificate_that_opened_it() {
         let path = format!("/apis/rbac.authorization.k8s.io/v1/{path}");
         assert_eq!(listening.cluster.json("POST", &path, object).await.0, 201);
     }
-    let serve = |connection| tokio::spawn(knarr_tunnel::serve(TokioIo::new(connection), Arc::new(Closed)));
+    register(&listening).await;
+    listening
+}
+
+async fn register(listening: &ListeningServer) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}});
+    assert_eq!(listening.cluster.json("POST", "/api/v1/nodes", node).await.0, 201);
+}
+
+fn serve(connection: hyper::upgrade::Upgraded) -> JoinHandle<Result<(), hyper::Error>> {
+    tokio::spawn(knarr_tunnel::serve(TokioIo::new(connection), Arc::new(Closed)))
+}
+
+/// Waits until the server uses this many tunnels of the node.
+async fn wait_for_count(listening: &ListeningServer, expected: usize) {
+    let tunnels = &listening.cluster.server().kubelets.tunnels;
+    let reached = async {
+        while tunnels.count("a") != expected {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(TEST_TIMEOUT, reached).await.is_ok();
+    assert!(in_time, "{} tunnels instead of {expected}", tunnels.count("a"));
+}
+
+#[tokio::test]
+async fn a_tunnel_ends_with_the_certificate_that_opened_it() {
+    let listening = listening_with_node().await;
     let lasting = serve(open(&listening, 3600).await.unwrap());
     let mut brief = None;
     // A slow host may need longer than the certificate is valid.
@@ -75,13 +103,26 @@ async fn a_tunnel_ends_with_the_certificate_that_opened_it() {
     // The connection ends, whatever the node does.
     let ended = tokio::time::timeout(TEST_TIMEOUT * 3, brief).await;
     assert!(ended.is_ok(), "the tunnel outlives its certificate");
-    let tunnels = &listening.cluster.server().kubelets.tunnels;
-    let one_left = async {
-        while tunnels.count("a") != 1 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, one_left).await.expect("the tunnel with a valid certificate, and no other");
+    // The one with a valid certificate is left.
+    wait_for_count(&listening, 1).await;
     assert!(!lasting.is_finished());
+    listening.stop().await;
+}
+
+#[tokio::test]
+async fn a_tunnel_ends_with_its_node() {
+    let listening = listening_with_node().await;
+    let first = serve(open(&listening, 3600).await.unwrap());
+    wait_for_count(&listening, 1).await;
+    assert_eq!(listening.cluster.json("DELETE", "/api/v1/nodes/a", json!({})).await.0, 200);
+    let ended = tokio::time::timeout(TEST_TIMEOUT, first).await;
+    assert!(ended.is_ok(), "the tunnel outlives its node");
+    wait_for_count(&listening, 0).await;
+    // Its certificate is still valid. A tunnel is used once the node has registered again.
+    let second = serve(open(&listening, 3600).await.unwrap());
+    assert_eq!(listening.cluster.server().kubelets.tunnels.count("a"), 0);
+    register(&listening).await;
+    wait_for_count(&listening, 1).await;
+    assert!(!second.is_finished());
     listening.stop().await;
 }
