@@ -39,6 +39,8 @@ pub enum ConfigurationError {
     Kms(usize, String),
     #[error("resources[{0}]: key {1:?} is not base64 of a valid length")]
     Key(usize, String),
+    #[error("health check for new transformers failed, polling error timed out waiting for the condition: {0}")]
+    Unhealthy(String),
 }
 
 /// Which values are encrypted, and how.

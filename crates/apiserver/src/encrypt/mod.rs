@@ -4,6 +4,7 @@
 mod cipher;
 mod configuration;
 mod kms;
+mod reload;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use super::kms::fuzz as kms_value;
@@ -14,4 +15,5 @@ mod store;
 
 pub use crate::stored::check_readable;
 pub use configuration::{Configuration, ConfigurationError};
-pub use store::{Encrypted, Encryption, open_keys, watch_configuration};
+pub use reload::watch_configuration;
+pub use store::{Encrypted, Encryption, open_keys};

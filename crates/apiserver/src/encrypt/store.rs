@@ -1,7 +1,7 @@
 //! A store wrapper that encrypts the values of selected resources.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,28 +12,26 @@ use knarr_store::{
 
 use arc_swap::ArcSwap;
 
-use super::configuration::{Configuration, ConfigurationError};
+use super::configuration::Configuration;
 use crate::persist::foreign;
 use crate::stored;
 
 /// The configuration in use, which can be replaced.
 #[derive(Clone)]
-pub struct Encryption(Arc<ArcSwap<Configuration>>);
+pub struct Encryption {
+    configuration: Arc<ArcSwap<Configuration>>,
+    /// The store of encrypted values.
+    sealed: Arc<OnceLock<Weak<dyn Store>>>,
+}
 
 impl Encryption {
     pub fn new(configuration: Configuration) -> Self {
-        Encryption(Arc::new(ArcSwap::from_pointee(configuration)))
-    }
-
-    /// Replaces the configuration; an invalid one changes nothing.
-    pub fn reload(&self, text: &str) -> Result<(), ConfigurationError> {
-        self.0.store(Arc::new(Configuration::parse(text)?));
-        Ok(())
+        Encryption { configuration: Arc::new(ArcSwap::from_pointee(configuration)), sealed: Arc::default() }
     }
 
     /// Whether all KMS plugins work, or what is wrong with them; `None` if there are none.
     pub fn health(&self) -> Option<Result<(), String>> {
-        let providers = self.0.load().kms_providers();
+        let providers = self.configuration.load().kms_providers();
         if providers.is_empty() {
             return None;
         }
@@ -46,22 +44,25 @@ impl Encryption {
     }
 
     fn current(&self) -> arc_swap::Guard<Arc<Configuration>> {
-        self.0.load()
+        self.configuration.load()
     }
-}
 
-/// Replaces the configuration whenever its file changes; an invalid file changes nothing.
-pub async fn watch_configuration(
-    encryption: Encryption,
-    path: std::path::PathBuf,
-    known: String,
-    stopping: tokio::sync::watch::Receiver<bool>,
-) {
-    crate::configuration_file::watch(path.clone(), known, stopping, move |text| match encryption.reload(text) {
-        Ok(()) => tracing::info!(path = %path.display(), "loaded new encryption configuration"),
-        Err(error) => tracing::error!(path = %path.display(), %error, "cannot load the encryption configuration"),
-    })
-    .await;
+    /// Uses another configuration from now on. Its plugins have opened the keys of all values before and after: what the server
+    /// reads for itself does not wait for them, and values arrive meanwhile.
+    pub(super) async fn replace(&self, configuration: Arc<Configuration>) {
+        self.open_all(&configuration).await;
+        self.configuration.store(configuration.clone());
+        self.open_all(&configuration).await;
+    }
+
+    async fn open_all(&self, configuration: &Configuration) {
+        if let Some(store) = self.sealed.get().and_then(Weak::upgrade)
+            && configuration.asks_plugins(ALL)
+        {
+            let all = store.peek_range(&Range { prefix: ALL, ..Range::default() });
+            open(configuration, &all.map(|page| page.entries).unwrap_or_default()).await;
+        }
+    }
 }
 
 /// Has plugins open the keys of values that other servers write, as they arrive. Requests wait for keys that are not open yet;
@@ -99,6 +100,8 @@ pub struct Encrypted {
 
 impl Encrypted {
     pub fn new(inner: Arc<dyn Store>, configuration: Encryption) -> Encrypted {
+        // One configuration is for one store; of another, keys are opened as they are needed.
+        let _ = configuration.sealed.set(Arc::downgrade(&inner));
         Encrypted { inner, reader: Reader { configuration, decode: foreign::decoder(), prefix: None } }
     }
 
@@ -109,13 +112,23 @@ impl Encrypted {
     }
 
     async fn encrypted(&self, key: &str, value: Bytes) -> Result<Bytes, Error> {
-        let configuration = self.reader.configuration.0.load_full();
+        let configuration = self.reader.configuration.configuration.load_full();
         if !configuration.concerns(key) {
             return Ok(value);
         }
         configuration.prepare_write(key).await;
         let encrypted = configuration.encrypt_at(key, &self.reader.stored_key(key), &value);
         encrypted.map(Bytes::from).ok_or_else(|| Error::Unavailable(format!("the value of {key} cannot be encrypted")))
+    }
+}
+
+/// Waits until plugins have opened the keys of entries, or failed to.
+async fn open(configuration: &Configuration, entries: &[Arc<Entry>]) {
+    let sealed = entries.iter().filter(|entry| configuration.asks_plugins(&entry.key));
+    let asked: Vec<_> = sealed.filter_map(|entry| configuration.prepare_read(&entry.key, &entry.value())).collect();
+    for mut opened in asked {
+        // It closes without a value.
+        let _ = opened.changed().await;
     }
 }
 
@@ -158,15 +171,8 @@ impl Reader {
         Arc::new(Entry::new(entry.key.clone(), value, entry.created, entry.revision))
     }
 
-    /// Waits until plugins have opened the keys of entries, or failed to.
     async fn prepare(&self, entries: Vec<Arc<Entry>>) {
-        let configuration = self.configuration.0.load_full();
-        let asked: Vec<_> =
-            entries.iter().filter_map(|entry| configuration.prepare_read(&entry.key, &entry.value())).collect();
-        for mut opened in asked {
-            // It closes without a value.
-            let _ = opened.changed().await;
-        }
+        open(&self.configuration.configuration.load_full(), &entries).await;
     }
 
     /// The decrypted entry, once its key is known.

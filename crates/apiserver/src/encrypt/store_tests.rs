@@ -99,8 +99,8 @@ async fn keys_are_replaced_while_the_server_runs() {
     let store = Encrypted::new(inner.clone(), encryption.clone());
     let place = |name: &str| format!("/registry/secrets/default/{name}");
     store.create(&place("old"), Bytes::from_static(b"old"), None).await.unwrap();
-    assert!(encryption.reload("nonsense").is_err());
-    encryption.reload(&text(&[("b", "E"), ("a", "A")])).unwrap();
+    assert!(encryption.reload("nonsense").await.is_err());
+    encryption.reload(&text(&[("b", "E"), ("a", "A")])).await.unwrap();
     store.create(&place("new"), Bytes::from_static(b"new"), None).await.unwrap();
     assert!(inner.peek(&place("new")).unwrap().value().starts_with(b"k8s:enc:aesgcm:v1:b:"));
     assert_eq!(&store.peek(&place("old")).unwrap().value()[..], b"old");

@@ -254,15 +254,15 @@ pub async fn start(
     for sender in audit_senders {
         supervisor.essential("audit", sender);
     }
-    if encryption.as_ref().is_some_and(|(encryption, _)| encryption.health().is_some()) {
+    // A configuration without plugins may be replaced by one with plugins.
+    let reloads = arguments.encryption_provider_config_automatic_reload;
+    if encryption.as_ref().is_some_and(|(encryption, _)| reloads || encryption.health().is_some()) {
         let (store, stopping) = (server.store.clone(), server.stopping.clone());
         supervisor.restart("encryption-keys", move || encrypt::open_keys(store.clone(), stopping.clone()));
     }
-    if let (Some((encryption, text)), Some(path), true) = (
-        encryption,
-        arguments.encryption_provider_config.clone(),
-        arguments.encryption_provider_config_automatic_reload,
-    ) {
+    if let (Some((encryption, text)), Some(path), true) =
+        (encryption, arguments.encryption_provider_config.clone(), reloads)
+    {
         let stopping = server.stopping.clone();
         supervisor.restart("encryption-config", move || {
             encrypt::watch_configuration(encryption.clone(), path.clone(), text.clone(), stopping.clone())

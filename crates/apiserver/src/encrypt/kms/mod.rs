@@ -112,8 +112,13 @@ impl KmsProvider {
         self.checked.lock().0.clone()
     }
 
+    /// Asks the plugin whether it works.
+    pub async fn check_now(&self) -> Result<(), String> {
+        self.checked_since(Instant::now()).await
+    }
+
     async fn poll(&self) -> bool {
-        let checked = self.checked_since(Instant::now()).await;
+        let checked = self.check_now().await;
         if let Err(error) = &checked {
             tracing::warn!(provider = self.name, error, "the KMS plugin is unhealthy");
         }

@@ -26,6 +26,7 @@ struct State {
     key_id: Mutex<String>,
     health: Mutex<String>,
     decryptions: AtomicUsize,
+    statuses: AtomicUsize,
     /// Which calls are not responded to for now.
     hung: tokio::sync::watch::Sender<Hung>,
 }
@@ -45,6 +46,7 @@ impl TestPlugin {
             key_id: Mutex::new("k1".into()),
             health: Mutex::new("ok".into()),
             decryptions: AtomicUsize::new(0),
+            statuses: AtomicUsize::new(0),
             hung: tokio::sync::watch::Sender::new(Hung::Nothing),
         });
         let shared = state.clone();
@@ -98,6 +100,11 @@ impl TestPlugin {
     pub fn decryptions(&self) -> usize {
         self.state.decryptions.load(Ordering::SeqCst)
     }
+
+    /// How many times the plugin was asked for its status.
+    pub fn statuses(&self) -> usize {
+        self.state.statuses.load(Ordering::SeqCst)
+    }
 }
 
 type Body = StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
@@ -116,6 +123,7 @@ async fn respond(state: &State, request: Request<Incoming>) -> Response<Body> {
     let key_id = state.key_id.lock().clone();
     let response = match method.as_str() {
         "Status" => {
+            state.statuses.fetch_add(1, Ordering::SeqCst);
             StatusResponse { version: "v2".into(), healthz: state.health.lock().clone(), key_id }.encode_to_vec()
         }
         "Encrypt" => {
