@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-use crate::{Gate, Tunnels, serve};
+use crate::{Dial, Gate, Tunnels, serve};
+
+/// How many turns the other end has for the requests of a connection.
+const TURNS: usize = 32;
 
 /// Lets nothing through: no connection is opened.
 struct Closed;
@@ -16,12 +19,18 @@ impl Gate for Closed {
     }
 }
 
-/// Sends bytes to the end of a tunnel on a node, or at a server, and closes the connection.
+/// Sends bytes to the end of a tunnel on a node, or at a server that opens a connection, and closes the tunnel.
 pub async fn connection(is_to_node: bool, bytes: &[u8]) {
     let (near, mut far) = duplex(1 << 16);
     let peer = async {
+        if !is_to_node {
+            // A node responds to what the server has sent.
+            turns().await;
+        }
         // The other end may close first.
         let _ = far.write_all(bytes).await;
+        // An end that has read the end of the connection handles no request of it any more.
+        turns().await;
         let _ = far.shutdown().await;
         let _ = far.read_to_end(&mut Vec::new()).await;
     };
@@ -30,7 +39,24 @@ pub async fn connection(is_to_node: bool, bytes: &[u8]) {
         drop(served);
     } else {
         let tunnels = Arc::new(Tunnels::default());
-        tokio::join!(tunnels.clone().run("node", near, std::future::pending()), peer);
+        let dial = async {
+            for _ in 0..TURNS {
+                if tunnels.has("node") {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            if let Dial::Open(mut stream) = tunnels.dial("node", SocketAddr::from(([10, 0, 0, 7], 10250))).await {
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        };
+        tokio::join!(tunnels.clone().run("node", near, std::future::pending()), peer, dial);
         assert!(!tunnels.has("node"), "a tunnel that ended is forgotten");
+    }
+}
+
+async fn turns() {
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
     }
 }
