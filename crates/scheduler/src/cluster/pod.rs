@@ -44,12 +44,13 @@ pub struct Spread {
 
 impl PodState {
     pub fn new(pod: Arc<Pod>) -> Self {
-        PodState {
-            placed: Arc::new(PlacedPod::new(&pod, pod.metadata.labels.clone().map(Arc::new))),
-            node_requirement: NodeRequirement::of(&pod),
-            spread: spread_constraints(&pod),
-            object: pod,
-        }
+        let placed = PlacedPod::new(&pod, pod.metadata.labels.clone().map(Arc::new));
+        Self::with(Arc::new(placed), pod)
+    }
+
+    /// The state of a pod of which the part that others see is known.
+    pub fn with(placed: Arc<PlacedPod>, pod: Arc<Pod>) -> Self {
+        PodState { placed, node_requirement: NodeRequirement::of(&pod), spread: spread_constraints(&pod), object: pod }
     }
 
     /// The name of the scheduler that is responsible for it.

@@ -2,8 +2,9 @@
 //! that can help them.
 
 mod events;
+mod rank;
+mod waiting;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use crate::metrics::{INCOMING, Lengths, UNSCHEDULABLE};
 
 pub use events::ClusterEvent;
 use events::helps;
+use rank::Rank;
+use waiting::{Waiting, WaitingPods};
 
 /// A pod that no event has helped for this long is retried anyway.
 const MAX_UNSCHEDULABLE_TIME: Duration = Duration::from_secs(300);
@@ -24,7 +27,7 @@ const MAX_UNSCHEDULABLE_TIME: Duration = Duration::from_secs(300);
 const ANYTHING: &str = "";
 
 struct Queued {
-    pod: Arc<PodState>,
+    pod: Waiting,
     /// When it was added to the queue; the older go first.
     since: Timestamp,
     order: u64,
@@ -54,26 +57,6 @@ enum State {
     Gated,
 }
 
-/// Higher priority first, then the older.
-#[derive(PartialEq, Eq)]
-struct Rank {
-    priority: i32,
-    since: Timestamp,
-    order: u64,
-}
-
-impl Ord for Rank {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.priority.cmp(&self.priority).then(self.since.cmp(&other.since)).then(self.order.cmp(&other.order))
-    }
-}
-
-impl PartialOrd for Rank {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 pub struct Queue {
     pods: HashMap<Arc<str>, Queued>,
     active: BTreeMap<Rank, Arc<str>>,
@@ -84,6 +67,7 @@ pub struct Queue {
     rejected_by: HashMap<&'static str, HashSet<Arc<str>>>,
     gated: HashSet<Arc<str>>,
     counter: u64,
+    waiting: WaitingPods,
     initial_back_off: Duration,
     max_back_off: Duration,
 }
@@ -99,6 +83,7 @@ impl Queue {
             rejected_by: HashMap::new(),
             gated: HashSet::new(),
             counter: 0,
+            waiting: WaitingPods::default(),
             initial_back_off,
             max_back_off,
         }
@@ -110,7 +95,7 @@ impl Queue {
         let Some(queued) = self.pods.get(&key) else {
             self.counter += 1;
             let queued = Queued {
-                pod,
+                pod: Waiting::Whole(pod),
                 since: now,
                 order: self.counter,
                 misfits: 0,
@@ -131,7 +116,7 @@ impl Queue {
             State::InFlight => false,
             State::Gated => !is_gated,
             State::Unschedulable { plugins, .. } => {
-                let event = ClusterEvent::Itself { old: &queued.pod, new: &pod };
+                let event = ClusterEvent::Itself { old: &queued.pod.whole(), new: &pod };
                 plugins.iter().any(|plugin| helps(plugin, &pod, &event, namespaces))
             }
             // Its priority may have changed.
@@ -144,7 +129,7 @@ impl Queue {
         }
         let was_active = matches!(self.pods.get(&key).map(|queued| &queued.state), Some(State::Active));
         if let Some(queued) = self.pods.get_mut(&key) {
-            queued.pod = pod;
+            queued.pod = Waiting::Whole(pod);
             if matches!(queued.state, State::InFlight) {
                 return;
             }
@@ -162,7 +147,7 @@ impl Queue {
         let open: Vec<Arc<str>> = self
             .gated
             .iter()
-            .filter(|key| self.pods.get(*key).is_some_and(|queued| !is_gated(&queued.pod)))
+            .filter(|key| self.pods.get(*key).is_some_and(|queued| !is_gated(&queued.pod.whole())))
             .cloned()
             .collect();
         for key in open {
@@ -197,7 +182,9 @@ impl Queue {
         let queued = self.pods.get_mut(&key)?;
         queued.state = State::InFlight;
         queued.attempts += 1;
-        Some(Arc::clone(&queued.pod))
+        let pod = queued.pod.whole();
+        queued.pod = Waiting::Whole(Arc::clone(&pod));
+        Some(pod)
     }
 
     /// How often a pod was decided, and since when it is queued.
@@ -226,7 +213,7 @@ impl Queue {
         let key = Arc::clone(&queued.pod.key);
         for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { &plugins } {
             self.rejected_by.entry(plugin).or_default().insert(Arc::clone(&key));
-            UNSCHEDULABLE.add(&[plugin, queued.pod.scheduler_name()], 1.0);
+            UNSCHEDULABLE.add(&[plugin, queued.pod.whole().scheduler_name()], 1.0);
         }
         INCOMING.add(&["ScheduleAttemptFailure", "unschedulable"], 1);
         queued.state = State::Unschedulable { plugins, since: now };
@@ -274,8 +261,8 @@ impl Queue {
         let mut woken: Vec<Arc<str>> = Vec::new();
         for (plugin, keys) in &self.rejected_by {
             let helped = |key: &&Arc<str>| {
-                let pod = self.pods.get(*key).map(|queued| &queued.pod);
-                pod.is_some_and(|pod| concerns(pod) && helps(plugin, pod, event, namespaces))
+                let pod = self.pods.get(*key).map(|queued| queued.pod.whole());
+                pod.is_some_and(|pod| concerns(&pod) && helps(plugin, &pod, event, namespaces))
             };
             woken.extend(keys.iter().filter(helped).cloned());
         }
@@ -338,6 +325,7 @@ impl Queue {
     fn activate(&mut self, key: &str) {
         if let Some(queued) = self.pods.get_mut(key) {
             queued.state = State::Active;
+            self.waiting.keep(&mut queued.pod, self.active.len());
             self.active.insert(rank(queued), Arc::clone(&queued.pod.key));
         }
     }
@@ -364,7 +352,7 @@ impl Queue {
             }
             State::Unschedulable { plugins, since } => {
                 for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { plugins } {
-                    UNSCHEDULABLE.add(&[plugin, queued.pod.scheduler_name()], -1.0);
+                    UNSCHEDULABLE.add(&[plugin, queued.pod.whole().scheduler_name()], -1.0);
                     if let Some(keys) = self.rejected_by.get_mut(plugin) {
                         keys.remove(key);
                         if keys.is_empty() {
