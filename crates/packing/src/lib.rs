@@ -110,8 +110,7 @@ mod tests {
     #[test]
     fn texts_that_are_unlike_all_others_share_few_dictionaries() {
         let mut packer = Packer::default();
-        let texts: Vec<Vec<u8>> =
-            (0..1000).map(|number| [text("web", number), noise(number, 6000)].concat()).collect();
+        let texts: Vec<Vec<u8>> = (0..1000).map(|number| [text("web", number), noise(number, 6000)].concat()).collect();
         let packed: Vec<Packed> = texts.iter().map(|text| packer.pack(text)).collect();
         assert!(packed.iter().zip(&texts).all(|(packed, text)| packed.text() == *text));
         let mut dictionaries: Vec<&Arc<[u8]>> = packed.iter().filter_map(|packed| packed.dictionary.as_ref()).collect();

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use knarr_packing::Packer;
 
 use super::Index;
-use super::prefix::group_of;
+use super::prefix::{Bounds, group_of};
+use super::state::State;
 use crate::contract::{Entry, Revision};
 
 /// Up to so many bytes of values stay as they are, so that the reads of a small store cost nothing more.
@@ -91,13 +92,44 @@ impl Index {
             };
             let due: Vec<&Arc<Entry>> = batch.iter().filter(is_due).collect();
             bytes += due.iter().map(|entry| entry.value_len()).sum::<usize>();
-            let packed: Vec<Arc<Entry>> = due.into_iter().filter_map(|entry| packing.pack(entry)).map(Arc::new).collect();
+            let packed: Vec<Arc<Entry>> =
+                due.into_iter().filter_map(|entry| packing.pack(entry)).map(Arc::new).collect();
             if !packed.is_empty() {
                 let replaced = self.state.write().replace_packed(packed);
                 // Freeing takes time, so it happens after the lock is released.
                 drop(replaced);
             }
         }
+    }
+}
+
+impl State {
+    /// The size of the current entries whose values are plain.
+    pub(super) fn plain_bytes(&self) -> usize {
+        self.current_bytes - self.packed_bytes
+    }
+
+    /// The entries after a key, in key order.
+    pub(super) fn batch_after(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Entry>> {
+        let entries = self.current.range::<str, _>(Bounds::new("", after).as_range());
+        entries.take(limit).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Replaces entries by packed ones, unless they changed in between. Returns what is to be freed.
+    pub(super) fn replace_packed(&mut self, packed: Vec<Arc<Entry>>) -> Vec<Arc<Entry>> {
+        let mut replaced = Vec::with_capacity(packed.len());
+        for entry in packed {
+            let Some(current) = self.current.get_mut(&entry.key) else { continue };
+            if current.revision != entry.revision || current.is_packed() {
+                continue;
+            }
+            if let Some(topics) = group_of(&entry.key).and_then(|group| self.topics.get_mut(group)) {
+                topics.insert(topics.topic_of(current), &entry);
+            }
+            self.packed_bytes += entry.bytes();
+            replaced.push(std::mem::replace(current, entry));
+        }
+        replaced
     }
 }
 

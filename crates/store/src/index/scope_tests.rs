@@ -90,9 +90,9 @@ async fn narrow_watches_deliver_what_wide_ones_do() {
                 && match scope {
                     Scope::Prefix(_) => true,
                     Scope::Key(own) => **key == *own,
-                    Scope::Topic { topic, .. } => {
-                        entries.into_iter().any(|entry| (TOPICS.topic_of)(&entry.value()).is_none_or(|own| own == topic))
-                    }
+                    Scope::Topic { topic, .. } => entries
+                        .into_iter()
+                        .any(|entry| (TOPICS.topic_of)(&entry.value()).is_none_or(|own| own == topic)),
                     Scope::Distinct(_) => {
                         let topic_of =
                             |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| (TOPICS.topic_of)(&entry.value()));

@@ -15,7 +15,7 @@ pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
     pub current_bytes: usize,
     /// The part of them whose values are packed.
-    packed_bytes: usize,
+    pub packed_bytes: usize,
     /// The compaction floor: the oldest revision that can be read.
     pub floor: Revision,
     revision: Revision,
@@ -26,7 +26,7 @@ pub(super) struct State {
     groups: BTreeMap<Arc<str>, Arc<Group>>,
     scopes: Scopes,
     /// By the prefix of their group.
-    topics: BTreeMap<&'static str, Topics>,
+    pub topics: BTreeMap<&'static str, Topics>,
     pub observer: Option<ChangeObserver>,
 }
 
@@ -94,34 +94,6 @@ impl State {
         touched.sort_unstable_by_key(|group| Arc::as_ptr(group).addr());
         touched.dedup_by(|one, other| Arc::ptr_eq(one, other));
         touched
-    }
-
-    /// The size of the current entries whose values are plain.
-    pub(super) fn plain_bytes(&self) -> usize {
-        self.current_bytes - self.packed_bytes
-    }
-
-    /// The entries after a key, in key order.
-    pub(super) fn batch_after(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Entry>> {
-        let entries = self.current.range::<str, _>(Bounds::new("", after).as_range());
-        entries.take(limit).map(|(_, entry)| entry.clone()).collect()
-    }
-
-    /// Replaces entries by packed ones, unless they changed in between. Returns what is to be freed.
-    pub(super) fn replace_packed(&mut self, packed: Vec<Arc<Entry>>) -> Vec<Arc<Entry>> {
-        let mut replaced = Vec::with_capacity(packed.len());
-        for entry in packed {
-            let Some(current) = self.current.get_mut(&entry.key) else { continue };
-            if current.revision != entry.revision || current.is_packed() {
-                continue;
-            }
-            if let Some(topics) = group_of(&entry.key).and_then(|group| self.topics.get_mut(group)) {
-                topics.insert(topics.topic_of(current), &entry);
-            }
-            self.packed_bytes += entry.bytes();
-            replaced.push(std::mem::replace(current, entry));
-        }
-        replaced
     }
 
     /// Updates the topics of a changed key, and appends the change to their logs.
