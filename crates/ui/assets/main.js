@@ -50,7 +50,14 @@ async function start() {
   namespaces.addEventListener('change', show);
   document.getElementById('sign-out').addEventListener('click', signOut);
   document.addEventListener('keydown', shortcuts);
+  document.querySelector('.skip').addEventListener('click', skipToContent);
   show();
+}
+
+// Addresses after # are pages: following the link would leave this one.
+function skipToContent(event) {
+  event.preventDefault();
+  main.focus();
 }
 
 async function signIn(code) {

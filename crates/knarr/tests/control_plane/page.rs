@@ -182,6 +182,8 @@ async fn a_user_signs_in_and_tours_the_page() {
     // The keyboard reaches pages and objects.
     browser.evaluate("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '3', bubbles: true }))").await;
     browser.until("location.hash === '#/list/pods'").await;
+    browser.evaluate("(() => { document.activeElement.blur(); document.querySelector('.skip').click(); })()").await;
+    browser.until("document.activeElement.id === 'main' && location.hash === '#/list/pods'").await;
 
     // The server restarts; the page finds it again, and its session has ended.
     browser.evaluate("location.hash = '#/list/deployments.apps'").await;
