@@ -126,6 +126,9 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
     ))
 }
 
+/// The driver of local volumes, which has no pods.
+const LOCAL_DRIVER: &str = "local.knarr.io";
+
 /// A CSI driver that no node runs. Other provisioners do not register on nodes.
 fn no_driver(evidence: &Evidence, name: &str, provisioner: &str) -> Option<Finding> {
     let is_driver = evidence.all("csidrivers").iter().any(|driver| driver.text(&["metadata", "name"]) == provisioner);
@@ -134,7 +137,13 @@ fn no_driver(evidence: &Evidence, name: &str, provisioner: &str) -> Option<Findi
         Finding::new(
             format!("the claim {name} waits for the CSI driver {provisioner}, which runs on no node"),
             vec![format!("there is a CSIDriver {provisioner}, but no CSINode lists it")],
-            format!("check that the pods of {provisioner} run on the nodes"),
+            match provisioner {
+                LOCAL_DRIVER => {
+                    "it is built into `knarr server` and `knarr agent`: start one of them on a node, without disabling local storage"
+                        .to_owned()
+                }
+                _ => format!("check that the pods of {provisioner} run on the nodes"),
+            },
         )
     })
 }
