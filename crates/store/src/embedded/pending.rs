@@ -233,3 +233,43 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    /// Queues a version of a key.
+    fn write(pending: &mut Pending, index: &Index, key: &str) {
+        let key: Arc<str> = key.into();
+        let decide = |_: Option<&Arc<Entry>>, revision| {
+            Ok(Some(Arc::new(Entry::new(key.clone(), Bytes::from_static(b"v"), revision, revision))))
+        };
+        assert!(matches!(pending.submit(index, &key, decide), Decision::Accepted(_)));
+    }
+
+    #[test]
+    fn only_updates_of_deferrable_keys_wait_and_no_other_write_waits_for_them() {
+        let entry = |key: &str| Arc::new(Entry::new(key.into(), Bytes::from_static(b"v"), 1, 1));
+        let index = Index::new(vec![entry("/r/leases/a"), entry("/r/leases/b"), entry("/r/pods/a")], 1, 1);
+        let empty = || Pending::new(&index, [], u64::MAX, Some("/r/leases/"));
+        for (key, waits) in [("/r/leases/a", true), ("/r/leases/new", false), ("/r/pods/a", false)] {
+            let (mut pending, before) = (empty(), Instant::now());
+            assert_eq!(pending.deferral(), None);
+            write(&mut pending, &index, key);
+            let (due, after) = (pending.due.unwrap(), Instant::now());
+            assert!(if waits { due >= before + MAX_DEFERRAL } else { due <= after }, "{key}");
+        }
+        let mut pending = empty();
+        write(&mut pending, &index, "/r/leases/a");
+        let first = pending.due.unwrap();
+        write(&mut pending, &index, "/r/leases/b");
+        assert_eq!(pending.due, Some(first), "a later one does not prolong it");
+        write(&mut pending, &index, "/r/pods/a");
+        assert_eq!(pending.deferral(), Some(Duration::ZERO), "all are due with one that does not wait");
+        assert_eq!((pending.next_batch(usize::MAX).len(), pending.deferral()), (3, None));
+        write(&mut pending, &index, "/r/leases/b");
+        pending.closing = true;
+        assert_eq!(pending.deferral(), Some(Duration::ZERO), "a store that closes waits for nothing");
+    }
+}
