@@ -4,7 +4,6 @@
 //! Its revision is inserted after the opening brace of the metadata whenever it is served:
 //! `{"kind":"Pod","apiVersion":"v1","metadata":{` + `"resourceVersion":"7",` + `"name":"one",…}`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -74,12 +73,10 @@ pub fn unreadable(why: &str) -> Bytes {
 }
 
 /// Why the value of an entry cannot be read, if it cannot be decrypted.
-pub fn why_unreadable(entry: &Entry) -> Option<Cow<'_, str>> {
-    match entry.value() {
-        Cow::Borrowed(value) => value.strip_prefix(UNREADABLE).map(String::from_utf8_lossy),
-        // It was not stored, so the store has not packed it.
-        Cow::Owned(_) => None,
-    }
+pub fn why_unreadable(entry: &Entry) -> Option<String> {
+    // Such a value was not stored, so the store has not packed it.
+    let value = (!entry.is_packed()).then(|| entry.value())?;
+    value.strip_prefix(UNREADABLE).map(|why| String::from_utf8_lossy(why).into_owned())
 }
 
 /// Refuses entries of a list if one cannot be decrypted: a list without it would be taken for all there is.
@@ -164,7 +161,7 @@ pub fn set_revision(object: &mut Value, revision: u64) {
 }
 
 /// The bytes of an object, if it can be served from them.
-pub fn spliceable<'e>(resource: &Resource, entry: &'e Entry) -> Option<Cow<'e, Bytes>> {
+pub fn spliceable(resource: &Resource, entry: &Entry) -> Option<Bytes> {
     let value = resource.is_stored_version().then(|| entry.value())?;
     has_head(resource, entry, &value).then_some(value)
 }

@@ -1,100 +1,15 @@
 //! The contract that every backend fulfils: the `Store` trait and its types.
 
-use std::any::Any;
-use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use knarr_packing::{Packed, Packer};
+
+pub use crate::entry::Entry;
 
 /// A point in the store's history. Each write gets the next one; 0 means "no such version".
 pub type Revision = u64;
-
-/// One version of one key, shared by all readers. Immutable once stored.
-pub struct Entry {
-    /// The full key.
-    pub key: Arc<str>,
-    value: Value,
-    /// The revision that created the key.
-    pub created: Revision,
-    /// The revision that wrote this version.
-    pub revision: Revision,
-    /// When the entry expires, in milliseconds since 1970; 0 means never.
-    pub(crate) expires: u64,
-    /// A value that a reader derived from `value`, cached for all readers.
-    memo: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-enum Value {
-    Plain(Bytes),
-    Packed { packed: Packed, len: usize },
-}
-
-impl Entry {
-    /// An entry that never expires.
-    pub fn new(key: Arc<str>, value: Bytes, created: Revision, revision: Revision) -> Self {
-        Self { key, value: Value::Plain(value), created, revision, expires: 0, memo: OnceLock::new() }
-    }
-
-    pub(crate) fn expiring(self, expires: u64) -> Self {
-        Self { expires, ..self }
-    }
-
-    /// The stored bytes; unpacked by each call if the entry is packed.
-    pub fn value(&self) -> Cow<'_, Bytes> {
-        match &self.value {
-            Value::Plain(value) => Cow::Borrowed(value),
-            Value::Packed { packed, .. } => Cow::Owned(packed.text().into()),
-        }
-    }
-
-    /// The length of the value.
-    pub fn value_len(&self) -> usize {
-        match &self.value {
-            Value::Plain(value) => value.len(),
-            Value::Packed { len, .. } => *len,
-        }
-    }
-
-    /// Whether the value is packed, so that reading it takes time.
-    pub fn is_packed(&self) -> bool {
-        matches!(self.value, Value::Packed { .. })
-    }
-
-    /// The same version in less memory; `None` if it would not be less.
-    pub(crate) fn packed(&self, packer: &mut Packer) -> Option<Self> {
-        let value = self.value();
-        let packed = packer.pack(&value);
-        let is_smaller = packed.packed_len() < value.len();
-        let value = Value::Packed { packed, len: value.len() };
-        let Self { ref key, created, revision, expires, .. } = *self;
-        is_smaller.then(|| Self { key: key.clone(), value, created, revision, expires, memo: OnceLock::new() })
-    }
-
-    /// The size of the entry, without the memo, and as if it were not packed.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.key.len() + self.value_len()
-    }
-
-    /// The result of `derive` for this value, computed by the first caller only. All callers must use the same type:
-    /// returns `None` when the memo already holds another type.
-    pub fn memo<T: Any + Send + Sync>(&self, derive: impl FnOnce(&Bytes) -> T) -> Option<&T> {
-        self.memo.get_or_init(|| Box::new(derive(&self.value()))).downcast_ref()
-    }
-}
-
-impl std::fmt::Debug for Entry {
-    /// Omits the value: it may hold a secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry")
-            .field("key", &self.key)
-            .field("created", &self.created)
-            .field("revision", &self.revision)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Which keys a range read returns.
 #[derive(Clone, Debug, Default)]
@@ -308,6 +223,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Drops the history before `revision`; the newest version of each key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
+
+    /// Compresses in memory what was written before the last call, if the store is large. To be called every few seconds.
+    async fn pack(&self) -> Result<(), Error>;
 
     /// The oldest revision since which the history uses at most `bytes` of memory: the revision to compact to when
     /// memory is short.

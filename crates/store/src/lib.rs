@@ -12,6 +12,7 @@ extern crate self as knarr_store;
 mod clock;
 mod contract;
 mod embedded;
+mod entry;
 mod etcd;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -24,6 +24,8 @@ const HISTORY_AGE: Duration = Duration::from_secs(5 * 60);
 /// Beyond this size, history is compacted early.
 const HISTORY_BYTES: usize = 256 * 1024 * 1024;
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a version stays uncompressed in memory, at least.
+const PACKING_INTERVAL: Duration = Duration::from_secs(2);
 const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
 /// Names of components that health checks refer to.
@@ -40,6 +42,7 @@ pub fn run(server: &Arc<ApiServer>, supervisor: &Supervisor) {
         supervisor.restart(name, move || run(server.clone()));
     };
     start("store-compaction", |server| Box::pin(compact(server)));
+    start("store-packing", |server| Box::pin(pack(server)));
     start(REPAIR, |server| Box::pin(repair(server)));
     start(DEFINITIONS, |server| Box::pin(crate::definition_controller::run(server)));
     start("policy-type-checks", |server| Box::pin(policy_type_check::run(server)));
@@ -74,6 +77,20 @@ async fn compact(server: Arc<ApiServer>) {
             && let Err(error) = server.store.compact(revision).await
         {
             tracing::warn!(%error, revision, "cannot compact history");
+        }
+    }
+}
+
+/// Compresses in memory what most watches have read.
+async fn pack(server: Arc<ApiServer>) {
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PACKING_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        if let Err(error) = server.store.pack().await {
+            tracing::warn!(%error, "cannot compress versions of objects in memory");
         }
     }
 }

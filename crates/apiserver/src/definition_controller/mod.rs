@@ -95,7 +95,7 @@ async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, desired: 
             Ok(_) | Err(Error::Conflict { current: None, .. })
         );
     }
-    if stored::encode(resource, desired) == *entry.value() {
+    if stored::encode(resource, desired) == entry.value() {
         return true;
     }
     let Ok(before) = stored::parse(entry) else { return false };

@@ -56,7 +56,7 @@ async fn plain_values_are_refused_without_the_identity_provider() {
         assert_eq!(found, (500, Some("InternalError"), Some(message)), "{method} {path}");
     }
     let now = inner.peek(KEY).unwrap();
-    assert_eq!((now.revision, &*now.value()), (stored.revision, &plain), "nothing changed the value");
+    assert_eq!((now.revision, now.value()), (stored.revision, plain), "nothing changed the value");
     assert_eq!(strict.json("POST", SECRETS, secret("new")).await.0, 201);
     assert_eq!(strict.json("GET", &format!("{SECRETS}/new"), Value::Null).await.0, 200);
 

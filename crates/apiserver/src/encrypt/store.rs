@@ -158,10 +158,7 @@ impl Reader {
         }
         let sealed = entry.value();
         let value = match configuration.decrypt_at(&entry.key, &self.stored_key(&entry.key), &sealed) {
-            Ok(plain) if plain == *sealed => {
-                drop(sealed);
-                return entry;
-            }
+            Ok(plain) if plain == *sealed => return entry,
             Ok(plain) => (self.decode)(&entry.key, plain),
             Err(error) => {
                 tracing::error!(key = %entry.key, error, "failed to decrypt data");
@@ -288,6 +285,10 @@ impl Store for Encrypted {
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
         self.inner.compact(revision).await
+    }
+
+    async fn pack(&self) -> Result<(), Error> {
+        self.inner.pack().await
     }
 
     fn history_within(&self, bytes: usize) -> Revision {

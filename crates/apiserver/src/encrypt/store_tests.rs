@@ -44,7 +44,7 @@ async fn values_are_bound_to_the_key_in_etcd() {
     let place = "/registry/secrets/default/s";
     store.create(place, Bytes::from_static(b"plain"), None).await.unwrap();
     assert_eq!(&store.peek(place).unwrap().value()[..], b"plain");
-    let sealed = inner.peek(place).unwrap().value().into_owned();
+    let sealed = inner.peek(place).unwrap().value();
     assert!(configuration().decrypt(place, &sealed).is_err());
     let opened = configuration().decrypt_at(place, "/other/secrets/default/s", &sealed);
     assert_eq!(opened.as_deref(), Ok(&b"plain"[..]));

@@ -70,7 +70,8 @@ impl Selection {
             let labels = object["metadata"]["labels"].as_object();
             return self.labels.matches(labels) && SelectableFields::of(&resource.kind).matches(&self.fields, &object);
         }
-        let Some(values) = selectable_values(resource, entry) else { return false };
+        let Some(memo) = entry.memo::<Memo>() else { return false };
+        let values = memo.values(resource, entry);
         let label = |key: &str| {
             let at = values.labels.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
             Some(&*values.labels[at].1)
@@ -86,19 +87,13 @@ impl Selection {
     }
 }
 
-fn selectable_values<'e>(resource: &Resource, entry: &'e Entry) -> Option<&'e SelectableValues> {
-    let memo = entry.memo(|_| Memo::default())?;
-    Some(memo.values.get_or_init(|| {
-        let parsed;
-        let object = match memo.parsed.get() {
-            Some(object) => &**object,
-            None => {
-                parsed = stored::read(&entry.value()).unwrap_or_default();
-                &parsed
-            }
-        };
-        derive(resource, object)
-    }))
+impl Memo {
+    fn values(&self, resource: &Resource, entry: &Entry) -> &SelectableValues {
+        self.values.get_or_init(|| match self.parsed.get() {
+            Some(object) => derive(resource, object),
+            None => derive(resource, &stored::read(&entry.value()).unwrap_or_default()),
+        })
+    }
 }
 
 fn derive(resource: &Resource, object: &Value) -> SelectableValues {
@@ -116,7 +111,7 @@ fn derive(resource: &Resource, object: &Value) -> SelectableValues {
 
 /// The parsed object in its stored version, with its resource version. `keep` caches it with the entry.
 pub fn parsed(entry: &Entry, keep: bool) -> Result<Arc<Value>, Status> {
-    let memo = if keep { entry.memo(|_| Memo::default()) } else { None };
+    let memo = if keep { entry.memo::<Memo>() } else { None };
     let Some(memo) = memo else { return stored::parse(entry).map(Arc::new) };
     if let Some(object) = memo.parsed.get() {
         return Ok(object.clone());

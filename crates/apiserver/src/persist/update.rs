@@ -158,7 +158,7 @@ async fn change_once(
         return Ok(Updated { outcome: Outcome::Unstored(object), created: false });
     }
     let value = stored::encode(resource, &object);
-    if value == *entry.value() {
+    if value == entry.value() {
         return Ok(Updated { outcome: Outcome::Stored(entry.clone()), created: false });
     }
     let storing = Instant::now();

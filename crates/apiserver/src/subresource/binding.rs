@@ -83,7 +83,7 @@ fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str)
 /// encode the rest would be most of its cost.
 fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
     let mut pod = trim::read(pods, current, Trim { metadata_only: Some("v1"), without_managed_fields: true })?;
-    let bytes = &*current.value();
+    let bytes = &current.value();
     let (mut spec, mut status) = (None, None);
     raw_json::fields(bytes, 1, |field| match field.name {
         "spec" => spec = Some(field.value),

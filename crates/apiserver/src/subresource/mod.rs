@@ -166,7 +166,7 @@ async fn change_entry(
     let mut current = call.server.store.peek(key).ok_or_else(&missing)?;
     loop {
         let (value, mut object) = change(&current)?;
-        if dry_run || value == *current.value() {
+        if dry_run || value == current.value() {
             return Ok(object);
         }
         let storing = Instant::now();

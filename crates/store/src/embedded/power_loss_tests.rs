@@ -120,7 +120,7 @@ async fn remembered(store: &Embedded) -> Known {
         let Some(Notice::Events(events)) = watch.next().await else { panic!("the history ends early") };
         for event in events {
             let key = event.current.as_ref().or(event.previous.as_ref()).unwrap().key.to_string();
-            let value = event.current.as_ref().map(|entry| entry.value().into_owned());
+            let value = event.current.as_ref().map(|entry| entry.value());
             assert!(known.insert(event.revision, (key, value)).is_none(), "{} came twice", event.revision);
         }
     }
@@ -154,7 +154,7 @@ async fn lost_power_loses_nothing_that_was_acknowledged() {
             state.retain(|_, value| value.is_some());
             let page = store.peek_range(&Range::default()).unwrap();
             let present: BTreeMap<_, _> =
-                page.entries.iter().map(|entry| (entry.key.to_string(), Some(entry.value().into_owned()))).collect();
+                page.entries.iter().map(|entry| (entry.key.to_string(), Some(entry.value()))).collect();
             assert!(present == state, "seed {seed}, round {round}: the entries are not what the history says");
             drop(store);
             disk = disk.copy();

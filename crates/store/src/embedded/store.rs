@@ -111,12 +111,16 @@ impl Store for Embedded {
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
-        self.shared.index.compact_and_pack(revision).await?;
+        self.shared.index.compact(revision)?;
         if let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| self.shared.checkpoint_is_due()) {
             // Fails only when the checkpointer has exited; then the log just stays long.
             checkpoints.send(()).unwrap_or_default();
         }
         Ok(())
+    }
+
+    async fn pack(&self) -> Result<(), Error> {
+        self.shared.index.pack().await
     }
 
     fn history_within(&self, bytes: usize) -> Revision {

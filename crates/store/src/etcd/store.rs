@@ -121,7 +121,7 @@ impl Store for Etcd {
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
-        self.index.compact_and_pack(revision).await?;
+        self.index.compact(revision)?;
         let request = wire::CompactionRequest { revision: revision as i64 };
         match self.client.call::<_, wire::CompactionResponse>(COMPACT, request).await {
             Ok(_) => Ok(()),
@@ -129,6 +129,10 @@ impl Store for Etcd {
             Err(status) if status.code() == Code::OutOfRange && status.message().contains("compacted") => Ok(()),
             Err(status) => Err(unavailable(status)),
         }
+    }
+
+    async fn pack(&self) -> Result<(), Error> {
+        self.index.pack().await
     }
 
     fn history_within(&self, bytes: usize) -> Revision {
@@ -155,7 +159,7 @@ impl Store for Etcd {
         let expiries = self.expiries(page.revision).await.map_err(unavailable)?;
         for entry in &mut page.entries {
             if let Some(expires) = expiries.get(&*self.key_space.stored(&entry.key)) {
-                let copy = Entry::new(entry.key.clone(), entry.value().into_owned(), entry.created, entry.revision);
+                let copy = Entry::new(entry.key.clone(), entry.value(), entry.created, entry.revision);
                 *entry = Arc::new(copy.expiring(*expires));
             }
         }

@@ -73,7 +73,7 @@ async fn keys_may_have_another_prefix_in_etcd_and_connections_another_way() {
         let Some(Notice::Events(events)) = watch.next().await else { panic!("no event") };
         seen.extend(events.iter().filter_map(|event| event.current.clone()));
     }
-    let seen: Vec<_> = seen.iter().map(|entry| (&*entry.key, entry.value().into_owned())).collect();
+    let seen: Vec<_> = seen.iter().map(|entry| (&*entry.key, entry.value())).collect();
     assert_eq!(seen, [("/registry/pods/a", "1".into()), ("/registry/pods/a", "2".into())]);
     // Others see it under the other prefix, and nothing under the usual one.
     assert_eq!(cluster.connect("/registry/").await.count(""), 0);
@@ -216,7 +216,7 @@ async fn a_store_moves_into_etcd_with_its_revisions() {
         assert_eq!(store.revision(), revision + skip);
         let (was, is) = (embedded.peek_range(&Range::default()).unwrap(), store.peek_range(&Range::default()).unwrap());
         let all = |page: &Page| -> Vec<(Arc<str>, Bytes, Revision, Revision)> {
-            page.entries.iter().map(|e| (e.key.clone(), e.value().into_owned(), e.created, e.revision)).collect()
+            page.entries.iter().map(|e| (e.key.clone(), e.value(), e.created, e.revision)).collect()
         };
         assert_eq!(all(&was), all(&is));
         let expiries = store.expiries(store.revision()).await.unwrap();

@@ -95,14 +95,6 @@ impl Index {
         Ok(())
     }
 
-    /// Drops the history before a revision, and packs entries that no history refers to any more.
-    pub(crate) async fn compact_and_pack(self: &Arc<Self>, revision: Revision) -> Result<(), Error> {
-        self.compact(revision)?;
-        let index = self.clone();
-        let packed = tokio::task::spawn_blocking(move || index.pack()).await;
-        packed.map_err(|error| Error::Unavailable(format!("cannot pack entries: {error}")))
-    }
-
     pub(crate) fn revision(&self) -> Revision {
         self.published.load(Ordering::Acquire)
     }

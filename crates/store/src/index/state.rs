@@ -14,16 +14,14 @@ use crate::contract::{ChangeObserver, Entry, Error, Event, Page, Range, Revision
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
     pub current_bytes: usize,
-    /// The part of them whose values are packed.
-    pub packed_bytes: usize,
     /// The compaction floor: the oldest revision that can be read.
     pub floor: Revision,
     revision: Revision,
     /// How often all entries were replaced.
     pub resets: u64,
-    history_bytes: usize,
+    pub history_bytes: usize,
     /// By the prefix that names the group; keys too short for one are under the empty name.
-    groups: BTreeMap<Arc<str>, Arc<Group>>,
+    pub groups: BTreeMap<Arc<str>, Arc<Group>>,
     scopes: Scopes,
     /// By the prefix of their group.
     pub topics: BTreeMap<&'static str, Topics>,
@@ -35,7 +33,6 @@ impl State {
         let mut state = Self {
             current: BTreeMap::new(),
             current_bytes: 0,
-            packed_bytes: 0,
             floor,
             revision,
             resets: 0,
@@ -50,7 +47,6 @@ impl State {
     }
 
     fn fill(&mut self, entries: Vec<Arc<Entry>>) {
-        self.packed_bytes = 0;
         self.current_bytes = entries.iter().map(|entry| entry.bytes()).sum();
         self.current = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
         for topics in self.topics.values_mut() {
@@ -75,7 +71,6 @@ impl State {
             };
             if let Some(previous) = &previous {
                 self.current_bytes -= previous.bytes();
-                self.packed_bytes -= if previous.is_packed() { previous.bytes() } else { 0 };
             } else if current.is_none() {
                 continue;
             }
@@ -241,7 +236,7 @@ impl State {
     }
 
     pub(super) fn written_after(&self, key: &str, value: &bytes::Bytes, after: Revision) -> Option<Arc<Entry>> {
-        let is_it = |entry: &&Arc<Entry>| *entry.key == *key && *entry.value() == *value;
+        let is_it = |entry: &&Arc<Entry>| *entry.key == *key && entry.value() == *value;
         let group = self.groups.get(group_of(key).unwrap_or_default())?;
         let log = group.log.read();
         log.after(after).find_map(|event| event.current.as_ref().filter(is_it).cloned())

@@ -170,6 +170,10 @@ impl Store for Model {
         Ok(())
     }
 
+    async fn pack(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn history_within(&self, _bytes: usize) -> Revision {
         self.floor()
     }

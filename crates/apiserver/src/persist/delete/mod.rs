@@ -117,7 +117,7 @@ async fn mark(
     }
     let value = stored::encode(call.resource, &object);
     let storing = Instant::now();
-    let marked = if value == *current.value() {
+    let marked = if value == current.value() {
         Ok(current.clone())
     } else {
         call.server.store.update(key, value, current.revision, None).await

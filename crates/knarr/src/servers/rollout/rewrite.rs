@@ -36,7 +36,7 @@ async fn one(store: &dyn Store, key: &str) -> anyhow::Result<()> {
     let Some(entry) = store.peek(key) else { return Ok(()) };
     // What takes the place of a value that cannot be read must not replace it.
     check_readable([&entry]).map_err(|status| anyhow!("{}", status.message))?;
-    match store.update(key, entry.value().into_owned(), entry.revision, ttl).await {
+    match store.update(key, entry.value(), entry.revision, ttl).await {
         // Whoever was faster has used the new key.
         Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot encrypt {key} with the new key")),
@@ -76,6 +76,6 @@ mod tests {
         assert!(sealed.starts_with(b"k8s:enc:secretbox:v1:B:"));
         let refused = all(&store(&["C"]), &parse(&["C"])).await.unwrap_err().to_string();
         assert!(refused.contains(KEY) && refused.contains("no matching key was found"), "{refused}");
-        assert_eq!(*inner.peek(KEY).unwrap().value(), sealed);
+        assert_eq!(inner.peek(KEY).unwrap().value(), sealed);
     }
 }
