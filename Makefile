@@ -1,7 +1,7 @@
 # Main targets, on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc doc-libraries generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz corpora
+.PHONY: bench-clusters test-image test-upgrade newcomer faults soak test-cgroup2 test-database test-service run test build release dist test-install doc doc-libraries generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench bench-flood bench-scale fuzz corpora
 
 packages:
 	@scripts/packages
@@ -24,6 +24,14 @@ dist: packages
 # Try what `make dist` built on clean root file systems. Needs root and the mirrors of the distributions.
 test-install:
 	scripts/test-install
+
+# Run the container image that `make dist` built, with containerd. Needs root.
+test-image:
+	scripts/test-image
+
+# Upgrade a node under requests: `make test-upgrade OLD=knarr-0.1.0-linux-amd64`. Needs root.
+test-upgrade: release
+	scripts/test-upgrade
 
 check:
 	$(CARGO) fmt --all --check
@@ -77,6 +85,10 @@ NODES ?= 100
 bench-scale:
 	$(CARGO) build --release -p knarr -p knarr-bench
 	target/release/knarr-bench scale --nodes $(NODES)
+
+# Local clusters: create one and twenty, times, memory, and what is left of them. Needs root.
+bench-clusters: release
+	scripts/bench-clusters
 
 # Fuzz all parsers of outside input, each for SECONDS seconds: `make fuzz SECONDS=600`.
 SECONDS ?= 120
