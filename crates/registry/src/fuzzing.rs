@@ -27,8 +27,12 @@ pub fn request(bytes: &[u8]) {
     let (manifest, name) = (next(), Target::parse("/v2/a/tags/list"));
     if let (Some((store, _)), Ok(Target::Tags(name))) = (STORE.as_ref(), name) {
         let reference = Reference::Digest(Digest::of(manifest.as_bytes()));
-        let stored = store.put_manifest(&name, &reference, "application/json", manifest.as_bytes());
-        assert!(stored.is_err() || store.manifest(&name, &reference).is_ok());
+        if let Ok(digest) = store.put_manifest(&name, &reference, "application/json", manifest.as_bytes()) {
+            assert!(store.manifest(&name, &reference).is_ok());
+            // Many inputs would fill the disk.
+            assert!(store.delete_manifest(&name, &reference).is_ok() && store.delete_blob(&digest).is_ok());
+            assert!(store.manifest(&name, &reference).is_err());
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use knarr_listen::{Clients, host_of};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -15,18 +16,25 @@ use crate::{Access, Store};
 
 /// Connections at a time; further clients wait.
 const MAX_CONNECTIONS: usize = 256;
+/// Connections of one client at a time; further ones are closed. Pods count as their node, and cannot keep others from pulling.
+const MAX_PER_CLIENT: usize = 128;
 /// How long a client may take for the head of a request, and stay silent between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serves a registry over plain HTTP until the future is dropped, which closes its connections.
 pub async fn serve(listener: TcpListener, store: Store, access: Access) {
-    let mut connections = JoinSet::new();
+    let (mut connections, clients) = (JoinSet::new(), Clients::new(MAX_PER_CLIENT));
     let builder = Arc::new(builder());
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(Arc::clone(&builder), stream, store.clone(), access));
+                Ok((stream, client)) => {
+                    let Some(permit) = clients.acquire(host_of(client.ip())) else { continue };
+                    let serving = connection(Arc::clone(&builder), stream, store.clone(), access);
+                    connections.spawn(async move {
+                        let _permit = permit;
+                        serving.await;
+                    });
                 }
                 Err(error) => {
                     // Out of descriptors, for example: those in use come back.
@@ -184,6 +192,21 @@ mod tests {
         slow.read_exact(&mut response).await.unwrap();
         let (_, body) = send(served.pull, &format!("GET /v2/app/blobs/{}", digest(b"good")), "", b"").await;
         assert!(!is_finished && !body.ends_with(b"evil"), "{head}: {}", String::from_utf8_lossy(&body));
+    }
+
+    /// A pod that holds many connections must not keep the nodes from pulling.
+    #[tokio::test]
+    async fn one_client_cannot_hold_all_connections() {
+        let served = served().await;
+        let mut held = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            held.push(socket.connect(served.pull).await.unwrap());
+        }
+        let request = send(served.pull, "GET /v2/", "", b"");
+        let (head, _) = tokio::time::timeout(Duration::from_secs(20), request).await.expect("no response");
+        assert_eq!(status(&head), "200");
     }
 
     /// A page in a browser reaches loopback, by a name that it rebinds or across origins.
