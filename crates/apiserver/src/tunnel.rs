@@ -1,7 +1,7 @@
 //! Accepts the tunnels of nodes: connections that nodes open, over which this server reaches their kubelets and pods.
 //!
-//! A tunnel ends when the certificate that opened it expires, when its Node object is deleted, and when the node may open tunnels
-//! no more. The node opens another one with its next certificate before that expires, and another one after it was deleted: that
+//! A tunnel ends when the certificate that opened it expires or its authority is removed, when its Node object is deleted, and when
+//! the node may open tunnels no more. The node opens another one with its next certificate before that expires, and another one after it was deleted: that
 //! one is used from when the node has registered again.
 
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::state::ApiServer;
 
 const NODE_USER: &str = "system:node:";
 const NODE_GROUP: &str = "system:nodes";
-/// How often the clock is read while a certificate is valid.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
+/// How often a certificate is verified again while it is valid.
+const VERIFICATION_INTERVAL: Duration = Duration::from_secs(60);
 /// How often it is decided again whether a node may have a tunnel.
 const AUTHORIZATION_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a tunnel of a node that has no Node object is kept: nodes open tunnels while they register.
@@ -79,8 +79,8 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
 /// Waits until the certificate of a connection is no longer accepted.
 async fn expired(client: Arc<ClientConnection>, now: impl Fn() -> UnixTime) {
     while let Some(left) = client.valid_for(now()) {
-        // The clock may be set meanwhile.
-        sleep(left.min(CLOCK_INTERVAL)).await;
+        // Meanwhile the clock may be set, or an authority removed.
+        sleep(left.min(VERIFICATION_INTERVAL)).await;
     }
 }
 
@@ -132,9 +132,13 @@ fn node_of(user: &User) -> Option<&str> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use jiff::Timestamp;
     use knarr_store::{Embedded, Options};
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
 
     use super::*;
+    use crate::pki::{Identity, Pki, Purpose, TlsSettings};
 
     #[test]
     fn a_tunnel_belongs_to_the_node_that_opened_it() {
@@ -178,6 +182,26 @@ mod tests {
         deleted(&*store, key, node).await;
         assert_eq!(registered(&*store, key).await, Some(again));
         assert!(waits(deleted(&*store, key, again)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_when_its_authority_is_removed() {
+        let (directory, issued) = (tempfile::tempdir().unwrap(), Timestamp::now());
+        let open = |name: &str, settings| {
+            Pki::open_with(&directory.path().join(name), Identity::default(), settings, issued).unwrap()
+        };
+        let (other, file) = (open("other", TlsSettings::default()), directory.path().join("users"));
+        std::fs::write(&file, &other.authority.certificate).unwrap();
+        let pki = open("own", TlsSettings { client_authorities: Some(file.clone()), ..TlsSettings::default() });
+        let node = Purpose::Client { user: "system:node:a".into(), group: "system:nodes".into() };
+        let leaf = other.authority.sign(&node, issued).unwrap();
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect();
+        let client = Arc::new(ClientConnection::new(pki.serving.clients(), &chain, UnixTime::now()));
+        let mut ended = std::pin::pin!(expired(client, UnixTime::now));
+        assert!(timeout(VERIFICATION_INTERVAL * 10, &mut ended).await.is_err());
+        std::fs::write(&file, &pki.authority.certificate).unwrap();
+        pki.serving.reload().unwrap();
+        assert!(timeout(VERIFICATION_INTERVAL * 2, ended).await.is_ok());
     }
 
     struct Switch(AtomicBool);

@@ -1,8 +1,10 @@
-//! Authenticates the requests of a connection by its client certificates, again for each request.
+//! Authenticates the requests of a connection by its client certificates, again for each request: certificates expire, and
+//! authorities are removed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use knarr_identity::{Authorities, valid_until};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
@@ -58,36 +60,52 @@ impl ClientAuthorities {
     }
 }
 
+/// The authorities at present: they change when the administrator's files do.
+pub type CurrentAuthorities = Arc<ArcSwap<ClientAuthorities>>;
+
 /// A connection with the certificates its client presented.
 pub struct ClientConnection {
-    clients: Arc<ClientAuthorities>,
+    clients: CurrentAuthorities,
     chain: Vec<CertificateDer<'static>>,
-    sender: Sender,
-    /// Until this time the sender found at the start stays valid.
+    verified: ArcSwap<Verified>,
+    /// Until this time a sender stays valid with the authorities that it was verified with.
     valid_until_time: Option<UnixTime>,
 }
 
+/// Whom a chain stands for by some authorities.
+struct Verified {
+    clients: Arc<ClientAuthorities>,
+    sender: Sender,
+}
+
 impl ClientConnection {
-    pub fn new(clients: Arc<ClientAuthorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
-        let sender = clients.sender(chain, now);
+    pub fn new(clients: CurrentAuthorities, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
+        let current = clients.load_full();
+        let sender = current.sender(chain, now);
         let valid_until_time = valid_until(chain);
         if let (Sender::Remote(Some(_)), Some(until)) = (&sender, valid_until_time) {
             crate::metrics::certificate_presented(until.as_secs() as i64 - now.as_secs() as i64);
         }
-        ClientConnection { clients, chain: chain.to_vec(), sender, valid_until_time }
+        let verified = ArcSwap::from_pointee(Verified { clients: current, sender });
+        ClientConnection { clients, chain: chain.to_vec(), verified, valid_until_time }
     }
 
-    /// Whether its client authenticates users itself.
+    /// The certificates that its client presented.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
+    /// Whether its client authenticated users itself when it was verified last.
     pub fn is_front_proxy(&self) -> bool {
-        matches!(self.sender, Sender::FrontProxy)
+        matches!(self.verified.load().sender, Sender::FrontProxy)
     }
 
-    /// Whether its client presented a certificate that stands for a user.
+    /// Whether its client presented a certificate that stood for a user when it was verified last.
     pub fn has_certificate(&self) -> bool {
-        matches!(self.sender, Sender::Remote(Some(_)))
+        matches!(self.verified.load().sender, Sender::Remote(Some(_)))
     }
 
-    /// How much longer its certificate is accepted at least; `None` if it is not any more.
+    /// How much longer its certificate is accepted, as long as authorities do not change; `None` if it is not any more.
     pub fn valid_for(&self, now: UnixTime) -> Option<Duration> {
         if !matches!(self.sender(now), Sender::Remote(Some(_))) {
             return None;
@@ -99,17 +117,23 @@ impl ClientConnection {
 
     /// The sender of a request that arrives now.
     pub fn sender(&self, now: UnixTime) -> Sender {
-        if self.chain.is_empty() || self.valid_until_time.is_some_and(|end| now <= end) {
-            return self.sender.clone();
+        let (verified, current) = (self.verified.load(), self.clients.load());
+        let is_current = Arc::ptr_eq(&verified.clients, &current);
+        if self.chain.is_empty() || is_current && self.valid_until_time.is_some_and(|end| now <= end) {
+            return verified.sender.clone();
         }
-        self.clients.sender(&self.chain, now)
+        let sender = current.sender(&self.chain, now);
+        if !is_current {
+            self.verified.store(Arc::new(Verified { clients: current.clone(), sender: sender.clone() }));
+        }
+        sender
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::{Identity, Leaf, Pki, Purpose};
+    use crate::pki::{Identity, Leaf, Pki, Purpose, TlsSettings};
     use jiff::{SignedDuration, Timestamp};
     use rustls_pki_types::pem::PemObject;
 
@@ -152,6 +176,39 @@ mod tests {
         let other = Pki::open(elsewhere.path(), Identity::default(), now).unwrap();
         assert_eq!(sender(&chain(&other.admin(now).unwrap())), "refused", "of another cluster");
         assert_eq!(sender(&[CertificateDer::from(b"nonsense".to_vec())]), "refused");
+    }
+
+    #[test]
+    fn a_certificate_of_a_removed_authority_is_refused_on_an_open_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let open = |name: &str, settings| {
+            Pki::open_with(&directory.path().join(name), Identity::default(), settings, now).unwrap()
+        };
+        let (other, file) = (open("other", TlsSettings::default()), directory.path().join("users"));
+        let set = |authorities: &[&str]| std::fs::write(&file, authorities.concat()).unwrap();
+        set(&[&other.authority.certificate]);
+        let pki = open("own", TlsSettings { client_authorities: Some(file.clone()), ..TlsSettings::default() });
+        let connect = |leaf: Leaf| ClientConnection::new(pki.serving.clients(), &chain(&leaf), moment(now));
+        let (own, added) = (connect(pki.admin(now).unwrap()), connect(other.admin(now).unwrap()));
+        let anonymous = ClientConnection::new(pki.serving.clients(), &[], moment(now));
+        let is_user = |connection: &ClientConnection| matches!(connection.sender(moment(now)), Sender::Remote(Some(_)));
+        for (authorities, is_accepted) in [
+            (vec![other.authority.certificate.as_str()], true),
+            (vec![pki.authority.certificate.as_str()], false),
+            (vec![pki.authority.certificate.as_str(), other.authority.certificate.as_str()], true),
+        ] {
+            set(&authorities);
+            pki.serving.reload().unwrap();
+            // The second time from what is known.
+            for _ in 0..2 {
+                assert_eq!(is_user(&added), is_accepted);
+                assert_eq!(added.has_certificate(), is_accepted);
+                assert_eq!(added.valid_for(moment(now)).is_some(), is_accepted);
+                assert!(is_user(&own));
+                assert!(matches!(anonymous.sender(moment(now)), Sender::Remote(None)));
+            }
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use knarr_api::status::Status;
 
 pub use bearer::bearer;
-pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection};
+pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection, CurrentAuthorities};
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
 pub use impersonate::{Impersonated, Impersonation, headers_of as impersonation_headers, replace as impersonate_as};
 pub use reload::watch_configuration;

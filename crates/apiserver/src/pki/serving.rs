@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::tls_settings::{LoadedCertificate, TlsSettings, TlsSettingsError};
 use super::{Authority, Error, Leaf};
-use crate::authenticate::{AddedAuthorities, ClientAuthorities};
+use crate::authenticate::{AddedAuthorities, ClientAuthorities, CurrentAuthorities};
 
 /// The server's TLS state.
 pub struct Serving {
@@ -21,7 +21,7 @@ pub struct Serving {
     /// PEM of the authority, sent in the chain so that clients that know only its hash can verify it.
     authority: String,
     config: Arc<ServerConfig>,
-    clients: ArcSwap<ClientAuthorities>,
+    clients: CurrentAuthorities,
     settings: TlsSettings,
     /// PEM of the cluster's own authorities of users and of front proxies.
     own_authorities: [String; 2],
@@ -90,7 +90,7 @@ impl Serving {
         let protocols: &[&[u8]] = if settings.without_http2 { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let authority = clients.certificate.clone();
-        let (config, clients) = (Arc::new(config), ArcSwap::from_pointee(authorities));
+        let (config, clients) = (Arc::new(config), Arc::new(ArcSwap::from_pointee(authorities)));
         Ok(Serving { resolver, authority, config, clients, settings, own_authorities })
     }
 
@@ -99,9 +99,9 @@ impl Serving {
         Arc::clone(&self.config)
     }
 
-    /// The authorities of client certificates, at present.
-    pub fn clients(&self) -> Arc<ClientAuthorities> {
-        self.clients.load_full()
+    /// The authorities of client certificates.
+    pub fn clients(&self) -> CurrentAuthorities {
+        Arc::clone(&self.clients)
     }
 
     /// Uses a renewed certificate for new connections.
@@ -110,7 +110,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Reads the administrator's certificates and authorities again, for new connections.
+    /// Reads the administrator's certificates and authorities again: certificates for new connections, authorities for new
+    /// requests.
     pub fn reload(&self) -> Result<(), Error> {
         self.resolver.added.store(Arc::new(load(&self.settings)?));
         self.clients.store(Arc::new(load_clients(&self.own_authorities, &self.settings)?));

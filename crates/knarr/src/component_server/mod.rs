@@ -22,7 +22,7 @@ use knarr_client::kube::{Api, Client};
 use knarr_identity::Authorities;
 use knarr_kubelet::CertificateFiles;
 use knarr_kubelet::certificates::ensure_self_signed;
-use knarr_kubelet::tls::{self, ClientCertificate, ServingCertificate};
+use knarr_kubelet::tls::{self, ClientAuthorities, ClientCertificate, ServingCertificate};
 use knarr_listen::{Incoming, Limits, Peer};
 use knarr_supervisor::Supervisor;
 use rustls_pki_types::UnixTime;
@@ -88,6 +88,9 @@ pub async fn start(
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let certificate = certificate(arguments, pages.component, supervisor)?;
     let authorities = authorities(arguments, client).await?;
+    if let Some((authorities, path)) = authorities.clone().zip(arguments.client_ca_file.clone()) {
+        supervisor.restart("client-authorities", move || authorities.clone().watch(path.clone()));
+    }
     let config = tls::server_config(certificate, authorities.as_ref(), &algorithms)?;
     let access = Access::new(
         reviewer(arguments.authentication_kubeconfig.as_ref(), client).await?,
@@ -96,7 +99,7 @@ pub async fn start(
     );
     let (pages, access) = (Arc::new(pages), Arc::new(access));
     let connected = move |peer: Peer<'_>| {
-        let certificate = Arc::new(ClientCertificate::new(authorities.clone(), peer.certificates, UnixTime::now()));
+        let certificate = Arc::new(ClientCertificate::new(authorities.clone(), peer.certificates));
         let (pages, access) = (pages.clone(), access.clone());
         move |request: Request<Incoming>| {
             let (pages, access, certificate) = (pages.clone(), access.clone(), certificate.clone());
@@ -155,9 +158,9 @@ async fn reviewer(kubeconfig: Option<&PathBuf>, own: &Client) -> anyhow::Result<
 }
 
 /// The authorities of client certificates: from a file, or those that the API server publishes.
-async fn authorities(arguments: &ServingArguments, client: &Client) -> anyhow::Result<Option<Authorities>> {
+async fn authorities(arguments: &ServingArguments, client: &Client) -> anyhow::Result<Option<ClientAuthorities>> {
     if let Some(path) = &arguments.client_ca_file {
-        return Ok(Some(tls::client_authorities(path)?));
+        return Ok(Some(ClientAuthorities::from_file(path)?));
     }
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
     let published = tokio::time::timeout(AUTHORITY_TIMEOUT, maps.get("extension-apiserver-authentication")).await;
@@ -174,5 +177,6 @@ async fn authorities(arguments: &ServingArguments, client: &Client) -> anyhow::R
     };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let parsed = data.get("client-ca-file").map(|pem| Authorities::from_pem(pem.as_bytes(), &provider));
+    let parsed = parsed.map(|parsed| parsed.map(ClientAuthorities::new));
     parsed.transpose().context("cannot use the published authority of client certificates")
 }

@@ -6,6 +6,7 @@ mod auth;
 mod cadvisor;
 mod certificate_files;
 mod checkpoint;
+mod client_certificate;
 mod configuration;
 pub mod health;
 mod log_query;
@@ -30,6 +31,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::OptionFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -40,7 +42,7 @@ use tokio::net::TcpListener;
 
 use crate::context::Context;
 use crate::pods::Pods;
-use tls::ClientCertificate;
+use tls::{ClientAuthorities, ClientCertificate};
 
 /// Clients are the API servers and a few monitoring agents. A client of a stream may close its side first.
 const LIMITS: Limits = Limits { connections: 2048, half_close: true, ..Limits::DEFAULT };
@@ -74,12 +76,14 @@ pub async fn serve(
 ) -> Result<(u16, impl Future<Output = ()> + Send + 'static), ServeError> {
     let settings = &server.context.settings;
     let address = settings.serving;
-    let clients = settings.client_ca.as_deref().map(tls::client_authorities).transpose()?;
+    let clients = settings.client_ca.as_deref().map(ClientAuthorities::from_file);
+    let clients = clients.transpose().map_err(tls::TlsError::from)?;
+    let watched = clients.clone().zip(settings.client_ca.clone()).map(|(clients, path)| clients.watch(path));
     let config = tls::server_config(certificate, clients.as_ref(), &settings.algorithms)?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
     let connected = move |peer: Peer<'_>| {
-        let client_certificate = Arc::new(ClientCertificate::new(clients.clone(), peer.certificates, UnixTime::now()));
+        let client_certificate = Arc::new(ClientCertificate::new(clients.clone(), peer.certificates));
         let server = server.clone();
         move |request: Request<Incoming>| {
             let (server, client_certificate) = (server.clone(), client_certificate.clone());
@@ -89,7 +93,8 @@ pub async fn serve(
     Ok((port, async move {
         // The endpoints are served until the process exits.
         let (_never, stop) = tokio::sync::watch::channel(false);
-        knarr_listen::serve(listener, config, LIMITS, stop, connected).await;
+        let secured = knarr_listen::serve(listener, config, LIMITS, stop, connected);
+        futures::future::join(secured, OptionFuture::from(watched)).await;
     }))
 }
 

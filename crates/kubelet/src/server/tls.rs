@@ -1,19 +1,23 @@
-//! The serving certificate, and verification of client certificates.
+//! The serving certificate, and the TLS configuration that uses it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use knarr_identity::{Authorities, TlsAlgorithms, TlsAlgorithmsError};
+use knarr_identity::{TlsAlgorithms, TlsAlgorithmsError};
 use parking_lot::RwLock;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+pub use super::client_certificate::{AuthoritiesError, ClientAuthorities, ClientCertificate};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path}: {message}")]
     File { path: PathBuf, message: String },
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
     #[error(transparent)]
     Algorithms(#[from] TlsAlgorithmsError),
     #[error("cannot create a certificate")]
@@ -71,84 +75,22 @@ fn read_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsErr
     Ok(Arc::new(CertifiedKey::from_der(chain.map_err(failed(certificate))?, key, &provider())?))
 }
 
-/// Reads the authorities in a file.
-pub fn client_authorities(path: &Path) -> Result<Authorities, TlsError> {
-    let failed = |message: String| TlsError::File { path: path.to_path_buf(), message };
-    let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    Authorities::from_pem(&pem, &Arc::new(provider())).map_err(|error| failed(error.to_string()))
-}
-
-/// The certificate that a connection's client presented.
-pub struct ClientCertificate {
-    authorities: Option<Authorities>,
-    chain: Vec<CertificateDer<'static>>,
-    is_good: bool,
-    /// Until then the result of the handshake is valid.
-    good_until: Option<UnixTime>,
-}
-
-impl ClientCertificate {
-    pub fn new(authorities: Option<Authorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
-        let is_good = authorities.as_ref().is_some_and(|authorities| authorities.verify(chain, now).is_ok());
-        Self { authorities, chain: chain.to_vec(), is_good, good_until: knarr_identity::valid_until(chain) }
-    }
-
-    /// The client's certificate while it is valid. A connection or a resumed session may outlive it.
-    pub fn certificate(&self, now: UnixTime) -> Option<&CertificateDer<'static>> {
-        let still_holds = self.good_until.is_some_and(|end| now <= end);
-        let again =
-            || self.authorities.as_ref().is_some_and(|authorities| authorities.verify(&self.chain, now).is_ok());
-        let is_good = if still_holds { self.is_good } else { again() };
-        self.chain.first().filter(|_| is_good)
-    }
-}
-
 /// Client certificates are verified per request; see [`ClientCertificate`].
 pub fn server_config(
     certificate: ServingCertificate,
-    clients: Option<&Authorities>,
+    clients: Option<&ClientAuthorities>,
     algorithms: &TlsAlgorithms,
 ) -> Result<Arc<rustls::ServerConfig>, TlsError> {
     let provider = Arc::new(algorithms.provider()?);
     let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&algorithms.versions()?)?;
     let builder = match clients {
-        Some(clients) => builder.with_client_cert_verifier(knarr_identity::any_certificate(&[clients], &provider)),
+        Some(clients) => {
+            builder.with_client_cert_verifier(knarr_identity::any_certificate(&[&*clients.current()], &provider))
+        }
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(certificate));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_certificate_is_good_until_it_expires() {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let mut authority = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
-        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let pem = authority.self_signed(&key).expect("an authority").pem();
-        let issuer = rcgen::Issuer::new(authority, key);
-        let mut client = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
-        client.not_before = rcgen::date_time_ymd(2026, 1, 1);
-        client.not_after = rcgen::date_time_ymd(2026, 1, 11);
-        let own = rcgen::KeyPair::generate().expect("a key");
-        let chain = [client.signed_by(&own, &issuer).expect("a certificate").der().clone()];
-        let strange = [client.self_signed(&own).expect("a certificate").der().clone()];
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("ca.crt");
-        std::fs::write(&path, pem).expect("written");
-        let authorities = client_authorities(&path).expect("authorities");
-        // The second and the twelfth of January 2026.
-        let at = |day: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs((20_453 + day) * 24 * 3600));
-        let presented = ClientCertificate::new(Some(authorities.clone()), &chain, at(2));
-        assert!(presented.certificate(at(2)).is_some());
-        assert!(presented.certificate(at(12)).is_none());
-        assert!(ClientCertificate::new(Some(authorities.clone()), &strange, at(2)).certificate(at(2)).is_none());
-        assert!(ClientCertificate::new(None, &chain, at(2)).certificate(at(2)).is_none());
-        assert!(ClientCertificate::new(Some(authorities), &[], at(2)).certificate(at(2)).is_none());
-    }
 }
