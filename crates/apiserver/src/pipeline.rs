@@ -145,9 +145,9 @@ impl ApiServer {
         let mut stage_times = StageTimes::start();
         if let Some(public) = ui::public_request(&parts.method, parts.uri.path()) {
             let body = read(body, PUBLIC_BODY_LIMIT).await?;
-            return Ok(ui::serve_public(&self.security.sessions, public, parts, &body)?.into());
+            return Ok(ui::serve_public(&self.security, public, parts, &body)?.into());
         }
-        let session = ui::resolve_session(&self.security.sessions, parts);
+        let session = ui::resolve_session(&self.security, parts);
         let sender = session.as_ref().unwrap_or(sender);
         let authenticated = self.authenticate(&parts.headers, parts.uri.path(), sender, now).await;
         if let Ok((_, Some(warning))) = &authenticated {

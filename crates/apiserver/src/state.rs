@@ -11,7 +11,9 @@ use knarr_traces::Tracer;
 use crate::admit::Chain;
 use crate::aggregate::Aggregation;
 use crate::audit::Audit;
-use crate::authenticate::{Authenticator, Impersonation, RequestHeaders, ServiceAccountTokens, Sessions};
+use crate::authenticate::{
+    Authenticator, Impersonation, RequestHeaders, SavedSessions, ServiceAccountTokens, Sessions,
+};
 use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
 use crate::behaviour::Behaviour;
 use crate::documents::Documents;
@@ -74,6 +76,8 @@ pub struct Security {
     pub proxy_names: Vec<String>,
     /// Sessions of browsers that show the page.
     pub sessions: Sessions,
+    /// Those of the previous process, where there is a file for them.
+    pub saved_sessions: OnceLock<SavedSessions>,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
     /// PEM of the authority that signs the certificates of servers that authenticate users for this one.

@@ -4,7 +4,7 @@
 //! port only, and ends with the session.
 //!
 //! Codes, tokens and keys are kept in memory as hashes only: looking one up takes the same time whatever its text is, and
-//! nobody can read them from a dump. A restart of the server ends all sessions.
+//! nobody can read them from a dump. Sessions outlive the process only where their owner restores them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,6 +95,17 @@ impl<C: Clone> Sessions<C> {
             return None;
         }
         self.tokens.lock().get(&key(token), now)
+    }
+
+    /// Continues a session that a previous process created.
+    pub fn restore(&self, token: &str, owner: &str, credential: C, end: Instant) {
+        let entry = Entry { end, owner: owner.into(), value: credential };
+        self.tokens.lock().insert(token, entry, Instant::now());
+    }
+
+    /// Whom a session counts for.
+    pub fn owner(&self, token: &str) -> Option<Arc<str>> {
+        Some(self.tokens.lock().0.get(&key(token))?.owner.clone())
     }
 
     /// A key that leads to a path with the credential of a session; `None` when there is no such session.

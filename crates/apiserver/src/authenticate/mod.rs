@@ -11,6 +11,7 @@ mod header;
 mod impersonate;
 pub mod jwt;
 mod reload;
+mod saved_sessions;
 mod secret_token;
 mod service_account;
 mod service_account_keys;
@@ -30,6 +31,7 @@ pub use connection::{AddedAuthorities, ClientAuthorities, ClientConnection, Curr
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, RequestHeaders};
 pub use impersonate::{Impersonated, Impersonation, headers_of as impersonation_headers, replace as impersonate_as};
 pub use reload::watch_configuration;
+pub use saved_sessions::SavedSessions;
 pub(crate) use secret_token::day;
 pub use service_account::{BoundObject, ServiceAccountTokens, TokenRequest, TokenSettings};
 pub use service_account_keys::KeyError;

@@ -14,6 +14,7 @@ mod request_tests;
 mod store;
 
 pub use crate::stored::check_readable;
+pub use cipher::Algorithm;
 pub use configuration::{Configuration, ConfigurationError};
 pub use reload::watch_configuration;
 pub use store::{Encrypted, Encryption, open_keys};

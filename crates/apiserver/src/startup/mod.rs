@@ -152,6 +152,7 @@ pub fn start(settings: Settings) -> ServerHandle {
             request_headers: settings.access.request_headers,
             proxy_names: settings.access.proxy_names,
             sessions: Default::default(),
+            saved_sessions: Default::default(),
             client_authority: settings.client_authority,
             front_proxy_authority: settings.front_proxy_authority,
         },

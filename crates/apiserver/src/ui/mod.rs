@@ -26,12 +26,12 @@ use rustls_pki_types::UnixTime;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::authenticate::{ClientConnection, Credential, Sessions, bearer, impersonation_headers};
+use crate::authenticate::{ClientConnection, Credential, bearer, impersonation_headers};
 use crate::authorized_request::AuthorizedRequest;
 use crate::request::{ANONYMOUS, Sender, User};
 use crate::response::{self, Body};
 use crate::route::accept::Format;
-use crate::state::ApiServer;
+use crate::state::{ApiServer, Security};
 
 /// A request that needs no credentials: the files of the page are public, and a code proves itself.
 pub enum PublicRequest {
@@ -58,7 +58,7 @@ pub fn public_request(method: &Method, path: &str) -> Option<PublicRequest> {
 
 /// Handles a request for a public path.
 pub fn serve_public(
-    sessions: &Sessions,
+    security: &Security,
     request: PublicRequest,
     parts: &Parts,
     body: &Bytes,
@@ -70,7 +70,7 @@ pub fn serve_public(
             Ok(response)
         }
         PublicRequest::Asset(asset) => Ok(file(asset, parts)),
-        PublicRequest::SignIn => sign_in(sessions, body),
+        PublicRequest::SignIn => sign_in(security, body),
     }
 }
 
@@ -104,26 +104,30 @@ struct SignIn {
     code: String,
 }
 
-fn sign_in(sessions: &Sessions, body: &Bytes) -> Result<Response<Body>, Status> {
+fn sign_in(security: &Security, body: &Bytes) -> Result<Response<Body>, Status> {
     let request: SignIn = serde_json::from_slice(body)
         .map_err(|error| Status::bad_request(format!("the body is not a sign-in: {error}")))?;
-    let (token, _) = sessions.exchange(&request.code, Instant::now()).ok_or_else(|| {
+    let (token, credential) = security.sessions.exchange(&request.code, Instant::now()).ok_or_else(|| {
         Status::new(403, "Forbidden", "the link was used before or has expired; `knarr ui` creates another one")
     })?;
+    if let (Some(saved), Some(owner)) = (security.saved_sessions.get(), security.sessions.owner(&token)) {
+        saved.add(&token, &owner, &credential, UnixTime::now());
+    }
     let body = json!({"token": token, "expiresInSeconds": SESSION_LIFETIME.as_secs()});
     Ok(response::value(&body, 200, &Format::JSON))
 }
 
 /// The sender of a request that came with the token of a session: the credentials that the session stands for take the
 /// place of the token, as the sender or in the header.
-pub fn resolve_session(sessions: &Sessions, parts: &mut Parts) -> Option<Sender> {
+pub fn resolve_session(security: &Security, parts: &mut Parts) -> Option<Sender> {
     let may_be_session = parts.headers.contains_key(SEC_WEBSOCKET_PROTOCOL)
         || parts.headers.get(AUTHORIZATION).is_some_and(|value| memmem(value.as_bytes(), TOKEN_PREFIX.as_bytes()));
     if !may_be_session {
         return None;
     }
     let token = bearer(&parts.headers).ok().flatten()?;
-    let credential = sessions.credential(&token, Instant::now())?;
+    let restored = || security.saved_sessions.get()?.restore(&security.sessions, &token, UnixTime::now());
+    let credential = security.sessions.credential(&token, Instant::now()).or_else(restored)?;
     parts.extensions.insert(SessionToken(token));
     forward::sender(credential, &mut parts.headers, UnixTime::now())
 }
@@ -146,6 +150,7 @@ pub async fn serve(server: &Arc<ApiServer>, request: &AuthorizedRequest<'_>) -> 
         (&Method::DELETE, "session") => {
             if let Some(token) = request.parts.extensions.get::<SessionToken>() {
                 server.security.sessions.end(&token.0);
+                server.security.saved_sessions.get().inspect(|saved| saved.remove(&token.0));
             }
             Ok(response::value(&json!({}), 200, &Format::JSON))
         }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::admit::{DefaultTolerationSeconds, EnabledPlugins};
-use knarr_apiserver::authenticate::TokenFile;
+use knarr_apiserver::authenticate::{SavedSessions, TokenFile};
 use knarr_apiserver::encrypt;
 use knarr_apiserver::fairness::FairnessSettings;
 use knarr_apiserver::outbound::egress::Egress;
@@ -238,6 +238,8 @@ pub async fn start(
     });
     let server = started.server.clone();
     server.fairness.configure(fairness(arguments)?, &*server.objects);
+    let saved = SavedSessions::open(&arguments.data_dir.join("ui-sessions.json"), pki.serving.clients());
+    server.security.saved_sessions.get_or_init(|| saved);
     let audit_senders = audit::start(&arguments.audit, &server)?;
     let clients = ClientCertificates::configured(arguments, &pki)?;
     client_certificates::apply(&pki, &server, &clients, Timestamp::now())?;
