@@ -39,6 +39,7 @@ mod metrics;
 pub mod object_reader;
 pub mod outbound;
 pub mod page;
+mod page_reader;
 mod panics;
 #[cfg(test)]
 mod permission_tests;

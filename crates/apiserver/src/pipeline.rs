@@ -27,7 +27,7 @@ use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
 use crate::route::target::{self, Routed};
 use crate::state::ApiServer;
-use crate::{aggregate, deadline, endpoint, panics, resource_handler, shared_headers, ui, warnings};
+use crate::{aggregate, deadline, endpoint, page_reader, panics, resource_handler, shared_headers, ui, warnings};
 
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -184,7 +184,7 @@ impl ApiServer {
                         return Ok(too_many_requests(&refused).into());
                     }
                 }
-                self.authorize_and_record(&user, parts.uri.path(), &routed.target, record).await.map(|()| user)
+                self.authorize_and_record(&user, parts, &routed.target, record).await.map(|()| user)
             }
         };
         stage_times.authorized = Instant::now();
@@ -220,14 +220,17 @@ impl ApiServer {
     async fn authorize_and_record(
         &self,
         user: &User,
-        path: &str,
+        parts: &Parts,
         target: &Target,
         record: &mut Record,
     ) -> Result<(), Status> {
         match self.security.authorizer.authorize(user, target).await {
             Decision::Allow(reason) => record.allowed(&reason),
-            Decision::NoOpinion(_) if ui::is_open_to(user, path) => {
+            Decision::NoOpinion(_) if ui::is_open_to(user, parts.uri.path()) => {
                 record.allowed("every signed-in user may use the page");
+            }
+            Decision::NoOpinion(_) if page_reader::is_open_to(user, parts) => {
+                record.allowed("every signed-in user sees journeys of objects that they may get");
             }
             decision => {
                 record.forbidden(decision.reason());

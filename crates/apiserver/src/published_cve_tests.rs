@@ -367,8 +367,7 @@ async fn pages_of_the_server_need_rights() {
     for (name, groups) in [("system:anonymous", "system:unauthenticated"), ("ann", "system:authenticated")] {
         let user = crate::request::User::named(name, &[groups]);
         let sender = crate::request::Sender::Trusted(std::sync::Arc::new(user));
-        for path in ["/metrics", "/debug/pprof/", "/debug/api_priority_and_fairness/dump_requests", "/logs", "/journey"]
-        {
+        for path in ["/metrics", "/debug/pprof/", "/debug/api_priority_and_fairness/dump_requests", "/logs"] {
             let request = http::Request::get(path).body(Full::new(Bytes::new())).unwrap();
             let response = cluster.server().handle(request, &sender).await;
             assert_eq!(response.status(), 403, "{name} {path}");

@@ -14,8 +14,46 @@ export const session = {
   set token(value) { value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY); },
 };
 
+// No response came: the server is away, or the network is.
+export class ConnectionError extends Error {
+  constructor() {
+    super('The API server did not respond.');
+    this.name = 'ConnectionError';
+  }
+}
+
 let onSignedOut = () => {};
 let onReachable = () => {};
+
+const PROBE_INTERVAL = 1000;
+let isReachable = true;
+// Says `back` when the server responds again.
+const connection = new EventTarget();
+
+// All requests learn from one probe that the server is back, instead of each from its own retries.
+async function probe() {
+  while (!isReachable) {
+    await pause(PROBE_INTERVAL);
+    await fetch('/version', { credentials: 'omit', cache: 'no-store' }).then(() => reached(true), () => {});
+  }
+}
+
+function reached(now) {
+  if (now === isReachable) return;
+  isReachable = now;
+  onReachable(now);
+  if (now) connection.dispatchEvent(new Event('back'));
+  else probe();
+}
+
+// Waits before a retry or the next reading, but no longer than until a server that was away is back.
+export async function backoff(milliseconds, signal) {
+  const over = new AbortController();
+  connection.addEventListener('back', () => over.abort(), { once: true, signal: over.signal });
+  signal?.addEventListener('abort', () => over.abort(), { once: true, signal: over.signal });
+  await pause(milliseconds, over.signal);
+  over.abort();
+}
 
 export function connectionHandlers(signedOut, reachable) {
   onSignedOut = signedOut;
@@ -34,10 +72,11 @@ export async function send(path, { method = 'GET', body, type = 'application/jso
       body: body === undefined || typeof body === 'string' ? body : JSON.stringify(body),
     });
   } catch (error) {
-    if (error.name !== 'AbortError') onReachable(false);
-    throw error;
+    if (error.name === 'AbortError') throw error;
+    reached(false);
+    throw new ConnectionError();
   }
-  onReachable(true);
+  reached(true);
   if (response.ok) return response;
   const text = await response.text();
   if (response.status === 401) onSignedOut();
@@ -65,7 +104,7 @@ export async function* lines(path, { limit = Infinity, ...options }) {
   const cut = (line) => (line.length > limit ? line.slice(0, limit) : line);
   let rest = '';
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => { throw error.name === 'AbortError' ? error : new ConnectionError(); });
     if (done) break;
     const parts = (rest + value).split('\n');
     rest = cut(parts.pop());
@@ -78,6 +117,23 @@ const TABLE = 'application/json;as=Table;v=v1;g=meta.k8s.io,application/json';
 const PAGE = 1000;
 // Between two watches, for a server or proxy may end each one at once.
 const WATCH_INTERVAL = 500;
+
+// Reads lines that never end, each given to `onLine`, and connects again when they do, until the signal aborts.
+export async function keepReading(path, options, onLine) {
+  const { signal } = options;
+  for (let wait = 500; !signal.aborted; wait = Math.min(wait * 2, 15000)) {
+    try {
+      for await (const line of lines(path, options)) {
+        wait = 500;
+        if (line) onLine(line);
+      }
+    } catch (error) {
+      if (signal.aborted || error.status === 401) return;
+      if (error.status && error.status < 500 && error.status !== 429) throw error;
+    }
+    await backoff(wait, signal);
+  }
+}
 
 // Keeps a table of a kind up to date: `onChange({columns, rows, complete})`, where rows is a Map by UID; with `objects`, of
 // whole objects. It lists in pages, watches, and lists again when the watch is too old, until the signal aborts.
@@ -92,7 +148,7 @@ export async function follow(path, selector, signal, onChange, { objects = false
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
       if (error.status === 403 || error.status === 404 || error.status === 405) throw error;
-      await pause(wait, signal);
+      await backoff(wait, signal);
       wait = Math.min(wait * 2, 15000);
     }
   }

@@ -1,32 +1,22 @@
 // The journey of an object through all components, as it happens.
 
-import { get, lines } from './api.js';
+import { keepReading } from './api.js';
 import { h, replace, svg } from './dom.js';
 import { duration, plain } from './format.js';
 
-const DELAY = 150;
-
 export async function show({ body, subject, signal }) {
-  const path = [subject.kind.plural, subject.namespace, subject.name].filter(Boolean).join('/');
-  const note = h('p', { class: 'empty', role: 'status' }, 'Waiting for the first step');
+  const object = [subject.kind.plural, subject.namespace, subject.name].filter(Boolean).join('/');
+  const note = h('p', { class: 'dim', role: 'status' }, 'Waiting for the first step');
   const chart = h('div', {});
   replace(body, note, chart);
-  let waiting = false;
-  const draw = async () => {
-    waiting = false;
-    const timeline = await get(`/journey?${new URLSearchParams({ object: path })}`, { signal }).catch(absent);
-    if (timeline) { note.hidden = true; replace(chart, timeline.chapters.map(section)); }
-  };
-  await draw();
-  // Each step that is recorded anywhere may belong to this object.
-  for await (const line of lines('/journey?follow=true', { accept: 'application/x-ndjson', signal })) {
-    if (line && !waiting) { waiting = true; setTimeout(() => draw().catch(() => {}), DELAY); }
-  }
-}
-
-function absent(error) {
-  if (error.status === 404) return undefined;
-  throw error;
+  const query = new URLSearchParams({ object, follow: 'true' });
+  // Each line is the whole timeline, sent when it has changed.
+  await keepReading(`/journey?${query}`, { accept: 'application/x-ndjson', signal }, (line) => {
+    const { chapters } = JSON.parse(line);
+    replace(chart, chapters.map(section));
+    const steps = chapters.reduce((sum, chapter) => sum + chapter.moments.length, 0);
+    replace(note, `${steps} steps; further ones appear here as they happen.`);
+  }).catch((error) => { if (error.name !== 'AbortError') replace(body, h('p', { class: 'card bad' }, error.message)); });
 }
 
 const part = (name) => (['api', 'controllers', 'scheduler', 'kubelet', 'network', 'dns'].includes(name) ? name : 'other');

@@ -15,6 +15,8 @@ use knarr_api::status::Status;
 use serde_json::json;
 
 use crate::authorized_request::AuthorizedRequest;
+use crate::page::PageReader;
+use crate::page_reader::UserReader;
 use crate::response::HandlerResponse;
 use crate::response::{self, Body};
 use crate::route::accept::{self, Format, Offer};
@@ -30,6 +32,8 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
     if let [only] = parts[..]
         && let Some(page) = server.discovery.pages.get(only)
     {
+        let reader = UserReader::new(server, request.user, &request.routed.target).await;
+        request.parts.extensions.insert(PageReader(Arc::new(reader)));
         return Ok(page.serve(request.parts, request.query, &request.body).await.into());
     }
     if parts.as_slice() == [knarr_tunnel::PATH.trim_start_matches('/')] {

@@ -1,6 +1,8 @@
 //! This process's journal of journey events: where its components record steps, how the API server serves it, and how a
 //! process without an API server uploads it.
 
+mod visible;
+
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -9,11 +11,12 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use knarr_apiserver::page::{Page, Pages};
+use knarr_api::status::Status;
+use knarr_apiserver::page::{Page, PageReader, Pages, Reader};
 use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_client::kube;
-use knarr_journey::{Detail, Journal, Step, build_timeline};
+use knarr_journey::{Journal, Step};
 use knarr_supervisor::Supervisor;
 
 /// The path at which the API server serves the journal.
@@ -32,21 +35,17 @@ pub fn pages() -> Pages {
     Pages::from([("journey", page)])
 }
 
+/// Uploads are for components only; what is read is limited to objects that the reader may get.
 struct JournalPage(Journal);
 
 #[async_trait]
 impl Page for JournalPage {
     async fn serve(&self, head: &Parts, query: &Query, body: &Bytes) -> Response<Body> {
+        let Some(PageReader(reader)) = head.extensions.get() else {
+            return response(StatusCode::INTERNAL_SERVER_ERROR, Body::full("the reader is unknown\n"));
+        };
         match head.method {
-            Method::GET if query.text("follow") == "true" => {
-                let lines = futures::stream::unfold(self.0.subscribe(), |mut subscription| async move {
-                    let lines = subscription.next().await?;
-                    Some((Bytes::from(lines), subscription))
-                });
-                response(StatusCode::OK, Body::stream(lines.boxed()))
-            }
-            Method::GET if query.has("object") => timeline(&self.0, query.text("object")),
-            Method::GET => response(StatusCode::OK, Body::full(self.0.text())),
+            Method::GET => read(&self.0, query, reader.clone()).await,
             Method::POST => match steps(body) {
                 Ok(steps) => {
                     steps.iter().for_each(|step| self.0.append(step));
@@ -62,22 +61,44 @@ impl Page for JournalPage {
     }
 }
 
-/// The timeline of one object, as JSON.
-fn timeline(journal: &Journal, object: &str) -> Response<Body> {
-    let timeline = match steps(journal.text().as_bytes()) {
-        Ok(steps) => build_timeline(&steps, object, Detail::Changes),
-        Err(error) => {
-            return response(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                Body::full(format!("cannot read the journal: {error}\n")),
-            );
-        }
+/// The steps, or with `object` the timeline of one; with `follow`, also as they happen.
+async fn read(journal: &Journal, query: &Query, reader: Arc<dyn Reader>) -> Response<Body> {
+    let is_followed = query.text("follow") == "true";
+    let Some(object) = query.get("object") else {
+        return match is_followed {
+            true => response(StatusCode::OK, Body::stream(visible::lines(journal, reader).boxed())),
+            false => body(visible::text(journal.text(), &*reader).await),
+        };
     };
-    match timeline.map(|timeline| serde_json::to_vec(&timeline)) {
-        Some(Ok(json)) => response(StatusCode::OK, Body::full(json)),
-        Some(Err(error)) => response(StatusCode::INTERNAL_SERVER_ERROR, Body::full(format!("{error}\n"))),
-        None => response(StatusCode::NOT_FOUND, Body::full(format!("no step of {object} is known\n"))),
+    if let Err(refused) = reader.get(object).await {
+        return refusal(&refused);
     }
+    if is_followed {
+        return response(StatusCode::OK, Body::stream(visible::timelines(journal, object, reader).boxed()));
+    }
+    match visible::timeline(&journal.text(), object, &*reader).await {
+        Ok(None) => response(StatusCode::NOT_FOUND, Body::full(format!("no step of {object} is known\n"))),
+        found => body(found.map(Option::unwrap_or_default)),
+    }
+}
+
+fn body(read: serde_json::Result<String>) -> Response<Body> {
+    match read {
+        Ok(text) => response(StatusCode::OK, Body::full(text)),
+        Err(error) => {
+            response(StatusCode::INTERNAL_SERVER_ERROR, Body::full(format!("cannot read the journal: {error}\n")))
+        }
+    }
+}
+
+fn refusal(refused: &Status) -> Response<Body> {
+    let code = StatusCode::from_u16(refused.code).unwrap_or(StatusCode::FORBIDDEN);
+    let text = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refused.code,
+        "reason": refused.reason, "message": refused.message});
+    let mut response = response(code, Body::full(text.to_string()));
+    let kind = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
 }
 
 fn response(status: StatusCode, body: Body) -> Response<Body> {
