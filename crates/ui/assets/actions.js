@@ -1,9 +1,12 @@
 // What can be done with an object: each action says what it will do, asks when it destroys, and reports what it did.
 
-import { get, patch, pause, remove, send } from './api.js';
+import { backoff, get, patch, remove, send } from './api.js';
+import { watchDeletion } from './deletion.js';
 import { ask, failed, h, message, withProgress } from './dom.js';
 import { find, keyOf, kinds, listPath, objectLink } from './kinds.js';
 import { dependents } from './relations.js';
+import { rollBack } from './revisions.js';
+import { watchRollout } from './rollout.js';
 
 const SCALABLE = ['deployments.apps', 'statefulsets.apps', 'replicasets.apps', 'replicationcontrollers'];
 const RESTARTABLE = ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps'];
@@ -13,7 +16,7 @@ export function actions(subject) {
   const all = [
     SCALABLE.includes(key) && ['Scale', scale],
     RESTARTABLE.includes(key) && ['Restart', restart],
-    key === 'deployments.apps' && ['Roll back', rollBack],
+    RESTARTABLE.includes(key) && ['Roll back', rollBack],
     key === 'nodes' && [subject.object.spec.unschedulable ? 'Uncordon' : 'Cordon', cordon],
     key === 'nodes' && ['Drain', drain],
     subject.kind.verbs.includes('delete') && ['Delete', destroy, 'danger'],
@@ -23,36 +26,24 @@ export function actions(subject) {
   }, label));
 }
 
-async function scale({ object, path }) {
+async function scale(subject) {
+  const { object, path } = subject;
   const field = h('input', { type: 'number', min: 0, value: object.spec.replicas ?? 1, 'aria-label': 'Replicas' });
   const replicas = await ask(`Scale ${object.metadata.name}`, h('p', {}, 'Replicas ', field), 'Scale', { result: () => Number(field.value) });
   if (replicas === undefined) return;
-  await patch(`${path}/scale`, { spec: { replicas } });
+  const scaled = await (await patch(`${path}/scale`, { spec: { replicas } })).json();
   message(`Scaled to ${replicas}`);
+  // The generation of a Scale is not that of the workload, which is one more if anything changed.
+  watchRollout(subject, object.metadata.generation + (scaled.spec.replicas === object.spec.replicas ? 0 : 1));
 }
 
-async function restart({ object, path }) {
+async function restart(subject) {
+  const { object, path } = subject;
   if (!await ask(`Restart ${object.metadata.name}`, h('p', {}, 'Its pods are replaced step by step, as its update strategy says.'), 'Restart')) return;
   const annotations = { 'kubectl.kubernetes.io/restartedAt': new Date().toISOString() };
-  await patch(path, { spec: { template: { metadata: { annotations } } } }, 'application/strategic-merge-patch+json');
+  const changed = await (await patch(path, { spec: { template: { metadata: { annotations } } } }, 'application/strategic-merge-patch+json')).json();
   message('Restarting');
-}
-
-const REVISION = 'deployment.kubernetes.io/revision';
-
-async function rollBack({ object, path, namespace }) {
-  const { items } = await get(`/apis/apps/v1/namespaces/${encodeURIComponent(namespace)}/replicasets`);
-  const own = (items ?? []).filter((set) => set.metadata.ownerReferences?.some((owner) => owner.uid === object.metadata.uid))
-    .sort((a, b) => b.metadata.annotations?.[REVISION] - a.metadata.annotations?.[REVISION])
-    .filter((set) => set.metadata.annotations?.[REVISION] !== object.metadata.annotations?.[REVISION]);
-  if (own.length === 0) return message('There is no earlier revision.');
-  const choice = h('select', { 'aria-label': 'Revision' }, own.map((set, index) => h('option', { value: index }, `revision ${set.metadata.annotations[REVISION]}: ${set.spec.template.spec.containers.map((one) => one.image).join(', ')}`)));
-  const index = await ask(`Roll back ${object.metadata.name}`, h('p', {}, choice), 'Roll back', { result: () => Number(choice.value) });
-  if (index === undefined) return;
-  const { template } = own[index].spec;
-  delete template.metadata.labels['pod-template-hash'];
-  await patch(path, [{ op: 'replace', path: '/spec/template', value: template }], 'application/json-patch+json');
-  message('Rolled back');
+  watchRollout(subject, changed.metadata.generation);
 }
 
 async function cordon({ object, path }) {
@@ -105,11 +96,11 @@ async function evict({ metadata: { namespace, name, uid } }, signal, delayed) {
       delayed(false);
     } catch (error) {
       if (error.status === 404) return;
-      // A disruption budget allows no eviction now.
-      if (error.status !== 429) throw error;
-      delayed(true);
+      // A disruption budget allows no eviction now; a server that is away is asked again.
+      if (error.status !== 429 && error.name !== 'ConnectionError') throw error;
+      delayed(error.status === 429);
     }
-    await pause(isEvicted ? 1000 : 5000, signal);
+    await backoff(isEvicted ? 1000 : 5000, signal);
   }
 }
 
@@ -126,7 +117,7 @@ async function destroy(subject) {
     confirm && h('p', {}, `Type ${name} to confirm: `, confirm)), 'Delete', { danger: true });
   if (!sure) return;
   await remove(path, { apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid: object.metadata.uid }, propagationPolicy: 'Background' });
-  message(`Deleted ${name}`);
+  watchDeletion(subject, gone);
   location.hash = objectLink(kind, namespace, name, 'journey');
 }
 

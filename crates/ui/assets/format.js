@@ -44,9 +44,14 @@ export function tone(value) {
   return '';
 }
 
-// Removes escape sequences of terminals and control characters.
-export function plain(text) {
+// eslint-disable-next-line no-control-regex
+const STEERING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+// Removes escape sequences of terminals, control characters, and those that change the direction of text.
+export function plain(value) {
+  const text = String(value);
+  // Most texts have none.
+  if (text.search(STEERING) < 0) return text;
   // eslint-disable-next-line no-control-regex
-  return String(text).replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\^_])/g, '')
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f\u0080-\u009f\u202a-\u202e\u2066-\u2069]/g, '');
+  return text.replace(/\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-Z\\^_])/g, '').replace(STEERING, '');
 }

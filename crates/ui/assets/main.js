@@ -30,7 +30,7 @@ let leaving = new AbortController();
 export const chosenNamespace = () => namespaces.value;
 
 async function start() {
-  connectionHandlers(signedOut, (reachable) => { document.getElementById('offline').hidden = reachable; });
+  connectionHandlers(signedOut, reachable);
   const code = new URLSearchParams(location.hash.slice(1)).get('login');
   if (code) {
     // The code leaves the address and the history before anything else happens.
@@ -58,6 +58,14 @@ async function start() {
 function skipToContent(event) {
   event.preventDefault();
   main.focus();
+}
+
+// A page that failed because the server was away is shown again when it is back; others go on by themselves.
+let isBroken = false;
+
+function reachable(now) {
+  document.getElementById('offline').hidden = now;
+  if (now && isBroken) show();
 }
 
 async function signIn(code) {
@@ -91,6 +99,7 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
+  isBroken = false;
   const [page, ...parts] = location.hash.replace(/^#\//, '').split('/').map(decoded);
   // A list may name the namespace that it is limited to.
   if (page === 'list' && parts[1] && [...namespaces.options].some((option) => option.value === parts[1])) namespaces.value = parts[1];
@@ -105,7 +114,9 @@ async function show() {
     if (page === 'kinds' || (['list', 'object'].includes(page) && !find(parts[0]))) await rediscover();
     if (!signal.aborted) await (Object.hasOwn(pages, page) ? pages[page] : problems).show(context);
   } catch (error) {
-    if (!signal.aborted) failed(error);
+    if (signal.aborted) return;
+    isBroken = error.name === 'ConnectionError';
+    if (!isBroken) failed(error);
   }
 }
 

@@ -1,6 +1,6 @@
 // The map of the cluster: servers and their health, nodes with their pods, namespaces; usage beside requests and limits.
 
-import { follow, get, pause, soon, text } from './api.js';
+import { backoff, follow, get, soon, text } from './api.js';
 import { meter, spark } from './chart.js';
 import { card, failed, h, replace, table } from './dom.js';
 import { age, bytes, cores, plain, quantity } from './format.js';
@@ -28,8 +28,8 @@ export async function show({ main, namespace, signal }) {
 // What has no watch is read again while the page is visible.
 async function repeat(signal, read) {
   while (!signal.aborted) {
-    if (!document.hidden) await read();
-    await pause(INTERVAL, signal);
+    if (!document.hidden) await read().catch(failed);
+    await backoff(INTERVAL, signal);
   }
 }
 

@@ -1,9 +1,9 @@
 // The logs of a pod, or of all pods of a workload, in one place: those that start later too.
 
-import { follow, get, lines, pause } from './api.js';
+import { backoff, follow, get, lines } from './api.js';
 import { failed, h, replace } from './dom.js';
 import { plain } from './format.js';
-import { keyOf } from './kinds.js';
+import { find, keyOf, listPath } from './kinds.js';
 import { selectorOf } from './workload.js';
 
 const MAX_LINES = 5000;
@@ -42,10 +42,29 @@ function scrolled({ box, following }) {
   if (following.checked !== atEnd) { following.checked = atEnd; following.dispatchEvent(new Event('change')); }
 }
 
-// Reads the containers of all pods that belong to the object, also of those that come later.
-async function watch(view, subject, previous, signal) {
-  const root = `/api/v1/namespaces/${encodeURIComponent(subject.namespace)}/pods`;
-  const selector = keyOf(subject.kind) === 'pods' ? { fieldSelector: `metadata.name=${subject.name}` } : { labelSelector: selectorOf(subject.kind, subject.object) };
+function watch(view, subject, previous, signal) {
+  const { kind, namespace, name, object } = subject;
+  if (keyOf(kind) === 'cronjobs.batch') return watchJobs(view, subject, previous, signal);
+  const selector = keyOf(kind) === 'pods' ? { fieldSelector: `metadata.name=${name}` } : { labelSelector: selectorOf(kind, object) };
+  return watchPods(view, namespace, selector, previous, signal);
+}
+
+// The pods of a CronJob are those of its Jobs, also of Jobs that come later.
+async function watchJobs(view, { namespace, object }, previous, signal) {
+  const jobs = find('jobs.batch');
+  const known = new Set();
+  await follow(listPath(jobs, namespace), {}, signal, ({ rows }) => {
+    for (const [uid, job] of rows) {
+      if (known.has(uid) || !job.metadata.ownerReferences?.some((owner) => owner.uid === object.metadata.uid)) continue;
+      known.add(uid);
+      watchPods(view, namespace, { labelSelector: selectorOf(jobs, job) }, previous, signal).catch(failed);
+    }
+  }, { objects: true });
+}
+
+// Reads the containers of all pods that a selector finds, also of those that come later.
+async function watchPods(view, namespace, selector, previous, signal) {
+  const root = `/api/v1/namespaces/${encodeURIComponent(namespace)}/pods`;
   const known = new Map();
   await follow(root, selector, signal, async ({ rows }) => {
     for (const [uid, controller] of known) {
@@ -84,9 +103,16 @@ async function readOn(view, source, signal) {
   while (!signal.aborted) {
     const before = source.last;
     await readOnce(view, source, { follow: 'true', ...(before ? { sinceTime: secondOf(before) } : {}) }, signal);
+    if (await isOver(source, signal)) return;
     wait = source.last === before ? Math.min(wait * 2, 10000) : 500;
-    await pause(wait, signal);
+    await backoff(wait, signal);
   }
+}
+
+// A pod that has finished writes no more.
+async function isOver({ path, waiting }, signal) {
+  const pod = await get(path, { signal }).catch(() => undefined);
+  return !waiting && /^(Succeeded|Failed)$/.test(pod?.status?.phase);
 }
 
 // The second of a time, whatever the node's time zone is.

@@ -1,6 +1,6 @@
 // One object: its state, relations and events, its YAML and a form to change it, and what belongs to its kind.
 
-import { follow, get, pause, post } from './api.js';
+import { backoff, follow, get, post } from './api.js';
 import { actions } from './actions.js';
 import * as change from './change.js';
 import { card, failed, h, message, replace, table, tabs } from './dom.js';
@@ -12,6 +12,7 @@ import * as logs from './page-logs.js';
 import * as shell from './page-shell.js';
 import { problemCard } from './page-problems.js';
 import * as relations from './relations.js';
+import * as rollout from './rollout.js';
 import { fields, items } from './shape.js';
 import * as usage from './usage.js';
 import { runsPods } from './workload.js';
@@ -30,6 +31,8 @@ export async function show({ main, parts, signal }) {
   try {
     subject.object = await get(subject.path, { signal });
   } catch (error) {
+    // Nothing says whether the object exists: the page is shown again when the server is back.
+    if (error.status === undefined) throw error;
     if (tab !== 'journey') return replace(body, h('p', { class: 'card bad' }, error.message));
   }
   if (subject.object) replace(bar, actions(subject));
@@ -51,15 +54,18 @@ const escaped = (text) => text.replace(/[\\,=]/g, '\\$&');
 const REVIEW_INTERVAL = 3000;
 
 async function state({ body, subject, signal }) {
-  const parts = { facts: h('div', {}), findings: h('div', {}), relations: h('div', {}), usage: h('div', {}), events: h('div', {}) };
-  replace(body, parts.findings, parts.facts, parts.usage, parts.relations, parts.events);
-  const draw = () => replace(parts.facts, facts(subject.object), conditions(subject.object));
+  const parts = { rollout: h('div', { role: 'status' }), facts: h('div', {}), findings: h('div', {}), relations: h('div', {}), usage: h('div', {}), events: h('div', {}) };
+  replace(body, parts.rollout, parts.findings, parts.facts, parts.usage, parts.relations, parts.events);
+  const draw = () => {
+    replace(parts.facts, facts(subject.object), conditions(subject.object));
+    replace(parts.rollout, rollout.bar(subject.kind, subject.object));
+  };
   draw();
   const selector = { fieldSelector: `metadata.name=${escaped(subject.name)}` };
   let isChanged = true;
   const review = async () => {
     let took = 0;
-    for (; !signal.aborted; await pause(Math.max(REVIEW_INTERVAL, took * 10), signal)) {
+    for (; !signal.aborted; await backoff(Math.max(REVIEW_INTERVAL, took * 10), signal)) {
       if (!isChanged) continue;
       isChanged = false;
       const begin = performance.now();
@@ -75,6 +81,7 @@ async function state({ body, subject, signal }) {
     follow(listPath(subject.kind, subject.namespace), selector, signal, async ({ rows, complete }) => {
       if (complete && rows.size === 0) {
         replace(parts.findings);
+        replace(parts.rollout);
         return replace(parts.facts, h('p', { class: 'card warn' }, 'This object was deleted.'));
       }
       const version = [...rows.values()][0]?.object.metadata.resourceVersion;
@@ -149,8 +156,7 @@ function forwards({ apiVersion, kind, metadata, spec }) {
 async function openPort(kind, { namespace, name }, port, tls) {
   const { path } = await post('/ui/forward', { namespace, resource: kind === 'Service' ? 'services' : 'pods', name, port: String(port), tls });
   const link = h('a', { href: path, target: '_blank', rel: 'noopener noreferrer' }, 'Open the port');
-  replace(document.getElementById('messages'));
-  message(link);
+  message(link, '', { keep: true });
   link.focus();
   window.open(path, '_blank', 'noopener,noreferrer');
 }

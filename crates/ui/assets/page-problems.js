@@ -1,6 +1,6 @@
 // Problems first: the diagnosis of every object that is not as it should be.
 
-import { get, pause } from './api.js';
+import { backoff, get } from './api.js';
 import { h, replace } from './dom.js';
 import { plain } from './format.js';
 import { objectLink, ofReference } from './kinds.js';
@@ -20,7 +20,7 @@ export async function show({ main, namespace, signal }) {
       replace(title, found.problems.length > 0 ? `Problems (${found.problems.length}${found.truncated ? '+' : ''})` : 'Problems');
       draw(body, found);
     }
-    await pause(INTERVAL, signal);
+    await backoff(INTERVAL, signal);
   }
 }
 

@@ -1,6 +1,6 @@
 // Storage at a glance: claims with what they use of their size, volumes that nobody uses, and classes.
 
-import { follow, get, pause, soon } from './api.js';
+import { backoff, follow, get, soon } from './api.js';
 import { card, failed, h, replace, table } from './dom.js';
 import { bytes, quantity } from './format.js';
 import { Grid } from './grid.js';
@@ -43,7 +43,7 @@ async function readUsage(view, signal, draw) {
       }
       draw();
     }
-    await pause(INTERVAL, signal);
+    await backoff(INTERVAL, signal);
   }
 }
 

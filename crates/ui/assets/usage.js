@@ -1,6 +1,6 @@
 // CPU and memory of a pod's containers, of the pods of a workload, or of a node, as charts that grow while the page is open.
 
-import { get, pause } from './api.js';
+import { backoff, get } from './api.js';
 import { spark } from './chart.js';
 import { card, h, replace } from './dom.js';
 import { bytes, cores, quantity } from './format.js';
@@ -30,7 +30,7 @@ export async function show(target, { kind, name, namespace, object }, signal) {
       history.set(one.name, values);
     }
     if (history.size > 0) replace(target, card('Usage', [...history].map(([source, values]) => chart(source, values))));
-    await pause(INTERVAL, signal);
+    await backoff(INTERVAL, signal);
   }
 }
 

@@ -1,10 +1,10 @@
-// Kinds that run pods, and which pods are theirs.
+// Kinds that run pods, and which pods are theirs. A CronJob's are those of its Jobs.
 
 import { keyOf } from './kinds.js';
 
 const WORKLOADS = ['deployments.apps', 'statefulsets.apps', 'daemonsets.apps', 'replicasets.apps', 'jobs.batch', 'replicationcontrollers'];
 
-export const runsPods = (kind) => keyOf(kind) === 'pods' || WORKLOADS.includes(keyOf(kind));
+export const runsPods = (kind) => ['pods', 'cronjobs.batch', ...WORKLOADS].includes(keyOf(kind));
 
 // The label selector of a workload's pods, as a query has it.
 export function selectorOf(kind, object) {
