@@ -102,6 +102,69 @@ impl Browser {
         self.evaluate(&format!("{found}.click()")).await;
     }
 
+    /// Shows a page of the cluster's page.
+    pub async fn go(&mut self, page: &str) {
+        let hash = serde_json::to_string(&format!("#/{page}")).expect("a string");
+        self.evaluate(&format!("location.hash = {hash}")).await;
+    }
+
+    /// Clicks a button of the open dialog.
+    pub async fn confirm(&mut self, label: &str) {
+        let label = serde_json::to_string(label).expect("a string");
+        let button =
+            format!("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === {label})");
+        self.until(&button).await;
+        self.evaluate(&format!("{button}.click()")).await;
+    }
+
+    /// Enters text into the first field that a selector finds.
+    pub async fn enter(&mut self, selector: &str, text: &str) {
+        let [selector, text] = [selector, text].map(|one| serde_json::to_string(one).expect("a string"));
+        self.until(&format!("document.querySelector({selector})")).await;
+        self.evaluate(&format!(
+            "(() => {{ const field = document.querySelector({selector}); field.value = {text}; \
+             for (const type of ['input', 'change']) field.dispatchEvent(new Event(type, {{ bubbles: true }})); }})()"
+        ))
+        .await;
+    }
+
+    /// Presses a key, as a person does: what it does is up to the browser. `modifiers` is 8 for Shift.
+    pub async fn press(&mut self, key: &str, modifiers: u8) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            other => panic!("no code of the key {other}"),
+        };
+        let mut event =
+            json!({"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers});
+        if key == "Enter" {
+            event["text"] = json!("\r");
+        }
+        self.call("Input.dispatchKeyEvent", event).await;
+        let up =
+            json!({"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers});
+        self.call("Input.dispatchKeyEvent", up).await;
+    }
+
+    /// Prefers `light` or `dark` colors.
+    pub async fn prefer(&mut self, scheme: &str) {
+        let features = json!([
+            {"name": "prefers-color-scheme", "value": scheme},
+            // Colors that are on their way to others have no contrast of their own.
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features})).await;
+    }
+
+    /// The addresses of all open pages of the browser.
+    #[allow(dead_code, reason = "not every test program opens further pages")]
+    pub async fn addresses(&mut self) -> Vec<String> {
+        let targets = self.call("Target.getTargets", json!({})).await;
+        let targets = targets["targetInfos"].as_array().cloned().unwrap_or_default();
+        targets.iter().filter_map(|target| Some(target["url"].as_str()?.to_owned())).collect()
+    }
+
     /// Controls without a name that a screen reader could say.
     pub async fn unnamed_controls(&mut self) -> Vec<String> {
         let tree = self.call("Accessibility.getFullAXTree", json!({})).await;
@@ -119,11 +182,22 @@ impl Browser {
     /// Saves a picture of the page where `KNARR_SCREENSHOTS` names a directory.
     pub async fn picture(&mut self, name: &str) {
         let Some(directory) = std::env::var_os("KNARR_SCREENSHOTS") else { return };
-        let picture = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
+        // Without the empty rest of a short page.
+        let bottom = "Math.min(innerHeight, Math.ceil(document.querySelector('main').getBoundingClientRect().bottom))";
+        let clip = json!({"x": 0, "y": 0, "width": 1280, "height": self.evaluate(bottom).await, "scale": 1});
+        let picture = self.call("Page.captureScreenshot", json!({"format": "png", "clip": clip})).await;
         use base64::Engine as _;
         let data = picture["data"].as_str().unwrap_or_default();
         let bytes = base64::engine::general_purpose::STANDARD.decode(data).expect("base64");
         std::fs::write(Path::new(&directory).join(format!("{name}.png")), bytes).expect("the picture is saved");
+    }
+
+    /// The same in light and in dark colors.
+    pub async fn pictures(&mut self, name: &str) {
+        self.prefer("dark").await;
+        self.picture(&format!("{name}-dark")).await;
+        self.prefer("light").await;
+        self.picture(name).await;
     }
 
     async fn call(&mut self, method: &str, parameters: Value) -> Value {

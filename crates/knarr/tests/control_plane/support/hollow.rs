@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const REQUESTS_AT_ONCE: usize = 32;
 
 /// Nodes whose tasks stop on drop.
@@ -85,10 +86,14 @@ async fn play(client: Client) {
         while requests.try_join_next().is_some() {}
         requests.spawn(async move {
             let _place = place;
-            match act(client, &pod).await {
-                Ok(()) => {}
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                Err(error) => panic!("a hollow node cannot report a pod: {error}"),
+            loop {
+                match act(client.clone(), &pod).await {
+                    Ok(()) => break,
+                    Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => break,
+                    Err(kube::Error::Api(status)) => panic!("a hollow node cannot report a pod: {status:?}"),
+                    // Some tests kill the server.
+                    Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
+                }
             }
         });
     }

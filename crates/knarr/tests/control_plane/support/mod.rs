@@ -1,5 +1,6 @@
 //! A control plane that stops with the test, and helpers.
 
+pub mod accessibility;
 pub mod browser;
 pub mod csi_driver;
 pub mod hollow;
