@@ -101,9 +101,15 @@ package_of() {
     esac
 }
 
+# Whether a program is there. BusyBox' ip knows no network namespaces.
+has() {
+    command -v "$1" >/dev/null || return 1
+    case $1:$(readlink -f "$(command -v "$1")") in ip:*/busybox) return 1 ;; esac
+}
+
 missing_packages() {
     for program in containerd runc nft ip nsenter conntrack mkfs.ext4; do
-        command -v $program >/dev/null || package_of $program "$1"
+        has $program || package_of $program "$1"
     done | sort -u
 }
 
@@ -128,10 +134,10 @@ add_packages() {
             apt-get update -qq
             without_services env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
             ;;
-        dnf | yum) $manager install -y -q "$@" ;;
+        dnf | yum) $manager install -y -q "$@" >/dev/null ;;
         apk) apk add --quiet "$@" ;;
-        zypper) zypper --non-interactive --quiet install --no-recommends "$@" ;;
-        pacman) pacman -Sy --noconfirm --needed --quiet "$@" ;;
+        zypper) zypper --non-interactive --quiet install --no-recommends "$@" >/dev/null ;;
+        pacman) pacman -Sy --noconfirm --needed --quiet "$@" >/dev/null ;;
         *) fail "install these with your package manager, and run this again: $*" ;;
     esac
 }
