@@ -1,7 +1,7 @@
 //! How many pods match a selector on each node and under each topology value, kept up to date for the selectors that
 //! pods use.
 //!
-//! The first pod with a selector has it counted over all pods; from then on each pod that comes or goes
+//! The first pod with a selector has it counted over all sets of labels; from then on each pod that comes or goes
 //! changes the counts it matches. Selectors that have not been used for long are dropped.
 
 use std::collections::HashMap;
@@ -11,7 +11,8 @@ use knarr_client::selector::Selector;
 
 use super::affinity::{Term, TermKey};
 use super::counts::Counts;
-use super::labels::Namespaces;
+use super::label_sets::{LabelSets, PodCount};
+use super::labels::{Labels, Namespaces};
 use super::node::NodeState;
 use super::placed::PlacedPod;
 use super::{Cluster, NodeIndex};
@@ -30,6 +31,7 @@ enum Key {
 #[derive(Default)]
 pub struct Groups {
     groups: HashMap<Key, Group>,
+    label_sets: LabelSets,
     queries: u64,
 }
 
@@ -50,15 +52,51 @@ enum Member {
 
 impl Member {
     fn has(&self, pod: &PlacedPod, namespaces: &Namespaces) -> bool {
+        (self.has_terminating() || !pod.is_terminating())
+            && self.covers(pod.namespace(), namespaces)
+            && self.selects(pod.labels())
+    }
+
+    /// A terminating pod does not count for spreading.
+    fn has_terminating(&self) -> bool {
+        matches!(self, Member::Term(_))
+    }
+
+    fn covers(&self, namespace: &str, namespaces: &Namespaces) -> bool {
         match self {
-            // A terminating pod does not count for spreading, and an empty selector matches none.
-            Member::Spread { namespace, selector } => {
-                pod.namespace() == &**namespace
-                    && !pod.is_terminating()
-                    && !selector.is_empty()
-                    && selector.matches(pod.labels())
+            Member::Spread { namespace: own, .. } => namespace == &**own,
+            Member::Term(term) => term.covers(namespace, namespaces),
+        }
+    }
+
+    fn selects(&self, labels: Option<&Labels>) -> bool {
+        match self {
+            // An empty selector matches no pod.
+            Member::Spread { selector, .. } => !selector.is_empty() && selector.matches(labels),
+            Member::Term(term) => term.selector.matches(labels),
+        }
+    }
+
+    fn count(&self, sets: &LabelSets, namespaces: &Namespaces) -> PerNode {
+        let mut per_node = PerNode::new();
+        for namespace in self.namespaces(sets, namespaces) {
+            for (_, counts) in sets.of_namespace(namespace).filter(|(labels, _)| self.selects(*labels)) {
+                for (index, PodCount { all, terminating }) in counts {
+                    let count = if self.has_terminating() { *all } else { all - terminating };
+                    if count > 0 {
+                        *per_node.entry(*index).or_default() += count;
+                    }
+                }
             }
-            Member::Term(term) => term.matches(pod.namespace(), pod.labels(), namespaces),
+        }
+        per_node
+    }
+
+    /// The namespaces it covers, of those that have pods.
+    fn namespaces<'a>(&'a self, sets: &'a LabelSets, namespaces: &Namespaces) -> Vec<&'a str> {
+        match self {
+            Member::Spread { namespace, .. } => vec![namespace],
+            Member::Term(_) => sets.namespaces().filter(|namespace| self.covers(namespace, namespaces)).collect(),
         }
     }
 }
@@ -124,13 +162,7 @@ impl Cluster {
         self.groups.groups.remove(key);
         self.groups.evict_unused();
         let member = member();
-        let mut per_node = PerNode::new();
-        for (index, node) in self.nodes() {
-            let count = node.pods.iter().filter(|pod| member.has(pod, &self.namespaces)).count();
-            if count > 0 {
-                per_node.insert(index, i64::try_from(count).unwrap_or(i64::MAX));
-            }
-        }
+        let per_node = member.count(&self.groups.label_sets, &self.namespaces);
         let group = Group {
             member,
             per_node: Arc::new(per_node),
@@ -200,21 +232,26 @@ impl Groups {
     }
 
     pub(super) fn pod_joins(&mut self, index: NodeIndex, node: &NodeState, pod: &PlacedPod, namespaces: &Namespaces) {
+        self.label_sets.add(index, pod);
         self.change(index, node, pod, 1, namespaces);
     }
 
     pub(super) fn pod_leaves(&mut self, index: NodeIndex, node: &NodeState, pod: &PlacedPod, namespaces: &Namespaces) {
+        self.label_sets.remove(index, pod);
         self.change(index, node, pod, -1, namespaces);
     }
 
     pub(super) fn node_joins(&mut self, index: NodeIndex, node: &NodeState, namespaces: &Namespaces) {
         for pod in &node.pods {
-            self.change(index, node, pod, 1, namespaces);
+            self.pod_joins(index, node, pod, namespaces);
         }
     }
 
     /// `node` still has the labels that its pods were counted under.
     pub(super) fn node_leaves(&mut self, index: NodeIndex, node: &NodeState) {
+        for pod in &node.pods {
+            self.label_sets.remove(index, pod);
+        }
         for group in self.groups.values_mut() {
             if let Some(count) = group.per_node.get(&index).copied() {
                 group.change(index, node, -count);

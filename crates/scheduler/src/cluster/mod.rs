@@ -7,6 +7,7 @@ pub mod counts;
 pub mod domains;
 pub mod groups;
 pub mod images;
+pub mod label_sets;
 pub mod labels;
 pub mod node;
 pub mod placed;

@@ -139,6 +139,10 @@ impl PlacedPod {
         self.labels.as_deref()
     }
 
+    pub fn shared_labels(&self) -> Option<Arc<Labels>> {
+        self.labels.clone()
+    }
+
     pub fn priority(&self) -> i32 {
         self.priority
     }
