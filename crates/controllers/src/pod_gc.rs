@@ -14,12 +14,14 @@ use tokio::time::Instant;
 use crate::Context;
 use crate::common::disruption::mark_disrupted;
 use crate::common::key::{name, namespace, uid};
-use crate::common::pods::each;
+use crate::common::pods::{BY_NODE, each, index_by_node};
 use crate::error::{Error, Result, ignore_not_found, is_conflict};
 
 const PERIOD: Duration = Duration::from_secs(20);
 /// A node must be missing this long, so that a late list deletes nothing.
 const QUARANTINE: Duration = Duration::from_secs(40);
+/// Index of the pods that have finished or are terminating, under one key: few of all pods, which it would take long to read.
+const ENDING: &str = "ending";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub async fn run(context: Context) {
@@ -27,6 +29,8 @@ pub async fn run(context: Context) {
     let nodes = context.informers.of::<Node>();
     pods.synced().await;
     nodes.synced().await;
+    index_by_node(&pods);
+    pods.add_index(ENDING, |pod| if is_ending(pod) { vec![String::new()] } else { Vec::new() });
     let mut missing: HashMap<String, Instant> = HashMap::new();
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -36,7 +40,9 @@ pub async fn run(context: Context) {
         let known = nodes.list();
         let by_name: HashMap<&str, &Node> = known.iter().map(|node| (name(&**node), &**node)).collect();
         let mut kinds = Kinds::default();
-        pods.for_each(|pod| kinds.classify(pod, &by_name));
+        pods.by_index(ENDING, "").iter().for_each(|pod| kinds.classify(pod, &by_name));
+        let unknown = pods.index_keys(BY_NODE).into_iter().filter(|node| !by_name.contains_key(node.as_str()));
+        kinds.orphaned = unknown.map(|node| (node.clone(), pods.by_index(BY_NODE, &node))).collect();
         missing.retain(|node, _| kinds.orphaned.contains_key(node));
         for node in kinds.orphaned.keys() {
             missing.entry(node.clone()).or_insert(now);
@@ -50,6 +56,10 @@ pub async fn run(context: Context) {
     }
 }
 
+fn is_ending(pod: &Pod) -> bool {
+    pod::is_terminal(pod) || pod::is_terminating(pod)
+}
+
 #[derive(Default)]
 struct Kinds {
     finished: Vec<Arc<Pod>>,
@@ -60,6 +70,7 @@ struct Kinds {
 }
 
 impl Kinds {
+    /// Adds a pod that is ending.
     fn classify(&mut self, pod: &Arc<Pod>, nodes: &HashMap<&str, &Node>) {
         if pod::is_terminal(pod) {
             self.finished.push(pod.clone());
@@ -70,10 +81,8 @@ impl Kinds {
             }
             return;
         };
-        match nodes.get(node) {
-            None => self.orphaned.entry(node.to_owned()).or_default().push(pod.clone()),
-            Some(node) if pod::is_terminating(pod) && is_out_of_service(node) => self.stuck.push(pod.clone()),
-            Some(_) => {}
+        if pod::is_terminating(pod) && nodes.get(node).is_some_and(|node| is_out_of_service(node)) {
+            self.stuck.push(pod.clone());
         }
     }
 }
@@ -173,7 +182,7 @@ mod tests {
         let mut kinds = Kinds::default();
         for pod in [
             pod("done", "up", "Succeeded", json!({})),
-            pod("lost", "gone", "Running", json!({})),
+            pod("lost", "gone", "Running", leaving.clone()),
             pod("never-placed", "", "Pending", leaving.clone()),
             pod("stuck", "down", "Running", leaving.clone()),
             pod("ending", "up", "Running", leaving),
@@ -183,7 +192,6 @@ mod tests {
         let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| name(&**pod).to_owned()).collect::<Vec<_>>();
         assert_eq!(names(&kinds.finished), ["done"]);
         assert_eq!(names(&kinds.stuck), ["never-placed", "stuck"]);
-        assert_eq!(names(&kinds.orphaned["gone"]), ["lost"]);
     }
 
     #[test]

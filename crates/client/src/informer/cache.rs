@@ -143,6 +143,12 @@ impl<K: Object> Cache<K> {
         keys.into_iter().flatten().filter_map(|(namespace, name)| self.get(namespace, name)).collect()
     }
 
+    /// The keys of an index that have objects.
+    pub fn index_keys(&self, name: &'static str) -> Vec<String> {
+        let keys = self.indexes.get(name).into_iter().flat_map(|index| index.entries.keys());
+        keys.map(|key| key.to_string()).collect()
+    }
+
     /// Adds or replaces an object and returns the changes.
     pub fn put(&mut self, object: K) -> Vec<Change<K>> {
         let new = Arc::new(object);

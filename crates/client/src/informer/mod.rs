@@ -155,6 +155,11 @@ impl<K: Object> Informer<K> {
         self.shared.cache.read().by_index(name, key)
     }
 
+    /// The keys of an index that have objects.
+    pub fn index_keys(&self, name: &'static str) -> Vec<String> {
+        self.shared.cache.read().index_keys(name)
+    }
+
     /// Calls `handle` with `Added` for every cached object, then with each change, from the informer's task.
     ///
     /// It must be fast and must not register handlers on the same informer. It may read any informer.
