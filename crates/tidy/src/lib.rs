@@ -92,7 +92,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("network", &["client", "listen", "metrics", "supervisor", "version", "zpages"]),
     ("object-storage", &[]),
     ("packing", &[]),
-    ("registry", &[]),
+    ("registry", &["listen"]),
     ("relay", &[]),
     ("rules", &["api", "component-flags"]),
     ("scheduler", &["api", "client", "metrics", "packing", "supervisor"]),
