@@ -61,7 +61,10 @@ pub use node::LOGIND_FILE;
 pub use node::certificates;
 /// Serving certificates, for the endpoints of other components too.
 pub use server::{tls, watch_files};
-pub use settings::{CertificateFiles, CredentialProviderFiles, ImageSettings, Settings, ShutdownPeriod, Tuning};
+pub use settings::{
+    CertificateFiles, CredentialProviderFiles, DecisionLifetimes, EndpointAccess, ImageSettings, RestartBackoff,
+    Settings, ShutdownPeriod, Tuning,
+};
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -296,7 +299,7 @@ async fn serve(
     let server = Arc::new(Server {
         context: context.clone(),
         pods: pods.clone(),
-        access: Access::new(context.client.clone(), &settings.node_name),
+        access: Access::new(context.client.clone(), &settings.node_name, &settings.access),
         samples: Default::default(),
         log,
         components: current_run().map(|run| run.registry().clone()).unwrap_or_default(),

@@ -65,6 +65,9 @@ pub struct Settings {
     pub request_serving_certificate: bool,
     /// Authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
+    pub access: EndpointAccess,
+    /// The port where health, pods, statistics and metrics are served to everybody, without TLS.
+    pub read_only_port: Option<u16>,
     /// The cgroup driver for runtimes that do not report theirs.
     pub cgroup_driver: crate::cgroup::driver::Driver,
     /// Do not start on a host with cgroup v1, or with swap.
@@ -119,6 +122,36 @@ impl ShutdownPeriod {
     }
 }
 
+/// Who may use the node's HTTPS endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointAccess {
+    /// Whether requests without credentials are those of the anonymous user, and not refused.
+    pub anonymous: bool,
+    /// How long the API server's reviews of tokens are cached; none ignores tokens.
+    pub tokens: Option<Duration>,
+    /// How long the API server's decisions are cached; none allows everything to everybody who is authenticated.
+    pub decisions: Option<DecisionLifetimes>,
+}
+
+/// How long allowed and denied requests are cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecisionLifetimes {
+    pub allowed: Duration,
+    pub denied: Duration,
+}
+
+impl Default for DecisionLifetimes {
+    fn default() -> Self {
+        Self { allowed: Duration::from_secs(120), denied: Duration::from_secs(30) }
+    }
+}
+
+impl Default for EndpointAccess {
+    fn default() -> Self {
+        Self { anonymous: false, tokens: Some(Duration::from_secs(120)), decisions: Some(DecisionLifetimes::default()) }
+    }
+}
+
 /// Intervals and limits that few change.
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -134,6 +167,22 @@ pub struct Tuning {
     /// Whether exec, logs and the like are served, and the host's logs.
     pub debugging_handlers: bool,
     pub system_log_handler: bool,
+    pub restart_backoff: RestartBackoff,
+    /// Whether containers can be checkpointed.
+    pub checkpoints: bool,
+}
+
+/// The delays before containers restart: none at first, then `initial`, doubled each time up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartBackoff {
+    pub initial: Duration,
+    pub max: Duration,
+}
+
+impl Default for RestartBackoff {
+    fn default() -> Self {
+        Self { initial: Duration::from_secs(10), max: Duration::from_secs(300) }
+    }
 }
 
 impl Default for Tuning {
@@ -147,6 +196,8 @@ impl Default for Tuning {
             single_process_oom_kill: false,
             debugging_handlers: true,
             system_log_handler: true,
+            restart_backoff: RestartBackoff::default(),
+            checkpoints: true,
         }
     }
 }
@@ -248,6 +299,8 @@ impl Settings {
             reload_serving_certificate: true,
             request_serving_certificate: false,
             client_ca: None,
+            access: EndpointAccess::default(),
+            read_only_port: None,
             cgroup_driver: crate::cgroup::driver::Driver::default(),
             fail_cgroup_v1: false,
             fail_swap_on: false,

@@ -72,9 +72,11 @@ pub enum AccessError {
 pub struct AccessSettings {
     /// Whether requests without credentials are those of the anonymous user.
     pub anonymous: bool,
-    /// How long accepted tokens and allowed requests are cached.
+    /// How long reviews of tokens are cached; none ignores tokens, as if the request had none.
+    pub tokens: Option<Duration>,
+    /// How long allowed requests are cached.
     pub allowed: Duration,
-    /// How long refused ones are.
+    /// How long denied ones are.
     pub denied: Duration,
 }
 
@@ -104,16 +106,23 @@ impl DelegatedAccess {
         if let Some(Some(user)) = by_certificate {
             return Ok(user);
         }
+        let Some(lifetime) = self.settings.tokens else { return self.without_token(by_certificate.is_some()) };
         match bearer(headers)? {
-            Some(token) => self.by_token(token).await,
-            None if by_certificate.is_none() && self.settings.anonymous => Ok(User::anonymous()),
-            None => Err(AccessError::Unauthenticated),
+            Some(token) => self.by_token(token, lifetime).await,
+            None => self.without_token(by_certificate.is_some()),
         }
     }
 
-    async fn by_token(&self, token: &str) -> Result<User, AccessError> {
+    fn without_token(&self, has_ambiguous_certificate: bool) -> Result<User, AccessError> {
+        match self.settings.anonymous && !has_ambiguous_certificate {
+            true => Ok(User::anonymous()),
+            false => Err(AccessError::Unauthenticated),
+        }
+    }
+
+    async fn by_token(&self, token: &str, lifetime: Duration) -> Result<User, AccessError> {
         let key: [u8; 32] = Sha256::digest(token).into();
-        let lifetime = |user: &Option<User>| self.lifetime(user.is_some());
+        let lifetime = |_: &Option<User>| lifetime;
         if let Some(user) = self.users.get(&key, lifetime) {
             return user.ok_or(AccessError::Unauthenticated);
         }
@@ -138,7 +147,7 @@ impl DelegatedAccess {
     /// Whether a user may do something.
     pub async fn is_allowed(&self, user: &User, attributes: Attributes) -> Result<bool, AccessError> {
         let key = (user.clone(), attributes);
-        let lifetime = |allowed: &bool| self.lifetime(*allowed);
+        let lifetime = |allowed: &bool| if *allowed { self.settings.allowed } else { self.settings.denied };
         if let Some(allowed) = self.decisions.get(&key, lifetime) {
             return Ok(allowed);
         }
@@ -151,10 +160,6 @@ impl DelegatedAccess {
         let allowed = reviewed.status.is_some_and(|status| status.allowed && status.denied != Some(true));
         self.decisions.insert(key, allowed, lifetime);
         Ok(allowed)
-    }
-
-    fn lifetime(&self, allowed: bool) -> Duration {
-        if allowed { self.settings.allowed } else { self.settings.denied }
     }
 }
 

@@ -33,7 +33,9 @@ fn server(requests: Arc<AtomicUsize>) -> Client {
 }
 
 fn access(anonymous: bool, requests: Arc<AtomicUsize>) -> DelegatedAccess {
-    let settings = AccessSettings { anonymous, allowed: Duration::from_secs(100), denied: Duration::from_secs(10) };
+    let tokens = Some(Duration::from_secs(20));
+    let settings =
+        AccessSettings { anonymous, tokens, allowed: Duration::from_secs(100), denied: Duration::from_secs(10) };
     let client = server(requests);
     DelegatedAccess::new(client.clone(), client, settings)
 }

@@ -12,6 +12,7 @@ use knarr_kubelet::certificates::ensure_self_signed;
 use knarr_supervisor::{Registry, Supervisor};
 
 use super::common;
+use super::kubelet_access::KubeletAccessArguments;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
 use crate::tls_arguments::TlsArguments;
@@ -47,6 +48,8 @@ pub struct Arguments {
     #[arg(long)]
     pub cert_dir: Option<PathBuf>,
     #[command(flatten)]
+    pub access: KubeletAccessArguments,
+    #[command(flatten)]
     pub node: NodeArguments,
 }
 
@@ -63,7 +66,13 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         },
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
     };
-    let files = NodeFiles { client_ca: arguments.client_ca_file.clone(), serving, algorithms };
+    let files = NodeFiles {
+        client_ca: arguments.client_ca_file.clone(),
+        serving,
+        algorithms,
+        access: arguments.access.access(),
+        read_only_port: arguments.access.read_only_port(),
+    };
     let shutdown = async {
         if let Err(error) = signals::stopped().await {
             tracing::error!(%error, "cannot listen for signals");

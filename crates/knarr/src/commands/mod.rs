@@ -26,6 +26,7 @@ mod install;
 mod journey;
 mod kinds;
 mod kubelet;
+mod kubelet_access;
 mod leadership;
 mod local_storage;
 mod logs;

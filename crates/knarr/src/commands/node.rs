@@ -10,7 +10,7 @@ use clap::Args;
 use knarr_client::kube::Client;
 use knarr_cri::containerd::{Containerd, HealthChecks, Registries, import_directory};
 use knarr_identity::TlsAlgorithms;
-use knarr_kubelet::{CertificateFiles, Settings};
+use knarr_kubelet::{CertificateFiles, EndpointAccess, Settings};
 use knarr_supervisor::{Registry, Supervisor};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -129,7 +129,7 @@ impl NodeArguments {
     }
 }
 
-/// Certificate files of the kubelet's server, and how it uses TLS.
+/// Certificate files of the kubelet's server, how it uses TLS, and who may use it.
 #[derive(Default)]
 pub struct NodeFiles {
     /// If absent, only tokens authenticate.
@@ -137,6 +137,8 @@ pub struct NodeFiles {
     /// If absent, the node requests a certificate from the API.
     pub serving: Option<CertificateFiles>,
     pub algorithms: TlsAlgorithms,
+    pub access: EndpointAccess,
+    pub read_only_port: Option<u16>,
 }
 
 /// A container runtime that is starting; resolves to its endpoint.
@@ -206,6 +208,8 @@ pub async fn run(
     settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
     settings.algorithms = files.algorithms;
+    settings.access = files.access;
+    settings.read_only_port = files.read_only_port;
     settings.reload_serving_certificate = crate::feature_gates::current().is_on("ReloadKubeletServerCertificateFile");
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
     settings.cluster_domain.clone_from(&arguments.cluster_domain);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{ArgAction, Args};
-use knarr_kubelet::{CgroupDriver, Settings, ShutdownPeriod};
+use knarr_kubelet::{CgroupDriver, RestartBackoff, Settings, ShutdownPeriod};
 
 use super::leadership::duration;
 
@@ -50,6 +50,9 @@ pub struct TuningArguments {
     /// Serve exec, attach, port-forward and logs.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     pub enable_debugging_handlers: bool,
+    /// Longest delay before a container that fails again and again restarts, from 1s to 5m [default: 5m].
+    #[arg(long, value_parser = duration)]
+    pub max_container_restart_period: Option<Duration>,
     /// Serve the host's logs.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     pub enable_system_log_handler: bool,
@@ -90,8 +93,29 @@ impl TuningArguments {
         tuning.single_process_oom_kill = self.single_process_oom_kill;
         tuning.debugging_handlers = self.enable_debugging_handlers;
         tuning.system_log_handler = self.enable_system_log_handler;
+        let gates = crate::feature_gates::current();
+        tuning.checkpoints = gates.is_on("ContainerCheckpoint");
+        tuning.restart_backoff =
+            restart_backoff(self.max_container_restart_period, gates.is_on("ReduceDefaultCrashLoopBackOffDecay"))?;
         Ok(())
     }
+}
+
+/// `reduced` shortens the delays that are not given.
+fn restart_backoff(max: Option<Duration>, reduced: bool) -> anyhow::Result<RestartBackoff> {
+    let usual = match reduced {
+        true => RestartBackoff { initial: Duration::from_secs(1), max: Duration::from_secs(60) },
+        false => RestartBackoff::default(),
+    };
+    let max = max.unwrap_or(usual.max);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&max) {
+        bail!(
+            "invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set between 1s \
+             and 300s",
+            max.as_secs_f64()
+        );
+    }
+    Ok(RestartBackoff { initial: usual.initial.min(max), max })
 }
 
 fn positive(flag: &str, value: Duration) -> anyhow::Result<Duration> {
@@ -122,6 +146,22 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
+
+    #[test]
+    fn restart_delays_are_bounded_as_in_kubernetes() {
+        let of = |max: Option<u64>, reduced| {
+            let delays = restart_backoff(max.map(Duration::from_secs), reduced);
+            delays.map(|delays| (delays.initial.as_secs(), delays.max.as_secs())).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(None, false), Ok((10, 300)));
+        assert_eq!(of(None, true), Ok((1, 60)));
+        assert_eq!(of(Some(5), false), Ok((5, 5)));
+        assert_eq!(of(Some(120), true), Ok((1, 120)));
+        let message = "invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: 301 seconds) must be set \
+                       between 1s and 300s";
+        assert_eq!(of(Some(301), false), Err(message.to_owned()));
+        assert!(of(Some(0), false).is_err());
+    }
 
     #[derive(clap::Parser)]
     struct Line {

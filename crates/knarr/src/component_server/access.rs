@@ -12,7 +12,8 @@ use serde_json::json;
 
 /// Requests without credentials are those of the anonymous user, as in Kubernetes.
 const SETTINGS: AccessSettings =
-    AccessSettings { anonymous: true, allowed: Duration::from_secs(10), denied: Duration::from_secs(10) };
+    AccessSettings { anonymous: true, tokens: Some(CACHED), allowed: CACHED, denied: CACHED };
+const CACHED: Duration = Duration::from_secs(10);
 
 pub struct Access {
     access: DelegatedAccess,

@@ -43,12 +43,16 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
         _ => {}
     }
     serving_certificate(given, &mut translation);
+    access(given, &mut translation)?;
     // The runtime has its own CNI plugins.
     translation.set("network", "none");
     translation.set("container-runtime-endpoint", &given.value("container-runtime-endpoint"));
     translation.set("node-listen", &listen(given));
     translation.set("cgroup-root", &given.value("cgroup-root"));
     translation.set("reserved-memory", &given.values("reserved-memory").join(";"));
+    if given.value("cluster-domain").is_empty() {
+        translation.set_empty("cluster-domain");
+    }
     // Of two addresses, the first is the node's main one.
     translation.set("node-ip", given.value("node-ip").split(',').next().unwrap_or_default());
     if given.value("pod-max-pids") != "-1" {
@@ -64,6 +68,32 @@ pub fn translate(given: &Given, gates: &Gates) -> anyhow::Result<Translation> {
 fn serving_certificate(given: &Given, translation: &mut Translation) {
     translation.set("rotate-server-certificates", &given.value("rotate-server-certificates"));
     translation.set("cert-dir", &given.value("cert-dir"));
+}
+
+/// Who may use the endpoints. A configuration file has other defaults than the flags, which are older.
+fn access(given: &Given, translation: &mut Translation) -> anyhow::Result<()> {
+    const DEFAULTS_OF_FILES: [(&str, &str); 4] = [
+        ("anonymous-auth", "false"),
+        ("authentication-token-webhook", "true"),
+        ("authorization-mode", "Webhook"),
+        ("read-only-port", "0"),
+    ];
+    for (name, default) in DEFAULTS_OF_FILES {
+        let is_default = given.is_given("config") && !given.is_given(name);
+        translation.set(name, &if is_default { default.to_owned() } else { given.value(name) });
+    }
+    for name in [
+        "authentication-token-webhook-cache-ttl",
+        "authorization-webhook-cache-authorized-ttl",
+        "authorization-webhook-cache-unauthorized-ttl",
+    ] {
+        translation.set(name, &given.value(name));
+    }
+    let mode = given.value("authorization-mode");
+    if !matches!(mode.as_str(), "AlwaysAllow" | "Webhook") {
+        bail!("failed to run Kubelet: unknown authorization mode {mode}");
+    }
+    Ok(())
 }
 
 fn listen(given: &Given) -> String {

@@ -92,7 +92,12 @@ fn without_gate(given: &Given, gates: &Gates) -> Vec<String> {
             "Specifying shutdownGracePeriodByPodPriority requires feature gate GracefulNodeShutdownBasedOnPodPriority",
         ),
     ];
-    let missing = required.into_iter().filter(|(is_used, gate, _)| *is_used && !gates.is_on(gate));
+    let required = required.into_iter().chain([(
+        is_set("max-container-restart-period"),
+        "KubeletCrashLoopBackOffMax",
+        "FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set",
+    )]);
+    let missing = required.filter(|(is_used, gate, _)| *is_used && !gates.is_on(gate));
     missing.map(|(_, _, message)| message.to_owned()).collect()
 }
 

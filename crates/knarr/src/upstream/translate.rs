@@ -61,6 +61,11 @@ impl Translation {
         self.set_all(name, &[value.to_owned()]);
     }
 
+    /// Sets a setting to an empty value, where Knarr's default is another.
+    pub fn set_empty(&mut self, name: &str) {
+        self.settings.push(format!("--{name}="));
+    }
+
     pub fn set_all(&mut self, name: &str, values: &[String]) {
         let words = words(self.clap.get_arguments().find(|own| has_name(own, name)), name, values);
         self.settings.extend(words);

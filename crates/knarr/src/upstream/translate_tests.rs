@@ -85,7 +85,30 @@ fn flags_become_settings() {
             "--kubeconfig=k --hostname-override=n --address=1.2.3.4 --root-dir=/r",
             &["--node-name=n", "--node-listen=1.2.3.4:10250", "--root-dir=/r", "--data-dir=/r/knarr", "--network=none"],
         ),
+        (Kubelet, "--kubeconfig=k", &["--cluster-domain="]),
         (Kubelet, "--kubeconfig=k", &["--rotate-server-certificates=false", "--cert-dir=/var/lib/kubelet/pki"]),
+        (
+            Kubelet,
+            "--kubeconfig=k",
+            &[
+                "--anonymous-auth=true",
+                "--authentication-token-webhook=false",
+                "--authorization-mode=AlwaysAllow",
+                "--read-only-port=10255",
+            ],
+        ),
+        (
+            Kubelet,
+            "--kubeconfig=k --config=c --authorization-webhook-cache-authorized-ttl=7s",
+            // A configuration file has other defaults.
+            &[
+                "--anonymous-auth=false",
+                "--authentication-token-webhook=true",
+                "--authorization-mode=Webhook",
+                "--authorization-webhook-cache-authorized-ttl=7s",
+                "--read-only-port=0",
+            ],
+        ),
         (
             Kubelet,
             "--kubeconfig=k --rotate-server-certificates --cert-dir=/c",
@@ -280,7 +303,8 @@ fn every_working_flag_has_an_effect() {
             if !matches!(status(component, flag.name), Some(Status::Passed(_) | Status::Translated(_))) {
                 continue;
             }
-            let value = sample(flag.type_name, flag.default, flag.name);
+            let is_mode_of_kubelet = component == Component::Kubelet && flag.name == "authorization-mode";
+            let value = if is_mode_of_kubelet { "Webhook" } else { sample(flag.type_name, flag.default, flag.name) };
             let with = translated(component, &format!("--{}={value} {}", flag.name, company(flag.name)));
             match with {
                 Ok(with) if with.settings() != without.settings() => {}

@@ -127,7 +127,8 @@ const FAMILIES: &[Family] = &[
         count(s.open.map(|open| open.sockets))
     }),
     Family("container_threads_max", "gauge", "The limit of threads in the container.", &[], |s| {
-        count(s.details.processes_limit)
+        // No limit is 0, as in cAdvisor.
+        count(Some(s.details.processes_limit.unwrap_or(0)))
     }),
     Family("container_spec_cpu_shares", "gauge", "CPU weight in shares.", &[], |s| count(s.details.cpu_shares)),
     Family("container_spec_cpu_period", "gauge", "CFS period, in microseconds.", &[], |s| count(s.details.cpu_period)),

@@ -16,6 +16,8 @@ pub fn response(server: &Server) -> Response<Body> {
         limits.filter_map(|limit| Some((limit.signal.name(), render(limit)?))).collect::<BTreeMap<_, _>>()
     };
     let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
+    let access = &settings.access;
+    let lifetimes = access.decisions.unwrap_or_default();
     let mut config = json!({
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -28,13 +30,16 @@ pub fn response(server: &Server) -> Response<Body> {
         "tlsCipherSuites": settings.algorithms.cipher_suites,
         "authentication": {
             "x509": { "clientCAFile": settings.client_ca },
-            "webhook": { "enabled": true, "cacheTTL": "2m0s" },
-            "anonymous": { "enabled": false },
+            "webhook": { "enabled": access.tokens.is_some(), "cacheTTL": seconds(access.tokens.unwrap_or_default()) },
+            "anonymous": { "enabled": access.anonymous },
         },
         "authorization": {
-            "mode": "Webhook",
-            "webhook": { "cacheAuthorizedTTL": "2m0s", "cacheUnauthorizedTTL": "30s" },
+            "mode": if access.decisions.is_some() { "Webhook" } else { "AlwaysAllow" },
+            "webhook": {
+                "cacheAuthorizedTTL": seconds(lifetimes.allowed), "cacheUnauthorizedTTL": seconds(lifetimes.denied),
+            },
         },
+        "readOnlyPort": settings.read_only_port.unwrap_or_default(),
         "registerNode": settings.register,
         "containerRuntimeEndpoint": settings.runtime_endpoint,
         "podLogsDir": settings.log_root,
@@ -51,7 +56,7 @@ pub fn response(server: &Server) -> Response<Body> {
         "imageMaximumGCAge": seconds(settings.images.max_age.unwrap_or_default()),
         "imagePullCredentialsVerificationPolicy": settings.images.verification.name(),
         "evictionPressureTransitionPeriod": format!("{}s", settings.eviction.transition.as_secs()),
-        "crashLoopBackOff": { "maxContainerRestartPeriod": "5m0s" },
+        "crashLoopBackOff": { "maxContainerRestartPeriod": seconds(settings.tuning.restart_backoff.max) },
         "localStorageCapacityIsolation": true,
         "maxPods": settings.max_pods,
         "clusterDomain": settings.cluster_domain,

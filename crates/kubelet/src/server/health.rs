@@ -103,24 +103,33 @@ fn all(verbose: bool, checks: &[Check]) -> (StatusCode, String) {
     (StatusCode::OK, if verbose { format!("{lines}healthz check passed\n") } else { "ok".to_owned() })
 }
 
-/// Serves forever. Waits for an address that another node on this host uses.
+/// Serves the health of the process forever.
 pub async fn serve(address: SocketAddr) {
+    let respond = |request: Request<Incoming>| async move { plain(request.method(), request.uri()) };
+    accept(bound(address).await, respond).await;
+}
+
+/// Waits for an address that another node on this host uses.
+pub async fn bound(address: SocketAddr) -> TcpListener {
     let mut warned = false;
-    let listener = loop {
+    loop {
         match TcpListener::bind(address).await {
-            Ok(listener) => break listener,
+            Ok(listener) => return listener,
             Err(error) if !warned => {
                 warned = true;
-                tracing::warn!(%address, %error, "cannot serve the health endpoint yet");
+                tracing::warn!(%address, %error, "cannot serve an endpoint without TLS yet");
             }
             Err(_) => {}
         }
         tokio::time::sleep(BIND_RETRY_INTERVAL).await;
-    };
-    accept(listener).await;
+    }
 }
 
-async fn accept(listener: TcpListener) {
+/// Serves without TLS, forever.
+pub async fn accept<F>(listener: TcpListener, respond: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static)
+where
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
     let admission = Admission::new(MAX_CONNECTIONS);
     loop {
         let Ok((stream, client)) = listener.accept().await else {
@@ -128,10 +137,12 @@ async fn accept(listener: TcpListener) {
             continue;
         };
         let Some(permit) = admission.admit(client.ip()) else { continue };
+        let respond = respond.clone();
         knarr_supervisor::spawn(async move {
             let _permit = permit;
-            let service = service_fn(|request: Request<Incoming>| async move {
-                Ok::<_, std::convert::Infallible>(plain(request.method(), request.uri()))
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = respond(request);
+                async move { Ok::<_, std::convert::Infallible>(response.await) }
             });
             let mut connection = hyper::server::conn::http1::Builder::new();
             let timer = hyper_util::rt::TokioTimer::new();
@@ -172,7 +183,9 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let serving = tokio::spawn(accept(listener));
+        let serving = tokio::spawn(accept(listener, |request: Request<Incoming>| async move {
+            plain(request.method(), request.uri())
+        }));
         let connect = async |from: [u8; 4]| {
             let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
             socket.bind((from, 0).into()).expect("bound");

@@ -1,6 +1,7 @@
 //! The kubelet's HTTPS endpoints: logs, exec, attach, port-forward, statistics and metrics.
 //!
-//! Every request is authenticated by client certificate or token and authorized by the API server before anything else.
+//! Every request is authenticated by client certificate or token and authorized by the API server before anything else, unless
+//! the settings say otherwise.
 
 mod auth;
 mod cadvisor;
@@ -15,6 +16,7 @@ pub mod metrics;
 mod node_metrics;
 mod own_certificate;
 mod query;
+mod read_only;
 mod route;
 mod stats;
 mod streams;
@@ -81,28 +83,36 @@ pub async fn serve(
     let watched = clients.clone().zip(settings.client_ca.clone()).map(|(clients, path)| clients.watch(path));
     let config = tls::server_config(certificate, clients.as_ref(), &settings.algorithms)?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let read_only = settings.read_only_port.map(|port| SocketAddr::new(address.ip(), port));
+    let open = read_only.map(|address| read_only::serve(server.clone(), address));
     let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
     let connected = move |peer: Peer<'_>| {
         let client_certificate = Arc::new(ClientCertificate::new(clients.clone(), peer.certificates));
         let server = server.clone();
         move |request: Request<Incoming>| {
             let (server, client_certificate) = (server.clone(), client_certificate.clone());
-            async move { handle(&server, request, client_certificate.certificate(UnixTime::now())).await }
+            async move {
+                let caller = Caller::Authorized(client_certificate.certificate(UnixTime::now()));
+                handle(&server, request, caller).await
+            }
         }
     };
     Ok((port, async move {
         // The endpoints are served until the process exits.
         let (_never, stop) = tokio::sync::watch::channel(false);
         let secured = knarr_listen::serve(listener, config, LIMITS, stop, connected);
-        futures::future::join(secured, OptionFuture::from(watched)).await;
+        futures::future::join3(secured, OptionFuture::from(open), OptionFuture::from(watched)).await;
     }))
 }
 
-async fn handle(
-    server: &Arc<Server>,
-    request: Request<Incoming>,
-    certificate: Option<&rustls_pki_types::CertificateDer<'static>>,
-) -> Response<Body> {
+/// Whom an endpoint is for.
+enum Caller<'a> {
+    /// Whoever is allowed to, with the client's certificate.
+    Authorized(Option<&'a rustls_pki_types::CertificateDer<'static>>),
+    Everybody,
+}
+
+async fn handle(server: &Arc<Server>, request: Request<Incoming>, caller: Caller<'_>) -> Response<Body> {
     let started = std::time::Instant::now();
     let (method, path) = (method_label(request.method()), route::family(request.uri().path()));
     let is_long_running = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
@@ -110,15 +120,19 @@ async fn handle(
         ("long_running", if is_long_running { "true" } else { "false" }),
         ("method", method),
         ("path", path),
-        ("server_type", "readwrite"),
+        ("server_type", if matches!(caller, Caller::Everybody) { "readonly" } else { "readwrite" }),
     ];
     let in_flight = InFlight::start(&server.context.metrics, &labels);
     if route::upgrades_to_websocket(&request) && matches!(path, "exec" | "attach" | "portForward") {
         let subresource = [("subresource", if path == "portForward" { "portforward" } else { path })];
         server.context.metrics.count("kubelet_websocket_streaming_requests_total", &subresource);
     }
-    let response = match server.access.check(&request, certificate).await {
-        Ok(()) => {
+    let denied = match caller {
+        Caller::Authorized(certificate) => server.access.check(&request, certificate).await.err(),
+        Caller::Everybody => None,
+    };
+    let response = match denied {
+        None => {
             let mut span = crate::traces::request(method, path, request.headers());
             let response = route::route(server, request).await;
             if let Some(span) = &mut span {
@@ -126,7 +140,7 @@ async fn handle(
             }
             response
         }
-        Err(denied) => denied,
+        Some(denied) => denied,
     };
     drop(in_flight);
     server.context.metrics.count("kubelet_http_requests_total", &labels);

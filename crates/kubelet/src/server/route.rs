@@ -73,7 +73,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs::respond(server, namespace, pod, container, &query).await
         }
-        (&Method::POST, ["checkpoint", namespace, pod, container]) => {
+        (&Method::POST, ["checkpoint", namespace, pod, container]) if server.context.settings.tuning.checkpoints => {
             checkpoint::respond(server, namespace, pod, container, &query).await
         }
         (_, ["exec", namespace, pod, container]) | (_, ["exec", namespace, pod, _, container]) => {
