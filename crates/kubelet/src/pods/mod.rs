@@ -154,8 +154,9 @@ impl Pods {
             }
             let returned = {
                 let mut workers = pods.workers.lock();
-                workers.remove(&finished);
-                pods.leaving.lock().remove(&finished).flatten()
+                let ended = workers.remove(&finished);
+                let returned = pods.leaving.lock().remove(&finished).flatten();
+                returned.map(|pod| counting_on(pod, ended.map(|ended| ended.status.lock().clone())))
             };
             pods.update_burstable_weight();
             if let Some(pod) = returned {
@@ -209,6 +210,14 @@ impl Pods {
             .map(|pod| key(&pod))
             .collect();
         self.mirrors.lock().iter().filter(|(key, _)| !own.contains(*key)).map(|(_, mirror)| mirror.clone()).collect()
+    }
+
+    /// Whether another static pod has this pod's name.
+    pub fn is_name_in_use(&self, pod: &Pod) -> bool {
+        self.all().iter().any(|worker| {
+            let own = worker.pod.lock();
+            pod::is_static(&own) && key(&own) == key(pod) && own.metadata.uid != pod.metadata.uid
+        })
     }
 
     pub fn static_count(&self) -> usize {
@@ -302,4 +311,37 @@ fn key(pod: &Pod) -> (String, String) {
 
 fn is_finished(pod: &Pod) -> bool {
     knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
+}
+/// A static pod that returns counts the restarts of its containers on; that of the API has its status.
+fn counting_on(mut pod: Arc<Pod>, ended: Option<PodStatus>) -> Arc<Pod> {
+    if let Some(ended) = ended.filter(|_| pod::is_static(&pod)) {
+        Arc::make_mut(&mut pod).status = Some(PodStatus {
+            container_statuses: ended.container_statuses,
+            init_container_statuses: ended.init_container_statuses,
+            ..PodStatus::default()
+        });
+    }
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_static_pod_that_returns_counts_its_restarts_on() {
+        let pod = |annotations: serde_json::Value| -> Arc<Pod> {
+            Arc::new(serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).expect("a pod"))
+        };
+        let ended: PodStatus = serde_json::from_value(json!({ "phase": "Succeeded", "containerStatuses": [
+            { "name": "a", "restartCount": 2, "ready": false, "image": "i", "imageID": "", "containerID": "c://1" }] }))
+        .expect("a status");
+        let returned = counting_on(pod(json!({ pod::CONFIG_SOURCE: "file" })), Some(ended.clone()));
+        let status = returned.status.as_ref().expect("a status");
+        assert_eq!(status.container_statuses.as_ref().expect("statuses")[0].restart_count, 2);
+        assert_eq!(status.phase, None, "it runs again");
+        assert_eq!(counting_on(pod(json!({})), Some(ended)).status, None, "others have that of the API");
+    }
 }

@@ -114,7 +114,7 @@ mod tests {
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         let container = ContainerView { state: State::Running, ..Default::default() };
         let sandbox = Sandbox { ready: true, ..Default::default() };
-        let runtime = RuntimePod { sandboxes: vec![sandbox], containers: vec![container] };
+        let runtime = RuntimePod { sandboxes: vec![sandbox], containers: vec![container], ..Default::default() };
         let runtime = Arc::new(Mutex::new(runtime));
         let handle =
             Handle { sender, pod: Arc::new(Mutex::new(pod)), runtime, status: Arc::default(), volumes: Arc::default() };

@@ -28,6 +28,10 @@ impl Failure {
         Self { code: tonic::Code::InvalidArgument, text: text.into() }
     }
 
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self { code: tonic::Code::Unknown, text: text.into() }
+    }
+
     pub fn not_found(text: impl Into<String>) -> Self {
         Self { code: tonic::Code::NotFound, text: text.into() }
     }

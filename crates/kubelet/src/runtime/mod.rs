@@ -8,7 +8,7 @@ pub use events::{EventHandler, Index, RelistRound, RuntimeEvent, watch_events};
 pub use heartbeat::Heartbeat;
 pub use observe::{PodName, inventory, list_pod, observe_container, observe_sandbox};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::LinuxContainerResources;
@@ -34,6 +34,8 @@ pub mod label {
 pub struct RuntimePod {
     pub sandboxes: Vec<Sandbox>,
     pub containers: Vec<ContainerView>,
+    /// Containers that were stopped to be started again, whatever their exit code is.
+    pub restarting: HashSet<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

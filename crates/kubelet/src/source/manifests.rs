@@ -1,6 +1,7 @@
 //! Static pods: manifests in a directory. They run without the API server, and mirror pods show them in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +28,23 @@ pub async fn watch_manifests(context: Arc<Context>, pods: Arc<Pods>, directory: 
     if let Err(error) = &watcher {
         tracing::warn!(%error, directory = %directory.display(), "cannot watch the manifest directory: polling it instead");
     }
-    let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
+    let mut known: Manifests = HashMap::new();
+    let mut removed = HashSet::new();
     loop {
-        let desired = read_directory(&directory, &context.settings.node_name, context.settings.pod_rules);
-        for uid in known.keys().filter(|uid| !desired.contains_key(*uid)) {
-            pods.remove(uid);
-        }
-        for (uid, pod) in &desired {
+        let mut desired = read_directory(&directory, &context.settings.node_name, context.settings.pod_rules);
+        // A manifest that was removed ends its pod, also if it is there again.
+        known.retain(|uid, manifest| {
+            let stays = desired.contains_key(uid) && !removed.contains(&manifest.file);
+            if !stays {
+                pods.remove(uid);
+            }
+            stays
+        });
+        // A pod of the same name terminates first, and keeps its mirror until then.
+        desired.retain(|uid, manifest| known.contains_key(uid) || !pods.is_name_in_use(&manifest.pod));
+        for (uid, manifest) in &desired {
             if !known.contains_key(uid) {
-                pods.desire(pod.clone());
+                pods.desire(manifest.pod.clone());
             }
         }
         known = desired;
@@ -43,16 +52,26 @@ pub async fn watch_manifests(context: Arc<Context>, pods: Arc<Pods>, directory: 
         let pause = if complete { POLL_INTERVAL } else { Duration::from_secs(1) };
         match &watcher {
             Ok(watcher) => {
-                // The directory is read again in both cases.
-                let _ = tokio::time::timeout(pause, watcher.changed()).await;
+                // The directory is read again in any case.
+                let waited = tokio::time::timeout(pause, watcher.removed()).await;
+                removed = waited.ok().and_then(Result::ok).unwrap_or_default();
             }
             Err(_) => tokio::time::sleep(pause).await,
         }
     }
 }
 
+/// A static pod, and the name of its file.
+struct Manifest {
+    pod: Arc<Pod>,
+    file: OsString,
+}
+
+/// By the pod's uid.
+type Manifests = HashMap<String, Manifest>;
+
 /// Reads all manifests. Logs and skips invalid ones.
-fn read_directory(directory: &Path, node: &str, rules: Option<PodRules>) -> HashMap<String, Arc<Pod>> {
+fn read_directory(directory: &Path, node: &str, rules: Option<PodRules>) -> Manifests {
     let mut found = HashMap::new();
     let mut paths: Vec<_> =
         std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -64,7 +83,8 @@ fn read_directory(directory: &Path, node: &str, rules: Option<PodRules>) -> Hash
         }
         match read(&path).and_then(|text| parse(&text, node, rules)) {
             Ok(pod) => {
-                found.insert(pod::uid(&pod).to_string(), Arc::new(pod));
+                let file = path.file_name().unwrap_or_default().to_os_string();
+                found.insert(pod::uid(&pod).to_string(), Manifest { pod: Arc::new(pod), file });
             }
             Err(error) => tracing::warn!(error, file = %path.display(), "cannot use a manifest"),
         }
@@ -117,7 +137,7 @@ fn complete(mut pod: Pod, text: &str, node: &str) -> Result<Pod, String> {
 }
 
 /// Creates and deletes mirror pods for exactly these pods. Returns whether all are in sync.
-async fn sync_mirrors(context: &Context, pods: &Pods, desired: &HashMap<String, Arc<Pod>>) -> bool {
+async fn sync_mirrors(context: &Context, pods: &Pods, desired: &Manifests) -> bool {
     let mut complete = true;
     // A terminating pod keeps its mirror until it is gone.
     complete &= pods.static_count() <= desired.len();
@@ -125,7 +145,7 @@ async fn sync_mirrors(context: &Context, pods: &Pods, desired: &HashMap<String, 
         delete_mirror(context, &mirror).await;
         complete = false;
     }
-    for pod in desired.values() {
+    for Manifest { pod, .. } in desired.values() {
         let hash = pod::annotation(pod, pod::CONFIG_HASH);
         let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(pod));
         if let Some(mirror) = pods.mirror_of(pod) {

@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures::FutureExt;
 use knarr_supervisor::panic_message;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::apply_resize::apply_resize;
@@ -14,7 +16,7 @@ use super::resize::{self, ByContainer, Granted};
 use super::sandbox::{create_sandbox, mount_volumes};
 use super::start::Start;
 use super::state::Operation;
-use super::stop::Stop;
+use super::stop::{Stop, starts_again};
 use super::{Message, Worker, cleanup};
 use crate::journey_events::pod_step;
 use crate::pod;
@@ -79,18 +81,15 @@ impl Worker {
             Action::Start { container, sandbox, attempt, restart } => {
                 let Some(sandbox) = self.runtime.sandboxes.iter().find(|s| s.id == sandbox).cloned() else { return };
                 if restart {
-                    self.state.record_restart(&container, now);
+                    self.state.record_restart(&container, now, context.settings.tuning.restart_backoff);
                 }
                 self.start_container(container, sandbox, attempt);
             }
-            Action::Stop { id, container, grace, why } => {
-                let hurried = self.state.stopping.insert(id.clone(), kill_time(now, grace)).is_some();
-                self.state.stop_again.remove(&id);
-                let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
-                let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried };
-                self.launch(Operation::Stop(id), async move {
-                    Outcome::Stopped(stop.run().await.map_err(|error| error.message()))
-                });
+            Action::Stop { .. } => self.stop_container(action, now),
+            Action::TakeTurn { id } => {
+                if let Some(turn) = self.state.turns.remove(&id) {
+                    turn.notify_one();
+                }
             }
             Action::Resize => self.start_resize(),
             Action::Remove { id } => {
@@ -100,6 +99,31 @@ impl Worker {
                 });
             }
         }
+    }
+
+    fn stop_container(&mut self, action: Action, now: Instant) {
+        let Action::Stop { id, container, grace, why, in_turn } = action else { return };
+        let (context, pod) = (self.context.clone(), self.pod.clone());
+        let turn = self.turn_to_stop(&id, in_turn);
+        let hurried = self.state.stopping.insert(id.clone(), kill_time(now, grace)).is_some();
+        self.state.stop_again.remove(&id);
+        if starts_again(&pod, &container, &why) {
+            let containers = &self.runtime.containers;
+            self.runtime.restarting.retain(|old| containers.iter().any(|view| view.id == *old));
+            self.runtime.restarting.insert(id.clone());
+        }
+        let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
+        let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried, turn };
+        self.launch(
+            Operation::Stop(id),
+            async move { Outcome::Stopped(stop.run().await.map_err(|error| error.message())) },
+        );
+    }
+
+    /// What notifies a container of its turn. A repeated stop takes the place of the one before, which then has no turn.
+    fn turn_to_stop(&mut self, id: &str, in_turn: bool) -> Option<Arc<Notify>> {
+        self.state.turns.remove(id);
+        (!in_turn).then(|| self.state.turns.entry(id.to_string()).or_default().clone())
     }
 
     fn start_sandbox(&mut self, attempt: u32) {

@@ -40,6 +40,20 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
     if restart { AfterExit::Restart } else { AfterExit::Stay }
 }
 
+/// What to do about a container of the pod that exited.
+pub fn after_exit_of(
+    pod: &Pod,
+    runtime: &RuntimePod,
+    role: Role,
+    container: &Container,
+    view: &ContainerView,
+) -> AfterExit {
+    match runtime.restarting.contains(&view.id) {
+        true => AfterExit::Restart,
+        false => after_exit(pod, role, container, view.exit_code),
+    }
+}
+
 /// Whether a rule of one of the pod's containers may restart all of them.
 pub fn may_restart_all(pod: &Pod) -> bool {
     let containers = pod::init_containers(pod).map(|(_, container)| container).chain(pod::main_containers(pod));
@@ -123,7 +137,7 @@ pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
             }
             State::Exited => {
                 main_started = true;
-                match after_exit(pod, Role::Main, container, view.exit_code) {
+                match after_exit_of(pod, runtime, Role::Main, container, view) {
                     AfterExit::Restart | AfterExit::RestartAll => running += 1,
                     AfterExit::Stay if all_restart => running += 1,
                     AfterExit::Stay if view.exit_code == 0 => succeeded += 1,
@@ -256,7 +270,7 @@ mod tests {
         let mut containers = vec![view("side", State::Exited, 42), view("a", State::Exited, 137)];
         containers = containers.into_iter().map(in_sandbox).collect();
         let sandboxes = vec![Sandbox { id: "s".into(), ready: true, ..Default::default() }];
-        let mut runtime = RuntimePod { containers, sandboxes };
+        let mut runtime = RuntimePod { containers, sandboxes, ..Default::default() };
         assert_eq!(phase(&pod, &runtime, true), Phase::Running);
         runtime.containers[0].exit_code = 0;
         assert_eq!(phase(&pod, &runtime, true), Phase::Failed);

@@ -2,10 +2,14 @@
 //! needs from the runtime and the API.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::settings::RestartBackoff;
 
 /// What a worker knows about its pod beyond spec, status and the runtime's state.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +27,8 @@ pub struct WorkerState {
     pub refused: HashMap<Operation, Instant>,
     /// Containers that are being stopped, and when they will be killed.
     pub stopping: HashMap<String, Instant>,
+    /// Those of them that wait for their turn.
+    pub turns: HashMap<String, Arc<Notify>>,
     /// Those that the runtime failed to stop.
     pub stop_again: HashSet<String>,
     pub restarts: HashMap<String, RestartDelay>,
@@ -177,8 +183,6 @@ pub struct RestartDelay {
     pub updated: Instant,
 }
 
-const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
-const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// After this time without a restart the delay is reset.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(600);
 
@@ -193,12 +197,12 @@ impl WorkerState {
     }
 
     /// Records the restart of a container.
-    pub fn record_restart(&mut self, name: &str, now: Instant) {
+    pub fn record_restart(&mut self, name: &str, now: Instant, backoff: RestartBackoff) {
         let delay = match self.restarts.get(name) {
-            Some(entry) if now.saturating_duration_since(entry.updated) <= BACKOFF_RESET_AFTER + MAX_BACKOFF => {
-                (entry.delay * 2).min(MAX_BACKOFF)
+            Some(entry) if now.saturating_duration_since(entry.updated) <= BACKOFF_RESET_AFTER + backoff.max => {
+                (entry.delay * 2).min(backoff.max)
             }
-            _ => INITIAL_BACKOFF,
+            _ => backoff.initial,
         };
         self.restarts.insert(name.to_string(), RestartDelay { delay, updated: now });
     }
@@ -211,7 +215,7 @@ impl WorkerState {
     }
 
     pub fn restart_delay(&self, name: &str) -> Duration {
-        self.restarts.get(name).map_or(INITIAL_BACKOFF, |entry| entry.delay)
+        self.restarts.get(name).map_or_else(Duration::default, |entry| entry.delay)
     }
 
     pub fn is_busy(&self, operation: &Operation) -> bool {

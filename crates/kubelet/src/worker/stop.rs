@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::Notify;
 
 use super::hooks::{HookTarget, run_hook};
 use super::plan::StopReason;
@@ -21,19 +22,26 @@ pub struct Stop {
     pub why: StopReason,
     /// The hook already runs or has run: only the grace period became shorter.
     pub hurried: bool,
+    /// Notifies it when it may stop, if others stop before.
+    pub turn: Option<Arc<Notify>>,
 }
 
-/// The minimum time for the process to exit, however long the hook took.
-const MIN_GRACE_AFTER_HOOK: Duration = Duration::from_secs(2);
+/// The minimum time for the process to exit, however long the hook and the others took.
+const MIN_GRACE_AFTER_WAIT: Duration = Duration::from_secs(2);
 
 impl Stop {
     pub async fn run(self) -> Result<(), knarr_cri::CallError> {
         let context = &self.context;
-        let mut grace = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
+        let whole = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
+        let mut grace = whole;
         if !self.hurried {
             let message = killing_message(&self.pod, &self.name, &self.why);
             context.events.about_container(&self.pod, &self.name, false, "Killing", message);
             grace = self.pre_stop(grace).await;
+        }
+        grace = self.wait_for_turn(grace).await;
+        if grace < whole {
+            grace = grace.max(MIN_GRACE_AFTER_WAIT);
         }
         let _step = pod_step!("container-stopped", &self.pod, container = self.name.as_str());
         match context.runtime.stop_container(&self.id, grace).await {
@@ -57,8 +65,30 @@ impl Stop {
             tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");
             self.context.events.about_container(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
         }
-        grace.saturating_sub(started.elapsed()).max(MIN_GRACE_AFTER_HOOK)
+        grace.saturating_sub(started.elapsed())
     }
+
+    /// Waits until others have stopped, within the grace period. Returns the rest of it.
+    async fn wait_for_turn(&self, grace: Duration) -> Duration {
+        let Some(turn) = &self.turn else { return grace };
+        let started = Instant::now();
+        // Whoever waits too long stops before its turn.
+        let _ = tokio::time::timeout(grace, turn.notified()).await;
+        grace.saturating_sub(started.elapsed())
+    }
+}
+
+/// Whether a main container is stopped to be started again. Its exit code does not matter then.
+pub fn starts_again(pod: &Pod, name: &str, why: &StopReason) -> bool {
+    let is_reason =
+        matches!(why, StopReason::ImageChanged | StopReason::Liveness | StopReason::Startup | StopReason::Resize);
+    let container = pod::main_containers(pod).find(|container| container.name == name);
+    is_reason && container.is_some_and(|container| may_restart(pod, container, why))
+}
+
+fn may_restart(pod: &Pod, container: &Container, why: &StopReason) -> bool {
+    let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
+    policy != "Never" || *why == StopReason::ImageChanged
 }
 
 /// The event message for a container that is stopped.
@@ -75,9 +105,7 @@ fn killing_message(pod: &Pod, name: &str, why: &StopReason) -> String {
     let Some(container) = pod::main_containers(pod).find(|container| container.name == name) else {
         return format!("Init container {name} {failed}");
     };
-    let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
-    let restarts = policy != "Never" || *why == StopReason::ImageChanged;
-    match (restarts, pod::main_containers(pod).count()) {
+    match (may_restart(pod, container, why), pod::main_containers(pod).count()) {
         (true, _) => format!("Container {name} {failed}, will be restarted"),
         // The pod terminates with its only container.
         (false, 1) => format!("Stopping container {name}"),
@@ -89,6 +117,24 @@ fn killing_message(pod: &Pod, name: &str, why: &StopReason) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn who_fails_a_probe_or_changes_starts_again_whatever_its_exit_code() {
+        let pod = |policy: &str| -> Pod {
+            serde_json::from_value(json!({ "spec": { "restartPolicy": policy, "containers": [{ "name": "a" }] } }))
+                .expect("a pod")
+        };
+        for (policy, why, expected) in [
+            ("OnFailure", StopReason::Liveness, true),
+            ("OnFailure", StopReason::Startup, true),
+            ("Never", StopReason::Liveness, false),
+            ("Never", StopReason::ImageChanged, true),
+            ("Always", StopReason::PodTerminates, false),
+            ("Always", StopReason::SandboxGone, false),
+        ] {
+            assert_eq!(starts_again(&pod(policy), "a", &why), expected, "{policy} {why:?}");
+        }
+    }
 
     #[test]
     fn events_say_why_a_container_is_stopped_and_what_comes_of_it() {

@@ -32,6 +32,8 @@ pub struct DeviceResource {
     /// None while no plugin is connected.
     pub plugin: Option<Plugin>,
     pub gone_since: Option<Instant>,
+    /// The grace period of its plugin is over: the node reports that it has none of it, and nothing else is known.
+    is_forgotten: bool,
     /// A plugin has reported its devices since the kubelet started.
     is_reported: bool,
 }
@@ -87,11 +89,11 @@ pub struct Devices(Mutex<BTreeMap<String, DeviceResource>>);
 
 impl Devices {
     pub fn kind(&self, resource: &str) -> Option<DeviceResource> {
-        self.0.lock().get(resource).cloned()
+        self.0.lock().get(resource).filter(|kind| !kind.is_forgotten).cloned()
     }
 
     pub fn is_known(&self, resource: &str) -> bool {
-        self.0.lock().contains_key(resource)
+        self.0.lock().get(resource).is_some_and(|kind| !kind.is_forgotten)
     }
 
     /// Whether a plugin reported the device as unhealthy or disconnected. Devices never reported count as healthy.
@@ -117,6 +119,7 @@ impl Devices {
         let kind = kinds.entry(resource.to_string()).or_default();
         kind.plugin = Some(plugin);
         kind.gone_since = None;
+        kind.is_forgotten = false;
     }
 
     pub(super) fn set_devices(&self, resource: &str, devices: BTreeMap<String, Device>) {
@@ -140,9 +143,11 @@ impl Devices {
     /// The total and the allocatable number of each resource.
     pub fn amounts(&self, now: Instant) -> BTreeMap<String, (usize, usize)> {
         let mut kinds = self.0.lock();
-        kinds.retain(|_, kind| {
-            kind.gone_since.is_none_or(|since| now.saturating_duration_since(since) < DISCONNECT_GRACE)
-        });
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= DISCONNECT_GRACE;
+        for kind in kinds.values_mut().filter(|kind| kind.gone_since.is_some_and(is_over)) {
+            kind.devices.clear();
+            kind.is_forgotten = true;
+        }
         kinds.iter().map(|(name, kind)| (name.clone(), (kind.devices.len(), kind.healthy().len()))).collect()
     }
 
@@ -189,6 +194,7 @@ mod tests {
         devices.expect("example.com/d", ["a".to_string()].into_iter(), now);
         assert_eq!(devices.amounts(now).get("example.com/d"), Some(&(1, 0)));
         let later = now + Duration::from_secs(360);
-        assert!(devices.amounts(later).is_empty());
+        assert_eq!(devices.amounts(later).get("example.com/d"), Some(&(0, 0)), "the node has none any more");
+        assert!(!devices.is_known("example.com/d") && devices.kind("example.com/d").is_none());
     }
 }

@@ -170,6 +170,17 @@ impl Plugin {
         Self { channel, socket: socket.to_path_buf(), options, number }
     }
 
+    /// A client of the plugin at this socket, with the options that the plugin names.
+    pub async fn connected(socket: &Path, number: u64) -> Result<Self, String> {
+        let mut plugin = Self::new(socket, Options::default(), number);
+        let options = plugin.call("/v1beta1.DevicePlugin/GetDevicePluginOptions", Empty {}).await;
+        plugin.options = options.map_err(|status| {
+            let code = status.code();
+            format!("failed to get device plugin options: rpc error: code = {code:?} desc = {}", status.message())
+        })?;
+        Ok(plugin)
+    }
+
     pub fn socket(&self) -> &Path {
         &self.socket
     }

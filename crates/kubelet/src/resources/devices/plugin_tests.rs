@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -86,11 +87,77 @@ async fn respond(request: Request<Incoming>) -> Result<Response<StreamBody<Frame
             }));
             send(end());
         }
+        "/v1beta1.DevicePlugin/GetDevicePluginOptions" => {
+            send(framed(&Options::default()));
+            send(end());
+        }
         other => panic!("unexpected call {other}"),
     }
     let mut response = Response::new(StreamBody::new(UnboundedReceiverStream::new(receiver)));
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     Ok(response)
+}
+
+/// A plugin whose calls of this method fail; it counts all calls.
+async fn run_failing_plugin(socket: std::path::PathBuf, method: &'static str, calls: Arc<AtomicUsize>) {
+    let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let calls = calls.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if !request.uri().path().ends_with(method) {
+                    return respond(request).await;
+                }
+                let (_, receiver) = mpsc::unbounded_channel();
+                let mut response = Response::new(StreamBody::new(UnboundedReceiverStream::new(receiver)));
+                let headers = response.headers_mut();
+                headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+                headers.insert("grpc-status", HeaderValue::from_static("2"));
+                headers.insert("grpc-message", HeaderValue::from_static("broken"));
+                Ok(response)
+            }
+        });
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        connections.spawn(builder.serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_without_options_is_refused_and_one_without_devices_has_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let resources = Resources::open(directory.path(), Policies::default(), 0, Arc::default()).expect("a checkpoint");
+    let devices = resources.devices.clone();
+    let registration = Registration::new(directory.path(), &resources, Arc::new(|| {}));
+    let serving = tokio::spawn(registration.serve());
+    wait_for("the socket", || directory.path().join(SOCKET).exists()).await;
+    for (endpoint, method, message, amounts, expected_calls) in [
+        (
+            "options.sock",
+            "/GetDevicePluginOptions",
+            "failed to get device plugin options: rpc error: code = Unknown desc = broken",
+            None,
+            1,
+        ),
+        ("list.sock", "/ListAndWatch", "", Some((0, 0)), 2),
+    ] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let plugin = tokio::spawn(run_failing_plugin(directory.path().join(endpoint), method, calls.clone()));
+        wait_for("the plugin", || directory.path().join(endpoint).exists()).await;
+        let request = RegisterRequest {
+            version: "v1beta1".into(),
+            endpoint: endpoint.into(),
+            resource_name: RESOURCE.into(),
+            options: None,
+        };
+        let registered = register(directory.path(), request).await;
+        assert_eq!(registered.err().map(|status| status.message().to_owned()).unwrap_or_default(), message);
+        wait_for("the calls", || calls.load(Ordering::SeqCst) == expected_calls).await;
+        assert_eq!(devices.amounts(Instant::now()).get(RESOURCE).copied(), amounts, "{method}");
+        plugin.abort();
+    }
+    serving.abort();
 }
 
 async fn run_plugin(socket: std::path::PathBuf) {

@@ -46,7 +46,7 @@ impl Registration {
             let own = self.clone();
             async move {
                 match path.as_str() {
-                    "/v1beta1.Registration/Register" => own.register(&message).map(|()| Vec::new()),
+                    "/v1beta1.Registration/Register" => own.register(&message).await.map(|()| Vec::new()),
                     _ => Err(Failure::unknown(&path)),
                 }
             }
@@ -56,7 +56,7 @@ impl Registration {
         }
     }
 
-    fn register(self: &Arc<Self>, message: &[u8]) -> Result<(), Failure> {
+    async fn register(self: &Arc<Self>, message: &[u8]) -> Result<(), Failure> {
         let request = RegisterRequest::decode(message).map_err(|error| Failure::invalid(error.to_string()))?;
         if request.version != API_VERSION {
             let text = format!(
@@ -74,25 +74,19 @@ impl Registration {
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let socket = self.directory.join(&request.endpoint);
-        let plugin = Plugin::new(&socket, request.options.unwrap_or_default(), number);
+        let plugin = Plugin::connected(&socket, number).await.map_err(Failure::failed)?;
         tracing::info!(resource = request.resource_name, socket = %socket.display(), "registered a device plugin");
         let labels = [("resource_name", request.resource_name.as_str())];
         self.metrics.count("kubelet_device_plugin_registration_total", &labels);
+        self.devices.connected(&request.resource_name, plugin.clone());
         knarr_supervisor::spawn(self.clone().watch_plugin(request.resource_name, plugin));
         Ok(())
     }
 
     /// Watches the plugin's devices until it disconnects.
     async fn watch_plugin(self: Arc<Self>, resource: String, plugin: Plugin) {
-        let mut stream = match plugin.watch().await {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::warn!(%error, resource, socket = %plugin.socket().display(), "a device plugin does not respond");
-                return;
-            }
-        };
-        self.devices.connected(&resource, plugin.clone());
         let received = async {
+            let mut stream = plugin.watch().await.map_err(|error| error.to_string())?;
             while let Some(item) = stream.next().await {
                 self.devices.set_devices(&resource, read(item.map_err(|error| error.to_string())?));
                 (self.changed)();

@@ -7,7 +7,7 @@ use super::{Action, Plan, Situation, StopReason, remove, stop};
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, Sandbox, State};
 use crate::worker::resize;
-use crate::worker::restart::{AfterExit, after_exit, restarts_all, to_remove_for_restart};
+use crate::worker::restart::{AfterExit, after_exit, after_exit_of, restarts_all, to_remove_for_restart};
 use crate::worker::state::{Operation, Waiting};
 
 pub fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
@@ -100,7 +100,7 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
     match view.state {
         State::Running => stop_if_unhealthy(situation, plan, container, view),
         State::Exited => {
-            if after_exit(pod, Role::Main, container, view.exit_code) == AfterExit::Restart {
+            if after_exit_of(pod, runtime, Role::Main, container, view) == AfterExit::Restart {
                 start(situation, plan, sandbox, &container.name, Some(view));
             }
         }

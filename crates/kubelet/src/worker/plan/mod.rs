@@ -49,6 +49,12 @@ pub enum Action {
         container: String,
         grace: i64,
         why: StopReason,
+        /// Whether it gets the signal after its hook, or waits for its turn after that.
+        in_turn: bool,
+    },
+    /// The turn of a container that waits for it to be stopped.
+    TakeTurn {
+        id: String,
     },
     Remove {
         id: String,
@@ -104,7 +110,22 @@ pub fn kill_time(now: Instant, grace: i64) -> Instant {
 }
 
 fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: StopReason) {
+    stop_in_turn(situation, plan, container, grace, why, true);
+}
+
+fn stop_in_turn(
+    situation: &Situation<'_>,
+    plan: &mut Plan,
+    container: &ContainerView,
+    grace: i64,
+    why: StopReason,
+    in_turn: bool,
+) {
     let Situation { state, now, .. } = situation;
+    let id = container.id.clone();
+    if in_turn && state.turns.contains_key(&id) {
+        plan.actions.push(Action::TakeTurn { id: id.clone() });
+    }
     let kill_at = kill_time(*now, grace);
     // Repeated only if it failed, or if the grace period became notably shorter.
     if let Some(known) = state.stopping.get(&container.id)
@@ -113,7 +134,7 @@ fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, g
     {
         return;
     }
-    plan.actions.push(Action::Stop { id: container.id.clone(), container: container.name.clone(), grace, why });
+    plan.actions.push(Action::Stop { id, container: container.name.clone(), grace, why, in_turn });
 }
 
 fn stop_sandbox(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {

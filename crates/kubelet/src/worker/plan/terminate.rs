@@ -3,11 +3,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
-use super::{Plan, Situation, StopReason, stop, stop_sandbox};
+use super::{Action, Plan, Situation, StopReason, stop, stop_in_turn, stop_sandbox};
 use crate::pod::{self, Role};
 use crate::worker::state::{Operation, Termination, WorkerState};
 
-/// Stops main containers first, then sidecars from last to first, then the sandbox.
+/// Stops main containers first, then sidecars from last to first, then the sandbox. Hooks do not wait for that order.
 pub fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, now, .. } = situation;
     if state.is_starting() || state.is_busy(&Operation::Sandbox) {
@@ -17,6 +17,10 @@ pub fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
         }
         return;
     }
+    // Whoever exited meanwhile needs to wait no longer.
+    for id in state.turns.keys().filter(|id| !runtime.running().any(|container| container.id == **id)) {
+        plan.actions.push(Action::TakeTurn { id: id.clone() });
+    }
     let grace = termination_grace(pod, state, *now);
     let is_sidecar = |name: &str| pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == name);
     let mut waits = false;
@@ -25,11 +29,11 @@ pub fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
         waits = true;
     }
     for (role, sidecar) in pod::init_containers(pod).rev() {
-        if waits || role != Role::Sidecar {
+        if role != Role::Sidecar {
             continue;
         }
         for container in runtime.running().filter(|container| container.name == sidecar.name) {
-            stop(situation, plan, container, grace, StopReason::PodTerminates);
+            stop_in_turn(situation, plan, container, grace, StopReason::PodTerminates, !waits);
             waits = true;
         }
     }

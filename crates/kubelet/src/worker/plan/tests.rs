@@ -1,6 +1,7 @@
 use super::super::resize;
 use super::super::state::{ResizeState, StartState, Termination, VolumeState};
 use super::*;
+use crate::settings::RestartBackoff;
 use serde_json::json;
 
 fn at(second: i64) -> Timestamp {
@@ -32,7 +33,7 @@ fn view(name: &str, state: State, exit_code: i32) -> ContainerView {
 
 fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
     let sandbox = Sandbox { id: "s".into(), ready: true, ..Default::default() };
-    RuntimePod { sandboxes: vec![sandbox], containers }
+    RuntimePod { sandboxes: vec![sandbox], containers, ..Default::default() }
 }
 
 fn mounted() -> WorkerState {
@@ -51,7 +52,11 @@ fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: u64) ->
             Action::CreateSandbox { attempt } => format!("sandbox {attempt}"),
             Action::StopSandbox { id } => format!("stop sandbox {id}"),
             Action::Start { container, attempt, .. } => format!("start {container} {attempt}"),
-            Action::Stop { container, grace, why, .. } => format!("stop {container} {grace} {why:?}"),
+            Action::Stop { container, grace, why, in_turn, .. } => {
+                let turn = if *in_turn { "" } else { " later" };
+                format!("stop {container} {grace} {why:?}{turn}")
+            }
+            Action::TakeTurn { id } => format!("turn {id}"),
             Action::Remove { id } => format!("remove {id}"),
             Action::Resize => "resize".into(),
         })
@@ -91,14 +96,21 @@ fn restarts_wait_longer_each_time() {
     let mut state = mounted();
     state.exits.insert("id-a".into(), instant(100));
     assert_eq!(actions(&pod, &terminated, &state, 100), ["start a 1"]);
-    state.record_restart("a", instant(100));
+    state.record_restart("a", instant(100), RestartBackoff::default());
     assert_eq!(actions(&pod, &terminated, &state, 109), ["back off a"]);
     assert_eq!(actions(&pod, &terminated, &state, 110), ["start a 1"]);
     for _ in 0..10 {
-        state.record_restart("a", instant(100));
+        state.record_restart("a", instant(100), RestartBackoff::default());
     }
     assert_eq!(actions(&pod, &terminated, &state, 399), ["back off a"]);
     assert_eq!(actions(&pod, &terminated, &state, 400), ["start a 1"]);
+    let shorter = RestartBackoff { initial: Duration::from_secs(1), max: Duration::from_secs(3) };
+    state.restarts.clear();
+    for (delay, before) in [(1, 0), (2, 1), (3, 2), (3, 2)] {
+        state.record_restart("a", instant(100), shorter);
+        assert_eq!(actions(&pod, &terminated, &state, 100 + before), ["back off a"]);
+        assert_eq!(actions(&pod, &terminated, &state, 100 + delay), ["start a 1"]);
+    }
 }
 
 #[test]
@@ -115,8 +127,16 @@ fn a_pod_terminates_in_order() {
     let (x, y) = (|state| view("x", state, 0), |state| view("y", state, 0));
     let gone = RuntimePod::default();
     let cases = [
-        ("mains", runtime(vec![view("a", Running, 0), x(Running), y(Running)]), vec!["stop a 20 PodTerminates"]),
-        ("last sidecar", runtime(vec![view("a", Exited, 0), x(Running), y(Running)]), vec!["stop y 20 PodTerminates"]),
+        (
+            "mains",
+            runtime(vec![view("a", Running, 0), x(Running), y(Running)]),
+            vec!["stop a 20 PodTerminates", "stop y 20 PodTerminates later", "stop x 20 PodTerminates later"],
+        ),
+        (
+            "last sidecar",
+            runtime(vec![view("a", Exited, 0), x(Running), y(Running)]),
+            vec!["stop y 20 PodTerminates", "stop x 20 PodTerminates later"],
+        ),
         ("first sidecar", runtime(vec![x(Running), y(Exited)]), vec!["stop x 20 PodTerminates"]),
         ("sandbox", runtime(vec![x(Exited)]), vec!["stop sandbox s"]),
         ("nothing", gone, vec!["terminated"]),
@@ -124,6 +144,43 @@ fn a_pod_terminates_in_order() {
     for (title, runtime, expected) in cases {
         assert_eq!(actions(&pod, &runtime, &state(90), 100), expected, "{title}");
     }
+}
+
+#[test]
+fn sidecars_that_wait_take_their_turns() {
+    let side = |name: &str| json!({ "name": name, "restartPolicy": "Always" });
+    let pod = pod(json!({ "containers": [{ "name": "a" }], "initContainers": [side("x"), side("y")] }));
+    let mut state = mounted();
+    state.termination = Some(Termination::Deleted);
+    state.terminating_since = Some(instant(100));
+    for id in ["id-a", "id-x", "id-y"] {
+        state.stopping.insert(id.into(), instant(130));
+    }
+    for id in ["id-x", "id-y"] {
+        state.turns.insert(id.into(), Default::default());
+    }
+    let of = |a: State, x: State, y: State| runtime(vec![view("a", a, 0), view("x", x, 0), view("y", y, 0)]);
+    use State::{Exited, Running};
+    assert!(actions(&pod, &of(Running, Running, Running), &state, 100).is_empty());
+    assert_eq!(actions(&pod, &of(Exited, Running, Running), &state, 100), ["turn id-y"]);
+    state.turns.remove("id-y");
+    assert_eq!(actions(&pod, &of(Exited, Running, Exited), &state, 100), ["turn id-x"]);
+    state.turns = [("id-y".to_string(), Default::default())].into();
+    assert_eq!(actions(&pod, &of(Exited, Running, Exited), &state, 100), ["turn id-y"], "it exited by itself");
+    state.turns.clear();
+    assert!(actions(&pod, &of(Exited, Running, Exited), &state, 100).is_empty(), "it stops already");
+}
+
+#[test]
+fn what_is_stopped_to_start_again_does_so_for_any_exit_code() {
+    let pod = pod(json!({ "restartPolicy": "OnFailure", "containers": [{ "name": "a" }] }));
+    let mut exited = runtime(vec![view("a", State::Exited, 0)]);
+    let was_final = |runtime: &RuntimePod| crate::worker::restart::phase(&pod, runtime, true).is_final();
+    assert_eq!(actions(&pod, &exited, &mounted(), 100), Vec::<String>::new());
+    assert!(was_final(&exited));
+    exited.restarting.insert("id-a".into());
+    assert_eq!(actions(&pod, &exited, &mounted(), 100), ["start a 1"]);
+    assert!(!was_final(&exited));
 }
 
 #[test]
@@ -242,7 +299,7 @@ fn a_jump_of_the_wall_clock_ends_no_delay() {
     let exited = runtime(vec![view("a", State::Exited, 1)]);
     let mut state = mounted();
     state.exits.insert("id-a".into(), instant(100));
-    state.record_restart("a", instant(100));
+    state.record_restart("a", instant(100), RestartBackoff::default());
     let plan = plan(&Situation { pod: &pod, runtime: &exited, state: &state, now: instant(101), wall: at(100_000) });
     assert!(plan.backing_off.contains_key("a") && plan.actions.is_empty());
     assert_eq!(plan.wake_at, Some(instant(110)));

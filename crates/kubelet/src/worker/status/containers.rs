@@ -56,6 +56,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
     };
     match latest {
         Some(view) => {
+            status.image.clone_from(&view.image);
             status.image_id = view.image_id.clone();
             status.container_id = Some(view.api_id(input.runtime_name));
             status.restart_count = i32::try_from(view.restart_count).unwrap_or(i32::MAX);

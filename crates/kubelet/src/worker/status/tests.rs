@@ -28,7 +28,7 @@ fn view(name: &str, state: State, exit_code: i32) -> ContainerView {
 
 fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
     let sandbox = Sandbox { id: "s".into(), ready: true, addresses: vec!["10.0.0.1".into()], ..Default::default() };
-    RuntimePod { sandboxes: vec![sandbox], containers }
+    RuntimePod { sandboxes: vec![sandbox], containers, ..Default::default() }
 }
 
 fn status(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, plan: &Plan) -> PodStatus {
@@ -60,6 +60,15 @@ fn a_running_pod_is_ready() {
         assert_eq!(condition(&status, kind), "True", "{kind}");
     }
     assert_eq!(status.container_statuses.expect("statuses")[0].container_id.as_deref(), Some("containerd://id-a"));
+}
+
+#[test]
+fn a_container_reports_the_image_that_it_runs() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "new" }, { "name": "b", "image": "new" }] }));
+    let running = ContainerView { image: "old".into(), ..view("a", State::Running, 0) };
+    let status = status(&pod, &runtime(vec![running]), &WorkerState::default(), &Plan::default());
+    let images = status.container_statuses.expect("statuses").into_iter().map(|container| container.image);
+    assert_eq!(images.collect::<Vec<_>>(), ["old", "new"], "the spec's only until there is a container");
 }
 
 #[test]
