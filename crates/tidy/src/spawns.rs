@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, usize, &str)] = &[
     ("knarr/src/balancer/tunnel.rs", 1, "tunnels, which are opened again in the next round"),
     ("knarr/src/check/kernel.rs", 1, "a thread that is joined"),
     ("knarr/src/commands/node.rs", 1, "joined by the kubelet, which fails with it"),
+    ("knarr/src/helm/mod.rs", 1, "charts whose panics are failures, and retried"),
     ("knarr/src/local_cluster/ports.rs", 1, "connections, one task each"),
     ("knarr/src/servers/child.rs", 2, "threads that are joined, and whose state is watched"),
     ("knarr/src/servers/mod.rs", 1, "the maintenance of etcd's members, whose end ends the server"),

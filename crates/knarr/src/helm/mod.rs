@@ -5,12 +5,16 @@
 //! Whoever may create these objects can install what the controller's user may, which is anything unless an administrator
 //! binds it to less: no built-in role but `cluster-admin` may create them.
 
+mod access;
 mod identity;
 mod program;
+mod queue;
+mod references;
 mod release;
 mod secrets;
+mod spec;
+mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +23,6 @@ use anyhow::Context as _;
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use knarr_apiserver::pki::private_directory;
-use knarr_client::k8s_openapi::api::core::v1::Secret;
 use knarr_client::kube::api::{ListParams, Patch, PatchParams};
 use knarr_client::kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use knarr_client::kube::runtime::watcher;
@@ -28,9 +31,13 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use access::Access;
 pub use identity::Identity;
 use program::Helm;
-use release::{ChartSpec, Release};
+use queue::{Key, Queue};
+use release::{Release, SecretValues};
+use spec::ChartSpec;
+use status::write_status;
 
 const CRDS: &str = include_str!("crds.yaml");
 const MANAGER: &str = "knarr-helm";
@@ -38,15 +45,9 @@ const HASH: &str = "helmcharts.helm.cattle.io/configHash";
 const UNMANAGED: &str = "helmcharts.helm.cattle.io/unmanaged";
 const FINALIZER: &str = "wrangler.cattle.io/on-helm-chart-remove";
 
-/// How many charts are installed at a time.
-const MAX_RUNNING: usize = 4;
-const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
-const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// Secrets with values are not watched.
 const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
-
-type Key = (String, String);
 
 /// Installs charts until dropped. `directory` is Helm's own.
 pub async fn run(client: Client, identity: Identity, directory: PathBuf) {
@@ -65,81 +66,95 @@ async fn watch(client: &Client, identity: &Identity, directory: &Path) -> anyhow
         std::fs::create_dir_all(directory.join(below)).context("cannot create Helm's directory")?;
     }
     create_kinds(client).await.context("cannot create the kinds of charts")?;
-    let charts = watcher(api(client, "HelmChart", None), watcher::Config::default()).boxed();
-    let configs = watcher(api(client, "HelmChartConfig", None), watcher::Config::default()).boxed();
-    let mut changes = futures::stream::select(charts, configs);
-    let mut queue = Queue::default();
-    loop {
-        let kubeconfig = identity.kubeconfig(Timestamp::now()).context("cannot create the kubeconfig of charts")?;
-        let helm = Helm::find(kubeconfig, directory);
-        queue.start_due(client, helm.as_ref()).await?;
-        let pause = queue.pause();
-        tokio::select! {
-            change = changes.next() => {
-                change.context("the watch ended")?.context("the watch failed")?;
+    Controller { client, identity, directory, queue: Queue::default(), running: JoinSet::new() }.run().await
+}
+
+struct Controller<'a> {
+    client: &'a Client,
+    identity: &'a Identity,
+    directory: &'a Path,
+    queue: Queue,
+    running: JoinSet<Done>,
+}
+
+struct Done {
+    key: Key,
+    generation: Option<i64>,
+    reconciled: anyhow::Result<()>,
+}
+
+impl Controller<'_> {
+    async fn run(mut self) -> anyhow::Result<()> {
+        let mut charts = watcher(api(self.client, "HelmChart", None), watcher::Config::default()).boxed();
+        let mut configs = watcher(api(self.client, "HelmChartConfig", None), watcher::Config::default()).boxed();
+        let mut resync = tokio::time::interval(RESYNC);
+        loop {
+            self.start_due().await?;
+            let retry = self.queue.pause(Instant::now()).unwrap_or(RESYNC);
+            tokio::select! {
+                change = charts.next() => {
+                    if let Some(chart) = changed(change)? {
+                        self.queue.observe(key_of(&chart), chart.metadata.generation);
+                    }
+                }
+                change = configs.next() => {
+                    if let Some(config) = changed(change)? {
+                        self.queue.reconsider(key_of(&config));
+                    }
+                }
+                Some(done) = self.running.join_next() => self.finish(done.context("a chart's task was cancelled")?),
+                _ = resync.tick() => self.add_all().await?,
+                () = tokio::time::sleep(retry) => {}
             }
-            Some(done) = queue.running.join_next() => queue.finish(done.context("a chart's task was cancelled")?),
-            () = tokio::time::sleep(pause) => {}
         }
     }
-}
 
-/// What is being done for which chart, and when those that failed are tried again.
-#[derive(Default)]
-struct Queue {
-    running: JoinSet<(Key, anyhow::Result<()>)>,
-    busy: Vec<Key>,
-    waiting: BTreeMap<Key, (Instant, Duration)>,
-}
+    async fn add_all(&mut self) -> anyhow::Result<()> {
+        let charts = api(self.client, "HelmChart", None).list(&ListParams::default()).await;
+        for chart in charts.context("cannot list HelmCharts")? {
+            self.queue.add(key_of(&chart));
+        }
+        Ok(())
+    }
 
-impl Queue {
-    /// Starts work on every chart that needs some.
-    async fn start_due(&mut self, client: &Client, helm: Option<&Helm>) -> anyhow::Result<()> {
-        let charts =
-            api(client, "HelmChart", None).list(&ListParams::default()).await.context("cannot list HelmCharts")?;
-        let known: BTreeSet<Key> = charts.iter().filter(|chart| !is_unmanaged(chart)).map(key_of).collect();
-        self.retain(|key| known.contains(key));
-        for chart in charts {
-            let key = key_of(&chart);
-            let is_due = self.waiting.get(&key).is_none_or(|(at, _)| *at <= Instant::now());
-            if !is_due || self.busy.contains(&key) || self.running.len() >= MAX_RUNNING || is_unmanaged(&chart) {
+    /// Starts work on charts that need some.
+    async fn start_due(&mut self) -> anyhow::Result<()> {
+        while let Some(key) = self.queue.next(Instant::now()) {
+            let api = api(self.client, "HelmChart", Some(key.0.clone()));
+            let chart = api.get_opt(&key.1).await.context("cannot read a HelmChart")?;
+            let Some(chart) = chart.filter(|chart| !is_unmanaged(chart)) else {
+                self.queue.finish(key, None, Instant::now());
                 continue;
-            }
-            self.busy.push(key.clone());
-            let (client, helm) = (client.clone(), helm.cloned());
+            };
+            let kubeconfig =
+                self.identity.kubeconfig(Timestamp::now()).context("cannot create the kubeconfig of charts")?;
+            let (client, helm) = (self.client.clone(), Helm::find(kubeconfig, self.directory));
             self.running.spawn(async move {
                 // What goes wrong with one chart concerns no other.
                 let reconciled = AssertUnwindSafe(reconcile(&client, helm.as_ref(), &chart)).catch_unwind().await;
-                (key, reconciled.unwrap_or_else(|_| Err(anyhow::anyhow!("the controller panicked"))))
+                let reconciled = reconciled.unwrap_or_else(|_| Err(anyhow::anyhow!("the controller panicked")));
+                Done { key, generation: chart.metadata.generation, reconciled }
             });
         }
         Ok(())
     }
 
-    /// Forgets charts that no longer exist: waiting for them would end no pause.
-    fn retain(&mut self, exists: impl Fn(&Key) -> bool) {
-        self.waiting.retain(|key, _| exists(key));
+    fn finish(&mut self, done: Done) {
+        let failed = done.reconciled.err().map(|error| {
+            let (namespace, name) = &done.key;
+            tracing::warn!(namespace, name, error = format!("{error:#}"), "cannot install a chart");
+            done.generation
+        });
+        self.queue.finish(done.key, failed, Instant::now());
     }
+}
 
-    fn finish(&mut self, (key, done): (Key, anyhow::Result<()>)) {
-        self.busy.retain(|busy| *busy != key);
-        match done {
-            Ok(()) => {
-                self.waiting.remove(&key);
-            }
-            Err(error) => {
-                let (namespace, name) = &key;
-                tracing::warn!(namespace, name, error = format!("{error:#}"), "cannot install a chart");
-                let backoff = self.waiting.get(&key).map_or(INITIAL_BACKOFF, |(_, last)| (*last * 2).min(MAX_BACKOFF));
-                self.waiting.insert(key, (Instant::now() + backoff, backoff));
-            }
-        }
-    }
-
-    /// How long nothing is due.
-    fn pause(&self) -> Duration {
-        let next = self.waiting.values().map(|(at, _)| at.saturating_duration_since(Instant::now())).min();
-        next.unwrap_or(RESYNC).clamp(Duration::from_millis(100), RESYNC)
+/// The object of an event; none at the edges of a list.
+fn changed(event: Option<watcher::Result<watcher::Event<DynamicObject>>>) -> anyhow::Result<Option<DynamicObject>> {
+    use watcher::Event;
+    match event.context("the watch ended")?.context("the watch failed")? {
+        Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => Ok(Some(object)),
+        Event::Init | Event::InitDone => Ok(None),
     }
 }
 
@@ -186,12 +201,17 @@ async fn install(
     let config = configs.get_opt(&name).await.context("cannot read the HelmChartConfig")?;
     let config = config.map(|config| ChartSpec::deserialize(config.data.get("spec").unwrap_or(&Value::Null)));
     let config = config.transpose().context("the HelmChartConfig is invalid")?;
-    let references = spec.values_secrets.iter().chain(config.iter().flat_map(|config| &config.values_secrets));
-    let mut values = Vec::new();
-    for reference in references {
-        values.extend(values_of(client, &namespace, reference).await?);
-    }
-    let release = Release::plan((&namespace, &name), spec, config.as_ref(), values.clone());
+    let values = SecretValues {
+        chart: references::values(client, &namespace, spec).await?,
+        config: match &config {
+            Some(config) => references::values(client, &namespace, config).await?,
+            None => Vec::new(),
+        },
+    };
+    let access =
+        Access::plan(spec, &references::sources(client, &namespace, spec).await?).map_err(anyhow::Error::msg)?;
+    let hidden = hidden_texts(&values, &access);
+    let release = Release::plan((&namespace, &name), spec, config.as_ref(), values, access);
     let release = release.map_err(anyhow::Error::msg)?;
     let hash = release.hash();
     if chart.annotations().get(HASH) == Some(&hash) {
@@ -201,25 +221,15 @@ async fn install(
         helm.context("Helm is not installed on this server: install it (https://helm.sh), and put it on the PATH")?;
     hold(client, chart).await?;
     let installed = helm.install(&release).await;
-    installed.map_err(|error| anyhow::Error::msg(secrets::hide(&format!("{error:#}"), &values)))?;
+    installed.map_err(|error| anyhow::Error::msg(secrets::hide(&format!("{error:#}"), &hidden)))?;
     tracing::info!(namespace, name, "installed a chart");
     Ok(Some(hash))
 }
 
-async fn values_of(
-    client: &Client,
-    namespace: &str,
-    reference: &release::SecretReference,
-) -> anyhow::Result<Vec<Vec<u8>>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret =
-        secrets.get(&reference.name).await.with_context(|| format!("cannot read Secret {}", reference.name))?;
-    let data = secret.data.unwrap_or_default();
-    let keys = reference.keys.iter().map(|key| {
-        let value = data.get(key).map(|value| value.0.clone());
-        value.with_context(|| format!("Secret {} has no key {key}", reference.name))
-    });
-    keys.collect()
+/// What no message may show.
+fn hidden_texts(values: &SecretValues, access: &Access) -> Vec<Vec<u8>> {
+    let values = values.chart.iter().chain(&values.config).map(|value| value.content.clone());
+    values.chain(access.hidden.iter().cloned()).collect()
 }
 
 /// Removes a release, and lets go of its object.
@@ -228,10 +238,12 @@ async fn remove(client: &Client, helm: Option<&Helm>, chart: &DynamicObject, spe
         return Ok(());
     }
     let api = api(client, "HelmChart", chart.namespace());
-    let target =
-        if spec.target_namespace.is_empty() { chart.namespace().unwrap_or_default() } else { spec.target_namespace };
+    let target = match spec.target_namespace.as_str() {
+        "" => chart.namespace().unwrap_or_default(),
+        target => target.to_owned(),
+    };
     let removed = match helm {
-        Some(helm) => helm.remove(&chart.name_any(), &target).await,
+        Some(helm) => helm.remove(&chart.name_any(), &target, &spec.driver).await,
         None => Err(anyhow::anyhow!("Helm is not installed on this server: the release cannot be removed")),
     };
     if let Err(error) = removed {
@@ -263,28 +275,6 @@ async fn annotate(api: &Api<DynamicObject>, chart: &DynamicObject, hash: &str) -
     let patch = json!({"metadata": {"annotations": {HASH: hash}}});
     let patched = api.patch(&chart.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;
     patched.map(drop).context("cannot record what was installed")
-}
-
-async fn write_status(api: &Api<DynamicObject>, chart: &DynamicObject, failure: Option<&str>) -> anyhow::Result<()> {
-    let status = json!({"status": {"conditions": conditions(failure)}});
-    if chart.data.get("status") == status.get("status") {
-        return Ok(());
-    }
-    let patched = api.patch_status(&chart.name_any(), &PatchParams::default(), &Patch::Merge(&status)).await;
-    patched.map(drop).context("cannot write the status")
-}
-
-fn conditions(failure: Option<&str>) -> Value {
-    match failure {
-        None => json!([
-            {"type": "Failed", "status": "False", "reason": "Installed", "message": ""},
-            {"type": "Installed", "status": "True", "reason": "Installed", "message": ""},
-        ]),
-        Some(message) => json!([
-            {"type": "Failed", "status": "True", "reason": "HelmFailed", "message": message},
-            {"type": "Installed", "status": "False", "reason": "HelmFailed", "message": message},
-        ]),
-    }
 }
 
 fn api(client: &Client, kind: &str, namespace: Option<String>) -> Api<DynamicObject> {
@@ -355,30 +345,5 @@ mod tests {
         assert_eq!(names, ["cluster-admin", "system:controller:generic-garbage-collector"]);
         // And no role of an aggregate comes with the definitions.
         assert!(kinds().unwrap().iter().all(|kind| kind["kind"] == "CustomResourceDefinition"));
-    }
-
-    #[test]
-    fn a_failed_chart_waits_longer_each_time() {
-        let mut queue = Queue::default();
-        let key: Key = ("default".into(), "web".into());
-        for expected in [10, 20, 40, 80, 160, 300, 300] {
-            queue.busy.push(key.clone());
-            queue.finish((key.clone(), Err(anyhow::anyhow!("no"))));
-            assert_eq!(queue.waiting[&key].1.as_secs(), expected);
-            assert!(queue.busy.is_empty());
-        }
-        queue.finish((key.clone(), Ok(())));
-        assert!(queue.waiting.is_empty());
-    }
-
-    /// A chart that failed and was deleted would otherwise be due for ever: ten lists a second.
-    #[test]
-    fn a_deleted_chart_is_not_waited_for() {
-        let mut queue = Queue::default();
-        let key: Key = ("default".into(), "gone".into());
-        queue.waiting.insert(key, (Instant::now(), INITIAL_BACKOFF));
-        assert!(queue.pause() < Duration::from_secs(1));
-        queue.retain(|_| false);
-        assert_eq!(queue.pause(), RESYNC);
     }
 }

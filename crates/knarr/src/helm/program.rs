@@ -8,12 +8,16 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::release::Release;
+use super::access::{REGISTRIES_FILE, REPOSITORIES_FILE, REPOSITORY};
+use super::release::{FailurePolicy, Release};
 
 /// Helm ends by itself at its own timeout; this is for one that hangs.
 const GRACE: Duration = Duration::from_secs(60);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(300);
 /// The end of Helm's output that a message shows.
 const MAX_MESSAGE: usize = 2000;
+/// Where a chart's own list of repositories is cached, below the directory of its files.
+const REPOSITORY_CACHE: &str = "repositories";
 
 /// The Helm program, and where it keeps its files.
 #[derive(Clone, Debug)]
@@ -33,43 +37,71 @@ impl Helm {
 
     /// Installs or upgrades a release.
     pub async fn install(&self, release: &Release) -> anyhow::Result<()> {
-        let state = self.state(release).await?;
-        // Upgrading such a release would fail again, or find it locked by a process that has ended.
-        if let Some("failed" | "pending-install" | "pending-upgrade" | "pending-rollback" | "uninstalling") =
-            state.as_deref()
-        {
-            if !release.reinstalls {
-                bail!("the release failed before, and its failure policy is to abort: remove it with `helm uninstall`");
-            }
-            self.remove(&release.name, &release.namespace).await?;
-        }
         let work = tempfile::tempdir_in(&self.directory).context("cannot create a directory for the chart")?;
-        for (name, content) in &release.files {
-            std::fs::write(work.path().join(name), content).with_context(|| format!("cannot write {name}"))?;
+        for file in &release.files {
+            std::fs::write(work.path().join(&file.name), &file.content)
+                .with_context(|| format!("cannot write {}", file.name))?;
         }
-        self.run(&release.arguments, work.path(), release.timeout).await.map(drop)
+        let call = Call { work: work.path(), driver: &release.driver, timeout: release.timeout };
+        if release.has_file(REPOSITORIES_FILE) {
+            self.update_repository(&call).await?;
+        }
+        match next_step(self.state(release).await?.as_deref(), release.failure_policy) {
+            Step::Upgrade => {}
+            Step::Reinstall => self.remove(&release.name, &release.namespace, &release.driver).await?,
+            Step::Rollback => self.run(&release.rollback(), &call).await.map(drop)?,
+            Step::Refuse => {
+                bail!("the release failed before, and its failure policy is to abort: remove it with `helm uninstall`")
+            }
+        }
+        self.run(&release.arguments, &call).await.map(drop)
     }
 
     /// Removes a release, if it exists.
-    pub async fn remove(&self, name: &str, namespace: &str) -> anyhow::Result<()> {
-        self.run(&Release::removal(name, namespace), &self.directory, Duration::from_secs(300)).await.map(drop)
+    pub async fn remove(&self, name: &str, namespace: &str, driver: &str) -> anyhow::Result<()> {
+        let call = Call { work: &self.directory, driver, timeout: REMOVAL_TIMEOUT };
+        self.run(&Release::removal(name, namespace), &call).await.map(drop)
     }
 
     /// The state of a release, if it exists.
     async fn state(&self, release: &Release) -> anyhow::Result<Option<String>> {
-        // A dot in the name matches any character: the list may hold other releases.
-        let filter = format!("--filter=^{}$", release.name);
-        let namespace = format!("--namespace={}", release.namespace);
-        let arguments = ["list", "--all", "--output=json", &filter, &namespace].map(str::to_owned);
-        let text = self.run(&arguments, &self.directory, GRACE).await?;
+        let call = Call { work: &self.directory, driver: &release.driver, timeout: GRACE };
+        let text = self.run(&release.listing(), &call).await?;
         let list: Value = serde_json::from_str(&text).context("cannot parse Helm's list of releases")?;
         Ok(state_of(&list, &release.name))
     }
 
+    /// Gets the index of the repository whose credentials are in Helm's list.
+    async fn update_repository(&self, call: &Call<'_>) -> anyhow::Result<()> {
+        let output = self.run(&["repo".to_owned(), "update".to_owned()], call).await?;
+        // Helm 3 succeeds in any case, and prints the reason.
+        if !call.work.join(REPOSITORY_CACHE).join(format!("{REPOSITORY}-index.yaml")).exists() {
+            bail!("{}", last_part(&output));
+        }
+        Ok(())
+    }
+
     /// Runs Helm to its end, within a time. It is killed when this future is dropped.
-    async fn run(&self, arguments: &[String], work: &Path, timeout: Duration) -> anyhow::Result<String> {
+    async fn run(&self, arguments: &[String], call: &Call<'_>) -> anyhow::Result<String> {
+        let mut command = self.command(call);
+        command.args(arguments);
+        let timeout = call.timeout + GRACE;
+        let finished = tokio::time::timeout(timeout, command.output()).await;
+        let output = finished.with_context(|| format!("Helm did not end within {} s", timeout.as_secs()))?;
+        let output = output.context("cannot run Helm")?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            // Where it failed to get something, Helm prints why beside its progress.
+            let reason = if printed.contains("Unable to get an update") { printed.trim() } else { "" };
+            bail!("{}", last_part(&format!("{reason}\n{}", String::from_utf8_lossy(&output.stderr))));
+        }
+        Ok(printed)
+    }
+
+    /// Helm with files of its own and nothing of this process's environment but proxies.
+    fn command(&self, call: &Call<'_>) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(arguments).current_dir(work).stdin(Stdio::null()).kill_on_drop(true);
+        command.current_dir(call.work).stdin(Stdio::null()).kill_on_drop(true);
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -79,15 +111,48 @@ impl Helm {
         {
             command.env(variable, self.directory.join(below));
         }
-        let proxies = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
-        command.envs(proxies.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        let finished = tokio::time::timeout(timeout + GRACE, command.output()).await;
-        let output = finished.with_context(|| format!("Helm did not end within {} s", (timeout + GRACE).as_secs()))?;
-        let output = output.context("cannot run Helm")?;
-        if !output.status.success() {
-            bail!("{}", last_part(&String::from_utf8_lossy(&output.stderr)));
+        if !call.driver.is_empty() {
+            command.env("HELM_DRIVER", call.driver);
         }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        if call.work.join(REGISTRIES_FILE).exists() {
+            command.env("HELM_REGISTRY_CONFIG", call.work.join(REGISTRIES_FILE));
+        }
+        if call.work.join(REPOSITORIES_FILE).exists() {
+            command.env("HELM_REPOSITORY_CONFIG", call.work.join(REPOSITORIES_FILE));
+            command.env("HELM_REPOSITORY_CACHE", call.work.join(REPOSITORY_CACHE));
+        }
+        let proxies = ["ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+        let proxies = proxies.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
+        command.envs(proxies.filter_map(|name| std::env::var_os(&name).map(|value| (name, value))));
+        command
+    }
+}
+
+/// How a command of Helm runs.
+struct Call<'a> {
+    /// The directory with the chart's files.
+    work: &'a Path,
+    driver: &'a str,
+    timeout: Duration,
+}
+
+/// What comes before the upgrade of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Upgrade,
+    /// Back to the revision before, when a process ended during an upgrade: Helm takes the release for locked.
+    Rollback,
+    Reinstall,
+    Refuse,
+}
+
+fn next_step(state: Option<&str>, policy: FailurePolicy) -> Step {
+    match (state, policy) {
+        (None | Some("deployed" | "uninstalled"), _) => Step::Upgrade,
+        (Some("pending-upgrade" | "pending-rollback"), _) => Step::Rollback,
+        (Some(_), FailurePolicy::Abort) => Step::Refuse,
+        (Some("failed"), FailurePolicy::Retry) => Step::Upgrade,
+        (Some(_), _) => Step::Reinstall,
     }
 }
 
@@ -113,5 +178,22 @@ mod tests {
         let list = serde_json::json!([{"name": "axb", "status": "failed"}, {"name": "a.b", "status": "deployed"}]);
         assert_eq!(state_of(&list, "a.b").as_deref(), Some("deployed"));
         assert_eq!(state_of(&list, "a"), None);
+    }
+
+    #[test]
+    fn a_failed_release_is_treated_by_its_policy() {
+        use FailurePolicy::{Abort, Reinstall, Retry};
+        for (state, policy, step) in [
+            (None, Abort, Step::Upgrade),
+            (Some("deployed"), Reinstall, Step::Upgrade),
+            (Some("failed"), Reinstall, Step::Reinstall),
+            (Some("failed"), Abort, Step::Refuse),
+            (Some("failed"), Retry, Step::Upgrade),
+            (Some("pending-install"), Retry, Step::Reinstall),
+            (Some("pending-upgrade"), Abort, Step::Rollback),
+            (Some("pending-upgrade"), Reinstall, Step::Rollback),
+        ] {
+            assert_eq!(next_step(state, policy), step, "{state:?} {policy:?}");
+        }
     }
 }

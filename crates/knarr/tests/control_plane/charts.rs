@@ -1,6 +1,12 @@
-//! HelmChart objects, with a program in the place of Helm that records how it is called.
+//! HelmChart objects, with a program in the place of Helm that records how it is called, and with Helm itself where it is on
+//! the `PATH`.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::support::{ControlPlane, wait_for};
 
@@ -76,4 +82,115 @@ fn charts_are_installed_configured_and_removed_by_helm() {
         "{}",
         recorded("calls")
     );
+}
+
+const TEMPLATE: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: '{{ .Release.Name }}-map'}
+data: {size: '{{ .Values.size }}', colour: '{{ .Values.colour }}'}
+{{ if .Values.isBroken }}{{ fail \"this chart is broken\" }}{{ end }}
+";
+const PASSWORD: &str = "hunter2-hunter2";
+
+/// The archive of a chart with a ConfigMap.
+fn archive() -> Vec<u8> {
+    let compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut archive = tar::Builder::new(compressed);
+    for (name, text) in [
+        ("web/Chart.yaml", "{apiVersion: v2, name: web, version: 1.0.0}"),
+        ("web/values.yaml", "{size: 1, colour: blue}"),
+        ("web/templates/map.yaml", TEMPLATE),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, text.as_bytes()).expect("a file");
+    }
+    archive.into_inner().and_then(|compressed| compressed.finish()).expect("an archive")
+}
+
+/// A repository of charts that asks for a user and a password. It ends with the test.
+fn serve_repository(archive: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let index = format!(
+        "apiVersion: v1\nentries:\n  web:\n  - {{apiVersion: v2, name: web, version: 1.0.0, urls: ['{address}/web-1.0.0.tgz']}}\n"
+    );
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            // A client that left needs no response.
+            let _ = respond(connection, index.as_bytes(), &archive);
+        }
+    });
+    address
+}
+
+fn respond(connection: TcpStream, index: &[u8], archive: &[u8]) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    for line in BufReader::new(&connection).lines() {
+        match line? {
+            line if line.is_empty() => break,
+            line => head.push(line),
+        }
+    }
+    let expected = format!("Authorization: Basic {}", STANDARD.encode(format!("ann:{PASSWORD}")));
+    let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+    let (status, body): (&str, &[u8]) = match path.as_str() {
+        _ if !head.contains(&expected) => ("401 Unauthorized", b""),
+        "/index.yaml" => ("200 OK", index),
+        "/web-1.0.0.tgz" => ("200 OK", archive),
+        _ => ("404 Not Found", b""),
+    };
+    let mut connection = &connection;
+    write!(connection, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
+    connection.write_all(body)
+}
+
+#[test]
+fn helm_itself_installs_upgrades_and_removes_charts() {
+    if std::process::Command::new("helm").arg("version").output().is_err() {
+        eprintln!("skipped: helm is not installed");
+        return;
+    }
+    let plane = ControlPlane::server_with(ControlPlane::empty(), &["--helm-controller".to_owned()]);
+    let kubectl = |arguments: &[&str]| plane.kubectl(arguments);
+    let apply = |text: &str| {
+        let file = plane.data().join("object.yaml");
+        std::fs::write(&file, text).expect("a file");
+        wait_for("the kind of charts", || kubectl(&["apply", "-f", &file.to_string_lossy()]).is_ok());
+    };
+    let data = |name: &str| kubectl(&["get", "configmap", &format!("{name}-map"), "-o=jsonpath={.data}"]);
+    let holds = |name: &str, text: &str| data(name).is_ok_and(|data| data.contains(text));
+    let message = |name: &str| {
+        kubectl(&["get", "helmchart", name, "-o=jsonpath={.status.conditions[0].message}"]).unwrap_or_default()
+    };
+    let content = STANDARD.encode(archive());
+
+    apply(&chart("within", &format!("{{chartContent: {content}}}")));
+    wait_for("the chart", || holds("within", r#""size":"1""#));
+    apply(&chart("within", &format!("{{chartContent: {content}, valuesContent: 'size: 2'}}")));
+    wait_for("the upgrade", || holds("within", r#""size":"2""#));
+    apply(&chart("within", "{valuesContent: 'size: 3'}").replace("HelmChart", "HelmChartConfig"));
+    wait_for("the configuration", || holds("within", r#""size":"3""#));
+    apply(&chart("within", &format!("{{chartContent: {content}, values: {{isBroken: true}}}}")));
+    wait_for("the failure", || message("within").contains("this chart is broken"));
+    // A new specification does not wait for the retry of the old one.
+    apply(&chart("within", &format!("{{chartContent: {content}, values: {{colour: red}}}}")));
+    wait_for("the repair", || holds("within", r#""colour":"red""#));
+
+    let repository = serve_repository(archive());
+    for (name, password) in [("right", PASSWORD), ("wrong", "not-the-password")] {
+        let password = format!("--from-literal=password={password}");
+        kubectl(&["create", "secret", "generic", name, "--from-literal=username=ann", &password]).expect("a Secret");
+        apply(&chart(name, &format!("{{chart: web, repo: '{repository}', authSecret: {{name: {name}}}}}")));
+    }
+    wait_for("the chart of the repository", || holds("right", r#""size":"1""#));
+    wait_for("the refusal", || message("wrong").contains("401"));
+    assert!(!message("wrong").contains("not-the-password"), "{}", message("wrong"));
+
+    kubectl(&["delete", "helmchart", "within", "right", "wrong", "--timeout=120s"]).expect("the charts are removed");
+    assert!(data("within").is_err() && data("right").is_err(), "their objects are removed with them");
+    let releases = kubectl(&["get", "secrets", "-l", "owner=helm", "-o", "name"]).expect("a list");
+    assert_eq!(releases, "", "and so are their releases");
 }
