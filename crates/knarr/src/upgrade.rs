@@ -35,8 +35,43 @@ fn previous(data: &Path) -> Option<String> {
 
 /// Whether this program can take over a data directory and its configuration file. Changes nothing, and works while
 /// another version runs.
-pub fn check(data: &Path, role: &str, file: Option<PathBuf>, command: &clap::Command) -> Vec<Finding> {
-    vec![check_version(previous(data).as_deref()), check_settings(role, file, command), check_store(data)]
+///
+/// `shared` is what was found in the etcd that keeps the objects, if one does.
+pub fn check(
+    data: &Path,
+    role: &str,
+    file: Option<PathBuf>,
+    shared: Option<anyhow::Result<SharedStore>>,
+    command: &clap::Command,
+) -> Vec<Finding> {
+    let store = match shared {
+        Some(found) => describe_shared(found),
+        None => check_store(data),
+    };
+    vec![check_version(previous(data).as_deref()), check_settings(role, file, command), store]
+}
+
+/// What this program could read in an etcd.
+pub struct SharedStore {
+    pub entries: usize,
+    pub revision: u64,
+}
+
+fn describe_shared(found: anyhow::Result<SharedStore>) -> Finding {
+    match found {
+        Ok(SharedStore { entries, revision }) => finding(
+            "store",
+            Verdict::Good,
+            format!("{entries} objects at revision {revision} can be read from etcd"),
+            "",
+        ),
+        Err(error) => finding(
+            "store",
+            Verdict::Missing,
+            format!("{error:#}"),
+            "start the server or its etcd: whether this version can read the objects is not known",
+        ),
+    }
 }
 
 fn finding(name: &str, verdict: Verdict, found: impl Into<String>, remedy: &str) -> Finding {
@@ -72,8 +107,7 @@ fn check_settings(role: &str, file: Option<PathBuf>, command: &clap::Command) ->
 fn check_store(data: &Path) -> Finding {
     let store = data.join("store");
     if !store.is_dir() {
-        let found = if data.join("etcd").is_dir() { "etcd keeps the objects" } else { "there is none yet" };
-        return finding("store", Verdict::Good, found, "");
+        return finding("store", Verdict::Good, "there is none yet", "");
     }
     match read_copy(&store) {
         Ok(report) => {

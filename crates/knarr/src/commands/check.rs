@@ -1,17 +1,24 @@
 //! `knarr check`: checks the requirements of this host, or its hardening.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, FromArgMatches as _};
 use knarr_network::cidr::Cidr;
+use knarr_store::Store;
 
-use super::{apiserver, common, network};
+use super::{apiserver, common, datastore, network};
 use crate::check::hardening::{self, CONTROLS, Evaluated, State};
 use crate::check::{self, CheckPlan, Finding, Listen, Verdict};
 use crate::data_directory_lock;
 use crate::output;
 use crate::paths;
+use crate::upgrade::SharedStore;
+
+/// How long reading all objects of an etcd may take.
+const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -52,10 +59,50 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
         return common::block_on(check_hardening(arguments.clone()));
     }
     if arguments.upgrade {
-        let findings = crate::upgrade::check(&arguments.data_dir, role(arguments).name(), file, &super::command());
-        return print_findings(&findings, "this version takes over");
+        return common::block_on(check_upgrade(arguments, file));
     }
     check_requirements(arguments)
+}
+
+async fn check_upgrade(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
+    let (data, role) = (&arguments.data_dir, role(arguments));
+    let shared = match role {
+        Role::Server => read_shared_store(data, file.as_ref()).await,
+        Role::Agent => None,
+    };
+    let findings = crate::upgrade::check(data, role.name(), file, shared, &super::command());
+    print_findings(&findings, "this version takes over")
+}
+
+/// Reads the objects that an etcd keeps for the server of this host; `None` if none does.
+async fn read_shared_store(data: &Path, file: Option<&PathBuf>) -> Option<anyhow::Result<SharedStore>> {
+    let reading = async {
+        let member = crate::servers::connect_store(data).await?.map(|store| Arc::new(store) as Arc<dyn Store>);
+        let store = match (member, configured_datastore(file)) {
+            (Some(store), _) => store,
+            (None, Some(arguments)) => datastore::open(&arguments).await?,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(SharedStore { entries: store.count("/"), revision: store.revision() }))
+    };
+    match tokio::time::timeout(STORE_TIMEOUT, reading).await {
+        Ok(read) => read.transpose(),
+        Err(_) => Some(Err(anyhow::anyhow!("etcd did not respond within {} s", STORE_TIMEOUT.as_secs()))),
+    }
+}
+
+/// The flags of the API server, if they name an etcd. A file that is invalid is found by another check.
+fn configured_datastore(file: Option<&PathBuf>) -> Option<apiserver::Arguments> {
+    let config = file.map(|path| format!("--config={}", path.display()));
+    let typed = ["knarr".to_owned(), "server".to_owned()].into_iter().chain(config).map(Into::into).collect();
+    let merged = crate::configuration::with_file(typed, &super::command()).ok()?;
+    let matches = super::command().try_get_matches_from(merged.words).ok()?;
+    match super::Command::from_arg_matches(&matches).ok()? {
+        super::Command::Server(arguments) => {
+            Some(arguments.apiserver).filter(|arguments| !arguments.datastore.is_empty())
+        }
+        _ => None,
+    }
 }
 
 impl Role {

@@ -15,7 +15,7 @@ pub const DIRECTORY: &str = "/var/lib/knarr-clusters";
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Where clusters are kept.
-    #[arg(long, global = true, default_value = DIRECTORY, value_parser = crate::paths::absolute())]
+    #[arg(long, global = true, env = "KNARR_CLUSTERS", default_value = DIRECTORY, value_parser = crate::paths::absolute())]
     directory: PathBuf,
     /// The kubeconfig file to which contexts are added; by default that of kubectl.
     #[arg(long, global = true, env = "KUBECONFIG")]

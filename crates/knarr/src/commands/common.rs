@@ -17,7 +17,6 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-pub use crate::admin_client::connect;
 pub use crate::paths::{CONFIGURATION, DATA, kubeconfig};
 
 /// The default log filter. Failed requests are logged by their callers.

@@ -1,7 +1,6 @@
 //! `knarr drain-and-stop`: drains this node, then stops the server or agent.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -11,7 +10,7 @@ use knarr_client::kube::api::{EvictParams, ListParams, Patch, PatchParams};
 use knarr_client::kube::{self, Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::{common, stop};
+use super::{ClientArguments, common, stop};
 use crate::data_directory_lock;
 use crate::join::Identity;
 
@@ -19,9 +18,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Data directory.
-    #[arg(long, default_value = common::DATA)]
-    pub data_dir: PathBuf,
+    #[command(flatten)]
+    pub cluster: ClientArguments,
     /// Node name; by default the host name.
     #[arg(long)]
     pub node_name: Option<String>,
@@ -34,28 +32,47 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    if data_directory_lock::find(&arguments.data_dir)?.is_none() {
-        bail!("Knarr is not running on {}", arguments.data_dir.display());
+    let data = &arguments.cluster.data_dir;
+    if data_directory_lock::find(data)?.is_none() {
+        bail!("Knarr is not running on {}", data.display());
     }
     let name = common::node_name(arguments.node_name.as_deref())?;
     let client = client(&arguments).await?;
+    check_host(&client, &name).await?;
     cordon(&client, &name).await.with_context(|| format!("cannot cordon node {name}"))?;
     drain(&client, &name, Duration::from_secs(arguments.timeout)).await?;
-    stop::run(&stop::Arguments { data_dir: arguments.data_dir, timeout: 60 })?;
+    stop::run(&stop::Arguments { data_dir: data.clone(), timeout: 60 })?;
     println!("to schedule pods on this node again after the next start: kubectl uncordon {name}");
     Ok(())
 }
 
-/// A client as the administrator on a server, as the node itself on an agent.
+/// A client of the user's kubeconfig; without one as the administrator on a server, as the node itself on an agent.
 async fn client(arguments: &Arguments) -> anyhow::Result<Client> {
-    let kubeconfig = common::kubeconfig(&arguments.data_dir);
-    if kubeconfig.exists() {
-        return common::connect(&kubeconfig).await;
+    let cluster = &arguments.cluster;
+    let own = common::kubeconfig(&cluster.data_dir);
+    if cluster.kubeconfig.is_some() || own.exists() {
+        return cluster.client().await;
     }
     let Some(server) = &arguments.server else {
-        bail!("set --server, as for `knarr agent`");
+        bail!("set --server, as for `knarr agent`, or --kubeconfig");
     };
-    Identity::client_of(server, &arguments.data_dir)
+    Identity::client_of(server, &cluster.data_dir)
+}
+
+/// A kubeconfig may be that of another cluster, which has a node of the same name: it must not be drained.
+async fn check_host(client: &Client, name: &str) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = nodes.get(name).await.with_context(|| format!("cannot read node {name}"))?;
+    let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("cannot read this host's boot ID")?;
+    if !is_host(&node, own.trim()) {
+        bail!("node {name} of that cluster is another host: check --kubeconfig, KUBECONFIG and --node-name");
+    }
+    Ok(())
+}
+
+fn is_host(node: &Node, boot_id: &str) -> bool {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    info.is_some_and(|info| info.boot_id == boot_id)
 }
 
 async fn cordon(client: &Client, name: &str) -> Result<(), kube::Error> {
@@ -113,6 +130,21 @@ fn full_name(pod: &Pod) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_the_same_name_elsewhere_is_not_drained() {
+        let node = |boot_id: &str| -> Node {
+            let info = json!({
+                "bootID": boot_id, "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
+                "systemUUID": "",
+            });
+            serde_json::from_value(json!({"status": {"nodeInfo": info}})).unwrap()
+        };
+        assert!(is_host(&node("a"), "a"));
+        assert!(!is_host(&node("b"), "a"));
+        assert!(!is_host(&Node::default(), "a"));
+    }
 
     #[test]
     fn only_pods_that_can_run_elsewhere_are_evicted() {

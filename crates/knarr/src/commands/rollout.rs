@@ -1,13 +1,12 @@
 //! `knarr certificate rotate-ca` and `knarr secrets-encryption rotate`: replace keys on all servers.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use knarr_client::kube::{self, Client};
 
-use super::common::{DATA, connect, kubeconfig};
+use super::ClientArguments;
 use crate::servers::rollout::{Kind, PATH, Progress, Request};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,9 +41,8 @@ enum Encryption {
 
 #[derive(Args, Clone, Debug)]
 struct RolloutArguments {
-    /// Data directory of the server on this host.
-    #[arg(long, default_value = DATA)]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    cluster: ClientArguments,
     /// Return at once; run the command again to see how far it is.
     #[arg(long)]
     no_wait: bool,
@@ -66,7 +64,7 @@ pub async fn encryption(arguments: EncryptionArguments) -> anyhow::Result<()> {
 async fn run(kind: Kind, arguments: &RolloutArguments) -> anyhow::Result<()> {
     let request = serde_json::to_vec(&Request { kind, is_forced: arguments.force })?;
     let started = http::Request::post(PATH).header(http::header::CONTENT_TYPE, "application/json").body(request)?;
-    let client = connect(&kubeconfig(&arguments.data_dir)).await?;
+    let client = arguments.cluster.client().await?;
     let mut current: Option<Progress> = client.request(started).await.context("cannot replace the keys")?;
     let mut shown = String::new();
     let mut responded = Instant::now();
@@ -88,7 +86,8 @@ async fn run(kind: Kind, arguments: &RolloutArguments) -> anyhow::Result<()> {
             Err(Poll::Refused(message)) => anyhow::bail!("{message}"),
             Err(Poll::NoResponse(error)) if responded.elapsed() > MAX_SILENCE => {
                 return Err(
-                    error.context("the server of this host does not respond: see its log, and run the command again")
+                    error.context("the server does not respond: see its log, and run the command again with the kubeconfig of a server, which has the \
+                     current certificates")
                 );
             }
             Err(Poll::NoResponse(_)) => Some(progress),
@@ -104,10 +103,10 @@ enum Poll {
     NoResponse(anyhow::Error),
 }
 
-/// The next progress. The server of this host restarts, too, with another certificate.
+/// The next progress. The server that responds restarts, too, with another certificate, and renews its kubeconfig.
 async fn poll(arguments: &RolloutArguments) -> Result<Option<Progress>, Poll> {
     let asked = async {
-        let client: Client = connect(&kubeconfig(&arguments.data_dir)).await?;
+        let client: Client = arguments.cluster.client().await?;
         let request = http::Request::get(PATH).body(Vec::new())?;
         anyhow::Ok(client.request(request).await)
     };

@@ -22,20 +22,21 @@ const PAGES: [&str; 10] = [
 
 /// A code block to run.
 #[derive(Debug, PartialEq)]
-struct Block {
-    line: usize,
-    mode: RunMode,
-    text: String,
+pub struct Block {
+    pub line: usize,
+    pub mode: RunMode,
+    pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum RunMode {
+pub enum RunMode {
     Foreground,
     Background,
     Second,
 }
 
-fn blocks(page: &str) -> Vec<Block> {
+/// The blocks of a page that are marked as shell commands.
+pub fn blocks(page: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut open: Option<Option<Block>> = None;
     for (index, line) in page.lines().enumerate() {

@@ -191,3 +191,70 @@ fn a_cluster_of_three_servers_starts_again_and_others_have_the_same_name() {
     let interfaces = host.run(&["ip", "-o", "link"]);
     assert!(!interfaces.contains(": kn"), "{interfaces}");
 }
+
+const APPLICATION: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec: {containers: [{name: app, image: 'localhost/app:1', imagePullPolicy: Never}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {type: NodePort, selector: {app: app}, ports: [{port: 80, nodePort: 30080}]}
+";
+
+/// Runs the recipes of docs/local-clusters.md in the order of the page. Before each block there is a new build of the
+/// application, under the same name; the page that is served afterwards must be that one.
+#[test]
+fn the_recipes_of_the_page_work() {
+    if !harness::is_possible() {
+        return;
+    }
+    let _turn = harness::turn();
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = directory.path();
+    let switch = Switch::new();
+    let host = switch.plug(11);
+    let _removal = Removal(&host, directory, vec!["ci-7", "dev"]);
+    std::fs::create_dir_all(directory.join("manifests")).expect("a directory");
+    std::fs::write(directory.join("manifests/app.yaml"), APPLICATION).expect("a manifest");
+    // Disk usage of the tester's host must not matter.
+    std::fs::write(
+        directory.join("server.yaml"),
+        "eviction-hard: memory.available<1Mi\nimage-gc-high-threshold: 100\n",
+    )
+    .expect("a file");
+    std::fs::create_dir(directory.join("bin")).expect("a directory");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_knarr"), directory.join("bin/knarr")).expect("a link");
+    let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/local-clusters.md"));
+    let blocks = crate::documentation::blocks(&page.expect("the page"));
+    assert!(blocks.len() >= 3, "{blocks:?}");
+    for (number, block) in blocks.iter().enumerate() {
+        let build = format!("build {number}");
+        std::fs::write(directory.join("app.tar"), harness::application("localhost/app:1", &build)).expect("an image");
+        let create = "knarr cluster create --server-config server.yaml --agent-config server.yaml ";
+        let text = block.text.replace("knarr cluster create ", create);
+        let mut command = host.command("bash");
+        command.args(["-euo", "pipefail", "-c", &text]).current_dir(directory).env("PATH", &path).env("JOB", "7");
+        command.env("HOME", directory).env("KNARR_CLUSTERS", directory.join("clusters")).env_remove("KUBECONFIG");
+        eprintln!("docs/local-clusters.md:{}", block.line);
+        let printed = output(&mut command).unwrap_or_else(|error| panic!("line {}: {error}", block.line));
+        if text.contains("--port 8080:30080") || text.contains("rollout restart") {
+            assert!(printed.contains("rolled out"), "{printed}");
+            wait_for("the page of this build", || {
+                host.fetch("http://127.0.0.1:8080/").is_some_and(|page| page.contains(&build))
+            });
+        }
+    }
+    let mut list = host.command(env!("CARGO_BIN_EXE_knarr"));
+    list.args(["cluster", "list"]).env("KNARR_CLUSTERS", directory.join("clusters")).env("HOME", directory);
+    assert_eq!(output(&mut list).expect("a list").lines().count(), 1, "the recipes delete what they create");
+}

@@ -72,7 +72,7 @@ mod tests {
         let store = |keys: &[&str]| Encrypted::new(inner.clone(), Encryption::new(parse(keys)));
         store(&["A"]).create(KEY, Bytes::from_static(b"{}"), None).await.unwrap();
         all(&store(&["B", "A"]), &parse(&["B", "A"])).await.unwrap();
-        let sealed = inner.peek(KEY).unwrap().value().into_owned();
+        let sealed = inner.peek(KEY).unwrap().value();
         assert!(sealed.starts_with(b"k8s:enc:secretbox:v1:B:"));
         let refused = all(&store(&["C"]), &parse(&["C"])).await.unwrap_err().to_string();
         assert!(refused.contains(KEY) && refused.contains("no matching key was found"), "{refused}");

@@ -20,8 +20,8 @@ pub fn write(directory: &Path) {
     std::fs::create_dir_all(directory).expect("a directory for images");
     let busybox = busybox(ImageArchive::new(IMAGE).also_named(BUSYBOX)).build();
     std::fs::write(directory.join("busybox.tar"), busybox).expect("an archive");
-    let web = busybox_with_page(ImageArchive::new(NGINX)).entrypoint(&["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);
-    std::fs::write(directory.join("nginx.tar"), web.build()).expect("an archive");
+    let web = application(NGINX, "<h1>It works!</h1>\n");
+    std::fs::write(directory.join("nginx.tar"), web).expect("an archive");
 }
 
 /// An archive of an image that no node has initially.
@@ -29,8 +29,10 @@ pub fn private(name: &str) -> Vec<u8> {
     busybox(ImageArchive::new(name)).file("etc/private", 0o644, name.as_bytes()).build()
 }
 
-fn busybox_with_page(image: ImageArchive) -> ImageArchive {
-    busybox(image).file("www/index.html", 0o644, b"<h1>It works!</h1>\n")
+/// An archive of an image that serves a page on port 80.
+pub fn application(name: &str, page: &str) -> Vec<u8> {
+    let image = busybox(ImageArchive::new(name)).file("www/index.html", 0o644, page.as_bytes());
+    image.entrypoint(&["/bin/httpd", "-f", "-p", "80", "-h", "/www"]).build()
 }
 
 fn busybox(mut image: ImageArchive) -> ImageArchive {

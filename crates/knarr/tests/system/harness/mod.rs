@@ -26,7 +26,7 @@ pub use cluster::{Cluster, ClusterPermit, Options, turn};
 pub use devices::{DevicePlugin, RESOURCE};
 pub use grpc::GrpcHealth;
 pub use host::{Switch, TestHost};
-pub use image::{IMAGE, write as write_images};
+pub use image::{IMAGE, application, write as write_images};
 pub use node::{Node, program};
 pub use registry::{PASSWORD, Registry, USER};
 
