@@ -6,10 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use crate::entry::Entry;
-
-/// A point in the store's history. Each write gets the next one; 0 means "no such version".
-pub type Revision = u64;
+pub use crate::entry::{Entry, Revision};
 
 /// Which keys a range read returns.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use knarr_packing::{Packed, Packer};
 use parking_lot::RwLock;
 
-use crate::contract::Revision;
+/// A point in the store's history. Each write gets the next one; 0 means "no such version".
+pub type Revision = u64;
 
 /// One version of one key, shared by all readers. It never changes; only how it is kept in memory does.
 pub struct Entry {
