@@ -118,8 +118,13 @@ fn states(
 ) -> (ContainerState, Option<ContainerState>) {
     let before = input.runtime.all_of(&container.name).nth(1).filter(|before| before.state == State::Exited);
     let before = before.map(|before| terminated_state(before, input.runtime_name));
+    let starts_again = input.runtime.restarting.contains(&view.id) && input.state.termination.is_none();
     match view.state {
         State::Running => (running(view), before),
+        // The API takes a container that terminated for good by its policy and exit code for just that.
+        State::Exited if starts_again => {
+            (waiting_for(input, role, container), Some(terminated_state(view, input.runtime_name)))
+        }
         State::Exited => {
             let restarts = will_restart(input.pod, role, container, view) && input.state.termination.is_none();
             let waiting = input

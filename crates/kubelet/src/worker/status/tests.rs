@@ -72,6 +72,22 @@ fn a_container_reports_the_image_that_it_runs() {
 }
 
 #[test]
+fn a_container_that_starts_again_whatever_its_exit_code_waits() {
+    let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
+    let mut exited = runtime(vec![view("a", State::Exited, 0)]);
+    exited.restarting.insert("id-a".into());
+    let state_of = |state: &WorkerState| {
+        let status = status(&pod, &exited, state, &Plan::default());
+        let container = status.container_statuses.expect("statuses").remove(0);
+        let (now, last) = (container.state.expect("a state"), container.last_state);
+        (now.waiting.is_some(), now.terminated.is_some(), last.is_some_and(|last| last.terminated.is_some()))
+    };
+    assert_eq!(state_of(&WorkerState::default()), (true, false, true));
+    let terminating = WorkerState { termination: Some(Termination::Deleted), ..Default::default() };
+    assert_eq!(state_of(&terminating), (false, true, false), "it does not start any more");
+}
+
+#[test]
 fn readiness_waits_for_the_probe() {
     let pod = pod(json!({ "containers": [{ "name": "a", "readinessProbe": {} }] }));
     let running = runtime(vec![view("a", State::Running, 0)]);
