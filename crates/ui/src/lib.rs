@@ -7,7 +7,7 @@ mod assets;
 mod sessions;
 
 pub use assets::{Asset, CONTENT_SECURITY_POLICY, asset};
-pub use sessions::{CODE_LIFETIME, SESSION_LIFETIME, Sessions, TOKEN_PREFIX};
+pub use sessions::{CODE_LIFETIME, MAX_PER_OWNER, SESSION_LIFETIME, Sessions, TOKEN_PREFIX};
 
 /// Where a link to the page is created, which becomes a session of the user who asks for it.
 pub const LINK_PATH: &str = "/ui/link";

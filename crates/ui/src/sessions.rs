@@ -29,7 +29,7 @@ pub const TOKEN_PREFIX: &str = "knarr-ui-";
 const MAX_ENTRIES: usize = 4000;
 
 /// At most this many of one owner, so that nobody ends the sessions of others by creating many.
-const MAX_PER_OWNER: usize = 40;
+pub const MAX_PER_OWNER: usize = 40;
 
 /// Codes and sessions with the credential each stands for.
 pub struct Sessions<C> {

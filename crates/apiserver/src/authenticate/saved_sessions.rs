@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use knarr_ui::SESSION_LIFETIME;
+use knarr_ui::{MAX_PER_OWNER, SESSION_LIFETIME};
 use parking_lot::Mutex;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,7 @@ impl SavedSessions {
         let saved = Saved { owner: owner.to_owned(), expires: now.as_secs() + SESSION_LIFETIME.as_secs(), sealed };
         let mut all = self.saved.lock();
         all.retain(|_, saved| saved.expires > now.as_secs());
+        drop_oldest_of(&mut all, owner);
         if all.len() < MAX_SAVED {
             all.insert(key(token), saved);
             self.write(&all);
@@ -124,6 +125,17 @@ impl SavedSessions {
         let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(all)?)?;
         std::fs::rename(&new, &self.path)
+    }
+}
+
+/// Makes room for a session of an owner who has as many as there can be in memory. One that signs in again and again would fill
+/// the file, which is written whole each time, and restore what memory has dropped.
+fn drop_oldest_of(all: &mut BTreeMap<String, Saved>, owner: &str) {
+    let own = || all.iter().filter(|(_, saved)| saved.owner == owner);
+    if own().count() >= MAX_PER_OWNER
+        && let Some(oldest) = own().min_by_key(|(_, saved)| saved.expires).map(|(key, _)| key.clone())
+    {
+        all.remove(&oldest);
     }
 }
 
@@ -190,6 +202,26 @@ mod tests {
         let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SESSION_LIFETIME);
         for (token, now) in [("knarr-ui-c", now), ("knarr-ui-d", now), ("knarr-ui-e", now), ("knarr-ui-a", later)] {
             assert!(restored(token, now).is_none(), "{token}");
+        }
+    }
+
+    #[test]
+    fn nobody_fills_the_file_of_sessions() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(&directory.path().join("pki"), Identity::default(), jiff::Timestamp::now()).unwrap();
+        let saved = SavedSessions::open(&directory.path().join("sessions.json"), pki.serving.clients());
+        let credential = Credential::Token("secret".into(), Default::default());
+        let at = |second| UnixTime::since_unix_epoch(Duration::from_secs(1_700_000_000 + second));
+        saved.add("knarr-ui-other", "ann", &credential, at(0));
+        let count = MAX_PER_OWNER as u64 + 2;
+        for number in 0..count {
+            saved.add(&format!("knarr-ui-{number}"), "eve", &credential, at(number));
+        }
+        assert_eq!(saved.saved.lock().len(), MAX_PER_OWNER + 1);
+        let restored = |name: String| saved.restore(&Sessions::default(), &format!("knarr-ui-{name}"), at(count));
+        assert!(restored("other".to_owned()).is_some());
+        for (number, is_there) in [(0, false), (1, false), (2, true), (count - 1, true)] {
+            assert_eq!(restored(number.to_string()).is_some(), is_there, "{number}");
         }
     }
 
