@@ -6,14 +6,20 @@
 
 // Parts of the binary, which is no library.
 #[cfg(feature = "outside")]
-#[path = "../../knarr/src/helm/release.rs"]
-mod chart_release;
+#[path = "../../knarr/src/helm/access.rs"]
+mod access;
 #[cfg(feature = "outside")]
 mod outside;
+#[cfg(feature = "outside")]
+#[path = "../../knarr/src/helm/release.rs"]
+mod release;
 #[cfg(feature = "outside")]
 #[path = "../../knarr/src/servers/seal.rs"]
 mod seal;
 mod seeds;
+#[cfg(feature = "outside")]
+#[path = "../../knarr/src/helm/spec.rs"]
+mod spec;
 #[cfg(feature = "server")]
 mod tokens;
 

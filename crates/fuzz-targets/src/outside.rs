@@ -8,8 +8,10 @@ use knarr_csi::messages;
 use prost::Message as _;
 use serde_json::Value;
 
-use crate::chart_release::{ChartSpec, Release};
+use crate::access::{Access, Sources};
+use crate::release::{Release, SecretValue, SecretValues};
 use crate::seal::Sealed;
+use crate::spec::ChartSpec;
 
 /// A command line of one of Kubernetes' components: a byte for the component, then one word a line.
 pub fn command_line(input: &[u8]) {
@@ -67,24 +69,43 @@ pub fn csi_message(input: &[u8]) {
     }
 }
 
-/// A HelmChart's specification: whatever it says, Helm gets no flag that it chooses, and no file of the host as a chart.
+/// A HelmChart's specification: whatever it says, Helm gets no flag that it chooses, and no file of the host as a chart. The input
+/// is also the content of the Secrets and the ConfigMap that the chart names.
 pub fn helm_chart(input: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(input) else { return };
     let Ok(spec) = serde_json::from_value::<ChartSpec>(value) else { return };
-    for config in [None, Some(&spec)] {
-        let Ok(release) = Release::plan(("a", "values-b"), &spec, config, vec![b"x: 1".to_vec()]) else { continue };
-        let end = release.arguments.iter().rposition(|word| word == "--").expect("flags end");
-        assert_eq!(release.arguments.len(), end + 3);
-        let chart = &release.arguments[end + 2];
-        let is_remote = ["https://", "http://", "oci://"].iter().any(|scheme| chart.starts_with(scheme));
-        let is_name =
-            !chart.starts_with(['/', '.', '-']) && chart.split('/').all(|part| !matches!(part, "" | "." | ".."));
-        assert!(is_remote || chart == "./chart.tgz" || is_name, "{chart}");
-        assert!(release.arguments[..end].iter().skip(1).all(|word| word.starts_with("--")), "{:?}", release.arguments);
-        assert!(release.files.iter().all(|(name, _)| !name.contains('/')));
-        let _ = release.hash();
-        assert_eq!(Release::removal(&release.name, &release.namespace).last(), Some(&release.name));
+    let data = |keys: &[&str]| Some(keys.iter().map(|key| ((*key).to_owned(), input.to_vec())).collect());
+    let sources = [
+        Sources::default(),
+        Sources { auth: data(&["username", "password"]), registry: None, authorities: data(&["ca.crt"]) },
+        Sources { auth: data(&["tls.crt", "tls.key"]), registry: data(&[".dockerconfigjson"]), authorities: None },
+    ];
+    for (config, sources) in sources.iter().flat_map(|sources| [(None, sources), (Some(&spec), sources)]) {
+        let Ok(access) = Access::plan(&spec, sources) else { continue };
+        check_release(&spec, config, access);
     }
+}
+
+fn check_release(spec: &ChartSpec, config: Option<&ChartSpec>, access: Access) {
+    let secret = |text: &str| SecretValue { content: text.into(), ignores_updates: text.is_empty() };
+    let secrets = SecretValues { chart: vec![secret("x: 1"), secret("")], config: vec![secret("y: 1")] };
+    let Ok(release) = Release::plan(("a", "values-b"), spec, config, secrets, access) else { return };
+    let end = release.arguments.iter().rposition(|word| word == "--").expect("flags end");
+    assert_eq!(release.arguments.len(), end + 3);
+    let chart = &release.arguments[end + 2];
+    let is_remote = ["https://", "http://", "oci://"].iter().any(|scheme| chart.starts_with(scheme));
+    let is_name = !chart.starts_with(['/', '.', '-']) && chart.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    let is_given = chart == "./chart.tgz" && release.has_file("chart.tgz");
+    assert!(is_remote || is_given || is_name, "{chart}");
+    assert!(release.listing()[1..].iter().all(|word| word.starts_with("--")));
+    assert!(release.arguments[..end].iter().skip(1).all(|word| word.starts_with("--")), "{:?}", release.arguments);
+    let mut names: Vec<&str> = release.files.iter().map(|file| file.name.as_str()).collect();
+    assert!(names.iter().all(|name| !name.contains('/')));
+    names.sort_unstable();
+    assert!(names.windows(2).all(|two| two[0] != two[1]), "a file replaces another: {names:?}");
+    let _ = release.hash();
+    assert_eq!(Release::removal(&release.name, &release.namespace).last(), Some(&release.name));
+    assert_eq!(release.rollback().last(), Some(&release.name));
 }
 
 /// Paths, ranges and manifests of a registry's clients.
