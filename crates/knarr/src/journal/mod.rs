@@ -18,9 +18,13 @@ use knarr_apiserver::route::query::Query;
 use knarr_client::kube;
 use knarr_journey::{Journal, Step};
 use knarr_supervisor::Supervisor;
+use tokio::sync::Semaphore;
 
 /// The path at which the API server serves the journal.
 pub const PATH: &str = "/journey";
+
+/// How many readers without the right to the whole journal follow it at the same time: for each of them it is read again as it grows.
+const MAX_FOLLOWERS: usize = 16;
 
 static JOURNAL: LazyLock<Journal> = LazyLock::new(Journal::default);
 
@@ -31,12 +35,16 @@ pub fn own() -> Journal {
 
 /// The journal as pages of the API server.
 pub fn pages() -> Pages {
-    let page: Arc<dyn Page> = Arc::new(JournalPage(own()));
+    let page: Arc<dyn Page> =
+        Arc::new(JournalPage { journal: own(), followers: Arc::new(Semaphore::new(MAX_FOLLOWERS)) });
     Pages::from([("journey", page)])
 }
 
 /// Uploads are for components only; what is read is limited to objects that the reader may get.
-struct JournalPage(Journal);
+struct JournalPage {
+    journal: Journal,
+    followers: Arc<Semaphore>,
+}
 
 #[async_trait]
 impl Page for JournalPage {
@@ -45,10 +53,10 @@ impl Page for JournalPage {
             return response(StatusCode::INTERNAL_SERVER_ERROR, Body::full("the reader is unknown\n"));
         };
         match head.method {
-            Method::GET => read(&self.0, query, reader.clone()).await,
+            Method::GET => self.read(query, reader.clone()).await,
             Method::POST => match steps(body) {
                 Ok(steps) => {
-                    steps.iter().for_each(|step| self.0.append(step));
+                    steps.iter().for_each(|step| self.journal.append(step));
                     response(StatusCode::NO_CONTENT, Body::Empty)
                 }
                 Err(error) => response(
@@ -61,24 +69,46 @@ impl Page for JournalPage {
     }
 }
 
-/// The steps, or with `object` the timeline of one; with `follow`, also as they happen.
-async fn read(journal: &Journal, query: &Query, reader: Arc<dyn Reader>) -> Response<Body> {
-    let is_followed = query.text("follow") == "true";
-    let Some(object) = query.get("object") else {
-        return match is_followed {
-            true => response(StatusCode::OK, Body::stream(visible::lines(journal, reader).boxed())),
-            false => body(visible::text(journal.text(), &*reader).await),
+impl JournalPage {
+    /// The steps, or with `object` the timeline of one; with `follow`, also as they happen.
+    async fn read(&self, query: &Query, reader: Arc<dyn Reader>) -> Response<Body> {
+        let object = query.get("object");
+        if let Some(object) = object
+            && let Err(refused) = reader.get(object).await
+        {
+            return refusal(&refused);
+        }
+        if query.text("follow") == "true" {
+            return self.follow(object, reader);
+        }
+        let Some(object) = object else { return body(visible::text(self.journal.text(), &*reader).await) };
+        match visible::timeline(&self.journal.text(), object, &*reader).await {
+            Ok(None) => response(StatusCode::NOT_FOUND, Body::full(format!("no step of {object} is known\n"))),
+            found => body(found.map(Option::unwrap_or_default)),
+        }
+    }
+
+    fn follow(&self, object: Option<&str>, reader: Arc<dyn Reader>) -> Response<Body> {
+        let permit = match reader.reads_all() {
+            true => None,
+            false => match self.followers.clone().try_acquire_owned() {
+                Ok(permit) => Some(permit),
+                Err(_) => {
+                    let message = "too many journeys are followed at the same time, please try again later";
+                    return refusal(&Status::new(429, "TooManyRequests", message));
+                }
+            },
         };
-    };
-    if let Err(refused) = reader.get(object).await {
-        return refusal(&refused);
-    }
-    if is_followed {
-        return response(StatusCode::OK, Body::stream(visible::timelines(journal, object, reader).boxed()));
-    }
-    match visible::timeline(&journal.text(), object, &*reader).await {
-        Ok(None) => response(StatusCode::NOT_FOUND, Body::full(format!("no step of {object} is known\n"))),
-        found => body(found.map(Option::unwrap_or_default)),
+        let stream = match object {
+            Some(object) => visible::timelines(&self.journal, object, reader).boxed(),
+            None => visible::lines(&self.journal, reader).boxed(),
+        };
+        let stream = stream.map(move |line| {
+            // Held until the stream ends.
+            let _ = &permit;
+            line
+        });
+        response(StatusCode::OK, Body::stream(stream.boxed()))
     }
 }
 
@@ -173,6 +203,31 @@ fn keep_newest(text: &mut String, max: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Limited(bool);
+
+    #[async_trait]
+    impl Reader for Limited {
+        fn reads_all(&self) -> bool {
+            !self.0
+        }
+
+        async fn get(&self, _object: &str) -> Result<(), Status> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn few_readers_of_single_objects_follow_at_the_same_time() {
+        let page = JournalPage { journal: Journal::default(), followers: Arc::new(Semaphore::new(2)) };
+        let follow = |is_limited: bool| page.follow(Some("pods/a/web"), Arc::new(Limited(is_limited)));
+        let mut first = [follow(true), follow(true)].map(Some);
+        assert!(first.iter().flatten().all(|response| response.status() == StatusCode::OK));
+        assert_eq!(follow(true).status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(follow(false).status(), StatusCode::OK, "those with the right to the journal are not counted");
+        first[0] = None;
+        assert_eq!(follow(true).status(), StatusCode::OK, "another one has ended");
+    }
 
     #[test]
     fn the_newest_whole_lines_are_kept() {

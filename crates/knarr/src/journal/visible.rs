@@ -14,6 +14,8 @@ use super::steps;
 
 /// Combines a burst of steps into one timeline.
 const BATCH_DELAY: Duration = Duration::from_millis(200);
+/// The same for readers without the right to the whole journal: whether they may get its objects is decided again.
+const LIMITED_BATCH_DELAY: Duration = Duration::from_secs(1);
 
 /// Fields that may name what a reader may not get, and what is shown instead.
 const HIDDEN: [(&str, &str); 2] = [("user", ""), ("by", "another pod")];
@@ -80,18 +82,22 @@ struct Followed {
 }
 
 impl Followed {
+    fn batch_delay(&self) -> Duration {
+        if self.reader.reads_all() { BATCH_DELAY } else { LIMITED_BATCH_DELAY }
+    }
+
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.changes.next().await?;
             self.reader.get(&self.object).await.ok()?;
             let found = timeline(&self.journal.text(), &self.object, &*self.reader).await.ok()?;
             let Some(found) = found.filter(|found| *found != self.last) else {
-                tokio::time::sleep(BATCH_DELAY).await;
+                tokio::time::sleep(self.batch_delay()).await;
                 continue;
             };
             // The first one is sent at once.
             if !self.last.is_empty() {
-                tokio::time::sleep(BATCH_DELAY).await;
+                tokio::time::sleep(self.batch_delay()).await;
             }
             let line = Bytes::from(format!("{found}\n"));
             self.last = found;
