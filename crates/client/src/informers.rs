@@ -4,6 +4,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures::StreamExt;
 use http::Request;
 use http::header::{ACCEPT, HeaderValue};
 use kube::api::ApiResource;
@@ -12,7 +13,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 
-use crate::informer::{self, Informer, Metadata, Object, only_identity};
+use crate::informer::{self, Events, Informer, Metadata, Object, ObjectText, only_identity};
 
 /// Large enough for few requests per list, small enough that a page stays within a few megabytes.
 const PAGE_SIZE: u32 = 1000;
@@ -82,16 +83,15 @@ impl Informers {
                 .get(&TypeId::of::<K>())
                 .and_then(|transform| transform.downcast_ref::<fn(&mut K)>())
                 .copied();
-            let api = Api::<K>::all(self.lean.clone());
-            Informer::start(
-                move || watcher(api.clone(), config.clone()),
-                move |object: &mut K| {
-                    informer::without_managed_fields(object);
-                    if let Some(transform) = transform {
-                        transform(object);
-                    }
-                },
-            )
+            let resource = ApiResource::erase::<K>(&());
+            Informer::start(texts(self.lean.clone(), resource, config), move |text: ObjectText| {
+                let mut object: K = text.decode()?;
+                informer::without_managed_fields(&mut object);
+                if let Some(transform) = transform {
+                    transform(&mut object);
+                }
+                Ok(object)
+            })
         })
     }
 
@@ -99,7 +99,13 @@ impl Informers {
     pub fn metadata(&self, resource: &ApiResource) -> Arc<Informer<Metadata>> {
         self.shared(metadata_key(resource), || {
             let api = Api::<Metadata>::all_with(self.lean.clone(), resource);
-            Informer::start(move || watcher(api.clone(), config()), only_identity)
+            Informer::start(
+                move || watcher(api.clone(), config()).boxed(),
+                |mut object: Metadata| {
+                    only_identity(&mut object);
+                    Ok(object)
+                },
+            )
         })
     }
 
@@ -119,6 +125,12 @@ impl Informers {
         running.insert(key, informer.clone());
         informer
     }
+}
+
+/// Opens watches of the texts of a kind's objects. Not generic, so that the watch is compiled once.
+fn texts(client: Client, resource: ApiResource, config: watcher::Config) -> impl Fn() -> Events<ObjectText> {
+    let api = Api::<ObjectText>::all_with(client, &resource);
+    move || watcher(api.clone(), config.clone()).boxed()
 }
 
 /// A client that requests less than whole objects, whose parsing is expensive: without managed fields, for example.

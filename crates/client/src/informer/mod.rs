@@ -5,6 +5,7 @@
 //! handlers see the difference, including deletions.
 
 mod cache;
+mod text;
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -13,7 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_supervisor::{Run, current_run, panic_message};
 use kube::Resource;
@@ -28,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 use crate::error_chain::error_chain;
 use crate::reachability::is_unreachable;
 use cache::{Cache, Key};
+pub(crate) use text::ObjectText;
 
 /// Identity and owners of an object of any kind, without labels, annotations, spec and status.
 pub type Metadata = PartialObjectMeta<DynamicObject>;
@@ -92,25 +95,18 @@ struct Shared<K: Object> {
 }
 
 impl<K: Object> Informer<K> {
-    /// Starts to apply the stream that `events` opens. `transform` removes from each object what this process does not read.
-    pub(crate) fn start<S>(
-        events: impl Fn() -> S + Send + Sync + 'static,
-        transform: impl Fn(&mut K) + Send + Sync + 'static,
-    ) -> Self
-    where
-        S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
-    {
+    /// Starts to apply the stream that `open` opens. `decode` also removes from each object what this process does not read.
+    pub(crate) fn start<E: Send + 'static>(open: impl Open<E>, decode: impl Decode<E, K>) -> Self {
         let shared = Arc::new(Shared {
             cache: RwLock::new(Cache::default()),
             handlers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
         });
-        let (own, events, transform) = (shared.clone(), Arc::new(events), Arc::new(transform));
+        let (own, open, decode) = (shared.clone(), Arc::new(open), Arc::new(decode));
         let name = format!("informer/{}", kind_name::<K>());
         // Restarted, it lists again, and handlers see what they missed.
-        let task = knarr_supervisor::spawn_restarting(name, move || {
-            apply_events(own.clone(), events.clone(), transform.clone())
-        });
+        let task =
+            knarr_supervisor::spawn_restarting(name, move || apply_events(own.clone(), open.clone(), decode.clone()));
         Self { shared, task }
     }
 
@@ -235,7 +231,53 @@ impl<K: Object> Drop for Informer<K> {
     }
 }
 
+/// How far an informer is after an event.
+enum Progress {
+    /// A list is being received.
+    Listing,
+    /// The cache is as it was on the server at the time of the event.
+    Current,
+}
+
 impl<K: Object> Shared<K> {
+    /// Applies one event; `listed` are the objects of the list that is being received.
+    fn apply_event<E>(
+        &self,
+        event: watcher::Event<E>,
+        decode: &impl Decode<E, K>,
+        listed: &mut HashSet<Key>,
+    ) -> watcher::Result<Progress> {
+        let decode =
+            |object| decode(object).map_err(|error| watcher::Error::WatchFailed(kube::Error::SerdeError(error)));
+        match event {
+            watcher::Event::Init => {
+                listed.clear();
+                return Ok(Progress::Listing);
+            }
+            watcher::Event::InitApply(object) => {
+                let object = decode(object)?;
+                let (namespace, name) = cache::key(object.meta());
+                listed.insert((namespace.into(), name.into()));
+                self.apply(|cache| cache.put(object));
+                return Ok(Progress::Listing);
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(listed);
+                self.apply(|cache| cache.retain(&listed));
+                self.synced.send_replace(true);
+            }
+            watcher::Event::Apply(object) => {
+                let object = decode(object)?;
+                self.apply(|cache| cache.put(object));
+            }
+            watcher::Event::Delete(object) => {
+                let object = decode(object)?;
+                self.apply(|cache| cache.remove(object));
+            }
+        }
+        Ok(Progress::Current)
+    }
+
     fn apply(&self, change: impl FnOnce(&mut Cache<K>) -> Vec<Change<K>>) {
         let mut handlers = self.handlers.lock();
         let changes = change(&mut self.cache.write());
@@ -243,53 +285,49 @@ impl<K: Object> Shared<K> {
     }
 }
 
-async fn apply_events<K: Object, S>(shared: Arc<Shared<K>>, open: Arc<impl Fn() -> S>, transform: Arc<impl Fn(&mut K)>)
-where
-    S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
-{
+/// The events of a watch, before they are decoded.
+pub(crate) type Events<E> = BoxStream<'static, watcher::Result<watcher::Event<E>>>;
+
+/// Opens a watch that starts with a list.
+pub(crate) trait Open<E>: Fn() -> Events<E> + Send + Sync + 'static {}
+impl<E, F: Fn() -> Events<E> + Send + Sync + 'static> Open<E> for F {}
+
+/// Decodes an object of a watch.
+pub(crate) trait Decode<E, K>: Fn(E) -> serde_json::Result<K> + Send + Sync + 'static {}
+impl<E, K, F: Fn(E) -> serde_json::Result<K> + Send + Sync + 'static> Decode<E, K> for F {}
+
+async fn apply_events<K: Object, E>(shared: Arc<Shared<K>>, open: Arc<impl Open<E>>, decode: Arc<impl Decode<E, K>>) {
     const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
     const MAX_BACKOFF: Duration = Duration::from_secs(10);
-    let mut events = Box::pin(open());
+    let mut events = open();
     let mut listed: HashSet<Key> = HashSet::new();
     let mut backoff = INITIAL_BACKOFF;
     while let Some(event) = events.next().await {
-        match event.map(|event| event.modify(&*transform)) {
-            Ok(watcher::Event::Init) => listed.clear(),
-            Ok(watcher::Event::InitApply(object)) => {
-                let (namespace, name) = cache::key(object.meta());
-                listed.insert((namespace.into(), name.into()));
-                shared.apply(|cache| cache.put(object));
-            }
-            Ok(watcher::Event::InitDone) => {
-                let listed = std::mem::take(&mut listed);
-                shared.apply(|cache| cache.retain(&listed));
-                shared.synced.send_replace(true);
-                backoff = INITIAL_BACKOFF;
-            }
-            Ok(watcher::Event::Apply(object)) => {
-                shared.apply(|cache| cache.put(object));
-                backoff = INITIAL_BACKOFF;
-            }
-            Ok(watcher::Event::Delete(object)) => {
-                shared.apply(|cache| cache.remove(object));
-                backoff = INITIAL_BACKOFF;
-            }
+        match event.and_then(|event| shared.apply_event(event, &*decode, &mut listed)) {
+            Ok(Progress::Listing) => {}
+            Ok(Progress::Current) => backoff = INITIAL_BACKOFF,
             Err(error) => {
                 log_error::<K>(&error);
                 tokio::time::sleep(backoff.mul_f64(rand::random_range(0.75..1.25))).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
                 if must_list_again(&error) {
-                    events = Box::pin(open());
+                    events = open();
                 }
             }
         }
     }
 }
 
-/// Whether the position of the watch is of no use to the server. The stream would retry it for ever.
+/// Whether the watch cannot go on: an object could not be decoded and is missing, or its position is of no use to the server. The
+/// stream would retry that for ever.
 fn must_list_again(error: &watcher::Error) -> bool {
-    let watcher::Error::WatchStartFailed(kube::Error::Api(status)) = error else { return false };
-    status.code == 410 || is_too_large_version(status)
+    match error {
+        watcher::Error::WatchFailed(kube::Error::SerdeError(_)) => true,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+            status.code == 410 || is_too_large_version(status)
+        }
+        _ => false,
+    }
 }
 
 /// Whether the server has not reached a resource version, because it was restored to an earlier state.
@@ -308,6 +346,9 @@ fn kind_name<K>() -> &'static str {
 fn log_error<K>(error: &watcher::Error) {
     let kind = kind_name::<K>();
     match error {
+        watcher::Error::WatchFailed(kube::Error::SerdeError(error)) => {
+            tracing::warn!(kind, %error, "cannot decode an object; listing again")
+        }
         // Watches end regularly every few minutes, and the server may restart.
         watcher::Error::WatchFailed(error) => tracing::debug!(kind, %error, "a watch ended; resuming it"),
         watcher::Error::WatchError(status) if status.code == 410 => {

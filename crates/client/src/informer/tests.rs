@@ -32,7 +32,7 @@ fn rendered(change: &Change<ConfigMap>) -> String {
 async fn handlers_see_differences_across_a_new_list() {
     let (sender, receiver) = mpsc::unbounded_channel();
     let stream = Mutex::new(Some(tokio_stream::wrappers::UnboundedReceiverStream::new(receiver)));
-    let informer = Informer::start(move || stream.lock().take().expect("one start"), without_managed_fields);
+    let informer = Informer::start(move || stream.lock().take().expect("one start").boxed(), Ok);
     let mut changes = informer.subscribe();
     for event in [
         Event::Init,
@@ -86,9 +86,9 @@ async fn a_restored_server_is_listed_again() {
             let name = if first { "newer" } else { "restored" };
             let listed = [Ok(Event::Init), Ok(Event::InitApply(object(name, "1", "9"))), Ok(Event::InitDone)];
             let retries = std::iter::repeat_with(|| Err(too_large())).take(if first { usize::MAX } else { 0 });
-            futures::stream::iter(listed.into_iter().chain(retries)).chain(futures::stream::pending())
+            futures::stream::iter(listed.into_iter().chain(retries)).chain(futures::stream::pending()).boxed()
         },
-        without_managed_fields,
+        Ok,
     );
     let mut changes = informer.subscribe();
     let mut seen = Vec::new();
@@ -101,12 +101,38 @@ async fn a_restored_server_is_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_an_object_that_cannot_be_decoded_the_kind_is_listed_again() {
+    let opened = Arc::new(Mutex::new(0));
+    let streams = opened.clone();
+    let decoded = opened.clone();
+    let informer = Informer::start(
+        move || {
+            *streams.lock() += 1;
+            let (a, b) = (object("a", "1", "1"), object("b", "2", "2"));
+            let events = match *streams.lock() {
+                1 => vec![Event::Init, Event::InitApply(a), Event::InitDone, Event::Apply(b)],
+                _ => vec![Event::Init, Event::InitApply(a), Event::InitApply(b), Event::InitDone],
+            };
+            futures::stream::iter(events.into_iter().map(Ok)).chain(futures::stream::pending()).boxed()
+        },
+        move |object: ConfigMap| match object.metadata.name.as_deref() {
+            Some("b") if *decoded.lock() == 1 => serde_json::from_str("{"),
+            _ => Ok(object),
+        },
+    );
+    let mut changes = informer.subscribe();
+    assert_eq!(rendered(&changes.recv().await.unwrap()), "+a@1");
+    assert_eq!(rendered(&changes.recv().await.unwrap()), "+b@2");
+    assert_eq!(*opened.lock(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panicking_handler_restarts_its_component_only() {
     use knarr_supervisor::{Registry, Supervisor};
     let (sender, receiver) = mpsc::unbounded_channel();
     let stream = Mutex::new(Some(tokio_stream::wrappers::UnboundedReceiverStream::new(receiver)));
-    let start = move || stream.lock().take().expect("one start");
-    let informer = Arc::new(Informer::start(start, without_managed_fields));
+    let start = move || stream.lock().take().expect("one start").boxed();
+    let informer = Arc::new(Informer::start(start, Ok));
     let mut other = informer.subscribe();
     let supervisor = Supervisor::new(&Registry::default());
     let handled: Arc<Mutex<Vec<String>>> = Arc::default();
