@@ -31,7 +31,14 @@ pub struct Shared {
     pub nodes: usize,
     running: AtomicUsize,
     addresses: AtomicU32,
-    failures: Mutex<(usize, String)>,
+    failures: Mutex<Failures>,
+}
+
+/// Requests of nodes that failed; nodes send them again.
+#[derive(Clone, Default)]
+pub struct Failures {
+    pub count: usize,
+    pub last: String,
 }
 
 impl Shared {
@@ -46,7 +53,7 @@ impl Shared {
 
     pub fn failed(&self, error: &anyhow::Error) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        *failures = (failures.0 + 1, format!("{error:#}"));
+        *failures = Failures { count: failures.count + 1, last: format!("{error:#}") };
     }
 
     /// Measures a request.
@@ -119,13 +126,8 @@ impl Fleet {
         self.shared.running.load(Ordering::Relaxed)
     }
 
-    /// How many requests of nodes failed.
-    pub fn failures(&self) -> usize {
-        self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    pub fn last_failure(&self) -> String {
-        self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    pub fn failures(&self) -> Failures {
+        self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -22,8 +22,8 @@ use bytes::Bytes;
 use crate::client::{Client, Endpoint};
 use crate::latencies::{Latencies, Recorder};
 use crate::server::Server;
-use fleet::Fleet;
 pub use fleet::token_lines;
+use fleet::{Failures, Fleet};
 use process::Usage;
 
 /// One in so many nodes also watches Services and EndpointSlices, as the proxy of a real node does. Their clients would
@@ -83,11 +83,13 @@ pub async fn run(knarr: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let measured = measure(&server, directory.path(), arguments).await;
     let stopping = Instant::now();
     server.stop().await?;
-    measured?;
+    let failures = measured?;
     row("stop", format!("{:.1} s", stopping.elapsed().as_secs_f64()));
     let server = start(knarr, directory.path(), &tokens).await.context("the server does not start again")?;
     row("restart to ready", format!("{:.1} s", server.startup.as_secs_f64()));
-    server.stop().await
+    server.stop().await?;
+    anyhow::ensure!(failures.count == 0, "{} requests of nodes failed: {}", failures.count, failures.last);
+    Ok(())
 }
 
 async fn start(knarr: &Path, directory: &Path, tokens: &str) -> anyhow::Result<Server> {
@@ -96,7 +98,7 @@ async fn start(knarr: &Path, directory: &Path, tokens: &str) -> anyhow::Result<S
     Server::start_as(knarr, directory, &command, tokens).await
 }
 
-async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> anyhow::Result<Failures> {
     let process = server.id()?;
     let admin = Client::connect(&server.endpoint).await?;
     row("empty", Usage::read(process)?);
@@ -110,7 +112,7 @@ async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> an
     let reader = Client::connect(&server.endpoint).await?;
     let (_, ready) = timed(rollout::wait_for_endpoints(&reader, arguments)).await?;
     row("endpoints ready after", format!("{:.1} s more", ready.as_secs_f64()));
-    recorder.take();
+    report("fill", &recorder);
 
     let before = Usage::read(process)?;
     tokio::time::sleep(Duration::from_secs(arguments.rest_seconds)).await;
@@ -127,8 +129,7 @@ async fn measure(server: &Server, directory: &Path, arguments: &Arguments) -> an
     row("churn", &churned);
     row("churn, CPU", format!("{:.3} cores", churned.cores_since(&before)));
     report("churn", &recorder);
-    anyhow::ensure!(fleet.failures() == 0, "{} requests of nodes failed: {}", fleet.failures(), fleet.last_failure());
-    Ok(())
+    Ok(fleet.failures())
 }
 
 fn report(phase: &str, recorder: &Recorder) {
