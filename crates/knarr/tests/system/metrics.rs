@@ -49,6 +49,7 @@ fn every_page_of_a_node_has_the_metrics_of_kubernetes() {
         ("kubelet", "/metrics/probes"),
         ("cadvisor", "/metrics/cadvisor"),
         ("coredns", "/metrics"),
+        ("kube-proxy", "/metrics"),
     ] {
         let found = differences(component, path, &page(path), &[]).into_iter();
         all.extend(found.map(|text| format!("{component} {path}: {text}")));

@@ -14,6 +14,7 @@ mod health;
 mod http;
 mod installed;
 pub mod kernel;
+mod metrics;
 mod objects;
 mod protected;
 mod rules;

@@ -2,7 +2,6 @@
 //! `debug` has for people, with the names and ports of kube-proxy.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,20 +14,10 @@ use tokio::net::TcpListener;
 use super::Settings;
 use super::debug::DebugPages;
 use super::http::{self, HttpRequest, HttpResponse};
+use super::metrics;
 
 /// The proxy is unhealthy if a change is pending for longer than this.
 const MAX_PENDING: Duration = Duration::from_secs(60);
-/// Upper bounds of a sync's duration, in seconds: each twice the one before.
-const SYNC_BUCKETS: u32 = 15;
-const FIRST_SYNC_BUCKET: f64 = 0.001;
-
-/// Upper bounds of the time until a change is in the kernel: seconds up to a minute, then coarser up to five.
-fn programming_bounds() -> Vec<f64> {
-    let seconds = (1..=60).map(f64::from);
-    let fives = (65..=120).step_by(5).map(f64::from);
-    let halves = (150..=300).step_by(30).map(f64::from);
-    [0.25, 0.5].into_iter().chain(seconds).chain(fives).chain(halves).collect()
-}
 
 /// Delay before listening is retried.
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
@@ -62,44 +51,31 @@ struct State {
     /// When the oldest pending change was queued.
     waiting_since: Option<Instant>,
     last_sync: Option<SystemTime>,
-    last_queued: Option<SystemTime>,
     is_node_eligible: bool,
-    syncs: Histogram,
-    programming: Histogram,
-    failures: u64,
-    service_changes: u64,
-    endpoint_changes: u64,
 }
 
 impl Status {
     pub fn new() -> Arc<Self> {
-        let sync_bounds = (0..SYNC_BUCKETS).map(|power| FIRST_SYNC_BUCKET * f64::from(1u32 << power)).collect();
+        metrics::register();
         Arc::new(Self {
-            state: Mutex::new(State {
-                waiting_since: None,
-                last_sync: None,
-                last_queued: None,
-                is_node_eligible: true,
-                syncs: Histogram::new(sync_bounds),
-                programming: Histogram::new(programming_bounds()),
-                failures: 0,
-                service_changes: 0,
-                endpoint_changes: 0,
-            }),
+            state: Mutex::new(State { waiting_since: None, last_sync: None, is_node_eligible: true }),
             indicators: Indicators::default(),
         })
     }
 
     pub fn service_changed(&self) {
-        let mut state = self.state.lock();
-        state.service_changes += 1;
-        state.queued();
+        metrics::service_changed();
+        self.queued();
     }
 
     pub fn endpoints_changed(&self) {
-        let mut state = self.state.lock();
-        state.endpoint_changes += 1;
-        state.queued();
+        metrics::endpoints_changed();
+        self.queued();
+    }
+
+    fn queued(&self) {
+        self.state.lock().waiting_since.get_or_insert_with(Instant::now);
+        metrics::queued(SystemTime::now());
     }
 
     /// A node that is about to be removed should get no new connections from load balancers.
@@ -113,16 +89,12 @@ impl Status {
         let now = SystemTime::now();
         state.waiting_since = None;
         state.last_sync = Some(now);
-        state.syncs.observe(took.as_secs_f64());
-        for moment in changed_at {
-            state.programming.observe(now.duration_since(*moment).unwrap_or_default().as_secs_f64());
-        }
+        metrics::synced(now, took, changed_at);
     }
 
     pub fn failed(&self) {
-        let mut state = self.state.lock();
-        state.failures += 1;
-        state.waiting_since.get_or_insert_with(Instant::now);
+        self.state.lock().waiting_since.get_or_insert_with(Instant::now);
+        metrics::failed();
     }
 
     /// Paths that are served to the whole network, for load balancers and probes.
@@ -141,7 +113,7 @@ impl Status {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
                 headers: String::new(),
-                body: self.metrics(),
+                body: metrics_page(),
             },
             "/metrics/slis" => HttpResponse {
                 status: "200 OK",
@@ -156,14 +128,6 @@ impl Status {
     /// Whether changes reach the kernel.
     pub fn is_syncing(&self) -> bool {
         self.state.lock().is_syncing()
-    }
-
-    fn metrics(&self) -> String {
-        let mut page = self.state.lock().render();
-        knarr_metrics::write_registered(&mut page);
-        knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut page);
-        knarr_metrics::write_totals(&mut page);
-        page
     }
 
     fn health(&self, counts_node: bool) -> HttpResponse {
@@ -191,65 +155,14 @@ impl State {
     fn is_syncing(&self) -> bool {
         self.waiting_since.is_none_or(|since| since.elapsed() <= MAX_PENDING)
     }
-
-    fn queued(&mut self) {
-        self.waiting_since.get_or_insert_with(Instant::now);
-        self.last_queued = Some(SystemTime::now());
-    }
-
-    fn render(&self) -> String {
-        let mut text = String::new();
-        let seconds = |time: Option<SystemTime>| {
-            time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs_f64()
-        };
-        self.syncs.render(&mut text, "kubeproxy_sync_proxy_rules_duration_seconds");
-        self.programming.render(&mut text, "kubeproxy_network_programming_duration_seconds");
-        let sync = "kubeproxy_sync_proxy_rules";
-        for (name, kind, value) in [
-            (format!("{sync}_last_timestamp_seconds"), "gauge", seconds(self.last_sync)),
-            (format!("{sync}_last_queued_timestamp_seconds"), "gauge", seconds(self.last_queued)),
-            (format!("{sync}_service_changes_total"), "counter", self.service_changes as f64),
-            (format!("{sync}_endpoint_changes_total"), "counter", self.endpoint_changes as f64),
-            (format!("{sync}_nftables_sync_failures_total"), "counter", self.failures as f64),
-        ] {
-            let _ = writeln!(text, "# TYPE {name} {kind}\n{name} {value}");
-        }
-        text
-    }
 }
 
-struct Histogram {
-    bounds: Vec<f64>,
-    counts: Vec<u64>,
-    total: u64,
-    sum: f64,
-}
-
-impl Histogram {
-    fn new(bounds: Vec<f64>) -> Self {
-        Self { counts: vec![0; bounds.len()], bounds, total: 0, sum: 0.0 }
-    }
-
-    fn observe(&mut self, value: f64) {
-        self.total += 1;
-        self.sum += value;
-        if let Some(bucket) = self.bounds.iter().position(|bound| value <= *bound) {
-            self.counts[bucket] += 1;
-        }
-    }
-
-    fn render(&self, text: &mut String, name: &str) {
-        let _ = writeln!(text, "# TYPE {name} histogram");
-        let mut below = 0;
-        for (bound, count) in self.bounds.iter().zip(&self.counts) {
-            below += count;
-            let _ = writeln!(text, "{name}_bucket{{ip_family=\"IPv4\",le=\"{bound}\"}} {below}");
-        }
-        let (total, sum) = (self.total, self.sum);
-        let family = "ip_family=\"IPv4\"";
-        let _ = writeln!(text, "{name}_bucket{{{family},le=\"+Inf\"}} {total}");
-        let _ = writeln!(text, "{name}_sum{{{family}}} {sum}\n{name}_count{{{family}}} {total}");
-    }
+fn metrics_page() -> String {
+    let mut page = String::new();
+    knarr_metrics::write_registered(&mut page);
+    knarr_metrics::write_process(knarr_version::reported(), &knarr_version::platform(), &mut page);
+    knarr_metrics::write_totals(&mut page);
+    page
 }
 
 /// Serves until dropped.
@@ -298,23 +211,35 @@ mod tests {
         assert!(status.public_response("/metrics").status.starts_with("404"), "not for all the network");
     }
 
+    /// The value of a series on the page of this process, which other tests add to.
+    fn value(page: &str, series: &str) -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+
     #[test]
-    fn metrics_count_syncs() {
+    fn pages_of_the_process_count_syncs() {
         let status = Status::new();
+        let page = || {
+            let mut page = String::new();
+            knarr_metrics::write_registered(&mut page);
+            page
+        };
+        let before = page();
         status.service_changed();
-        status.synced(Duration::from_millis(3), &[]);
-        let text = status.local_response("/metrics").body;
-        for line in [
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.002\"} 0",
-            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1",
-            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
-            "kubeproxy_sync_proxy_rules_service_changes_total 1",
+        status.synced(Duration::from_millis(3), &[SystemTime::now()]);
+        let after = page();
+        for series in [
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"}",
+            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+            "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}",
+            "kubeproxy_sync_proxy_rules_service_changes_total",
         ] {
-            assert!(text.lines().any(|other| other == line), "{line} in {text}");
+            assert!(value(&after, series) > value(&before, series), "{series} in {after}");
         }
-        let differences = knarr_metrics::reference::differences("kube-proxy", "/metrics", &text, &[]);
-        let own: Vec<&String> = differences.iter().filter(|text| text.contains("kubeproxy_")).collect();
-        assert_eq!(own, Vec::<&String>::new());
+        assert!(value(&after, "kubeproxy_sync_proxy_rules_last_timestamp_seconds") > 0.0);
+        let own = status.local_response("/metrics").body;
+        assert!(own.contains("\nkubeproxy_sync_proxy_rules_service_changes_total "), "{own}");
         status.local_response("/healthz");
         let indicators = status.local_response("/metrics/slis").body;
         assert!(indicators.contains("kubernetes_healthcheck{name=\"proxy\",type=\"healthz\"} 1\n"), "{indicators}");
