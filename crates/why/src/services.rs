@@ -65,12 +65,13 @@ fn unaddressed(evidence: &Evidence, service: &Value) -> Option<Finding> {
         && service.items(&["status", "loadBalancer", "ingress"]).is_empty();
     is_pending.then(|| {
         let mut observed = vec!["spec.type is LoadBalancer, and status.loadBalancer is empty".to_owned()];
-        observed.extend(evidence.event(service, &["NoAddress"]).map(quote));
-        Finding::new(
-            "it waits for an external address",
-            observed,
-            "start the server with --load-balancer-pool and unused addresses, or use a NodePort",
-        )
+        let refusal = evidence.event(service, &["NoAddress"]);
+        observed.extend(refusal.map(quote));
+        let fix = match refusal {
+            Some(_) => "start the server with --load-balancer-pool and unused addresses, or use a NodePort",
+            None => "wait; if the server has --disable load-balancer, install another load balancer, or use a NodePort",
+        };
+        Finding::new("it waits for an external address", observed, fix)
     })
 }
 
@@ -115,7 +116,7 @@ fn nearly_selected<'a>(evidence: &'a Evidence, service: &'a Value) -> Option<(&'
     evidence.within("pods", service.text(&["metadata", "namespace"])).find_map(|pod| {
         let [(key, expected)] = differing(selector, pod)[..] else { return None };
         let (expected, has) = (expected.as_str()?, pod.text(&["metadata", "labels", key]));
-        let is_near = selector.len() > 1 && !has.is_empty() || nearest(expected, std::iter::once(has)).is_some();
-        is_near.then_some((pod, key.as_str(), expected, has))
+        let is_near = selector.len() > 1 || nearest(expected, std::iter::once(has)).is_some();
+        (is_near && !has.is_empty()).then_some((pod, key.as_str(), expected, has))
     })
 }

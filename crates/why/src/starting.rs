@@ -194,7 +194,24 @@ fn not_started(container: &Value, message: &str, observed: Vec<String>) -> Findi
             "use an image for this node's architecture",
         );
     }
+    if let Some(mount) = private_mount(message) {
+        return Finding::new(
+            format!(
+                "{name} cannot start: a volume of it has mountPropagation, but {mount} on its node is a private mount"
+            ),
+            observed,
+            format!(
+                "run `mount --make-rshared {mount}` on the node at every start, as systemd does, then delete the pod"
+            ),
+        );
+    }
     Finding::new(format!("the container {name} cannot be started"), observed, "fix what the message names")
+}
+
+/// The mount point of the node that the runtime refuses to propagate.
+fn private_mount(message: &str) -> Option<&str> {
+    let (before, _) = message.split_once("\" but it is not a shared")?;
+    Some(before.rsplit_once("mounted on \"")?.1)
 }
 
 fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
