@@ -24,15 +24,16 @@ fn unserved(evidence: &Evidence, ingress: &Value) -> Option<Finding> {
         return None;
     }
     let classes = evidence.all("ingressclasses");
-    if classes.is_empty() {
+    let class = ingress.text(&["spec", "ingressClassName"]);
+    let annotated = ingress.text(&["metadata", "annotations", "kubernetes.io/ingress.class"]);
+    // Controllers may serve an annotated class without an IngressClass.
+    if classes.is_empty() && annotated.is_empty() {
         return Some(Finding::new(
             "there is no ingress controller",
             vec!["no IngressClass exists".to_owned()],
             "install an ingress controller, or start the nodes without --disable ingress",
         ));
     }
-    let class = ingress.text(&["spec", "ingressClassName"]);
-    let annotated = ingress.text(&["metadata", "annotations", "kubernetes.io/ingress.class"]);
     if class.is_empty() && annotated.is_empty() {
         let is_default = |one: &Value| {
             one.text(&["metadata", "annotations", "ingressclass.kubernetes.io/is-default-class"]) == "true"
