@@ -9,17 +9,16 @@ pub mod cel;
 pub mod custom;
 pub mod decode;
 pub mod discovery;
-pub mod field;
 pub mod json_schema;
-pub mod names;
 pub mod openapi;
 pub mod patch;
 pub mod protobuf;
-pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod time;
-pub mod value;
 
 pub use knarr_go_duration as go_duration;
+pub use knarr_semantics::{
+    cidr, field, int_or_percent, names, node_selector, pod_resources, qos, quantity, taint, value,
+};

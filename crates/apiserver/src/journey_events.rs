@@ -8,7 +8,7 @@ use std::time::Instant;
 use http::header::USER_AGENT;
 use jiff::Timestamp;
 use knarr_api::catalogue::Catalogue;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde_json::Value;
 
 use crate::kinds::Resource;
@@ -105,7 +105,7 @@ fn state(resource: &Resource, object: &Value, now: Timestamp) -> String {
         _ => None,
     };
     match (cell(status), cell(ready)) {
-        (Some(status), _) if is_ready(object) => format!("{status}, ready"),
+        (Some(status), _) if has_condition(object, "Ready") => format!("{status}, ready"),
         (Some(status), _) => status,
         (None, Some(ready)) => match cell(find("Desired")) {
             Some(desired) => format!("{ready}/{desired} ready"),
@@ -113,11 +113,6 @@ fn state(resource: &Resource, object: &Value, now: Timestamp) -> String {
         },
         (None, None) => String::new(),
     }
-}
-
-fn is_ready(object: &Value) -> bool {
-    let mut conditions = object.items(&["status", "conditions"]).iter();
-    conditions.any(|condition| condition.text(&["type"]) == "Ready" && condition.text(&["status"]) == "True")
 }
 
 /// The finalizers that hold back the deletion of an object.

@@ -9,7 +9,8 @@
 //! - [`LeaderElection`]: leadership by a Lease, whose loser stops before another candidate can acquire it;
 //! - [`EventRecorder`] (core/v1) and [`SeriesRecorder`] (events.k8s.io/v1): events that aggregate;
 //! - [`ServerReachability`]: one log line when the API server becomes unreachable, one when it is back;
-//! - small helpers on the typed API: [`owner`], [`selector`], [`quantity`], [`pod`], [`time`].
+//! - small helpers on the typed API: [`owner`], [`selector`], [`quantity`], [`node`], [`node_fit`], [`pod`],
+//!   [`pod_resources`], [`time`]. What values of the API mean is in [`semantics`].
 //!
 //! Start reading at [`informers::Informers`].
 
@@ -26,6 +27,7 @@ pub mod events;
 pub mod informer;
 pub mod informers;
 pub mod leader;
+pub mod node;
 pub mod node_fit;
 pub mod node_identity;
 pub mod owner;
@@ -45,6 +47,7 @@ pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;
 pub use knarr_go_duration as go_duration;
+pub use knarr_semantics as semantics;
 pub use leader::{Fence, LeaderElection, LeaderError};
 pub use reachability::{ServerReachability, is_unreachable};
 pub use request_metrics::{FAMILIES as REQUEST_METRICS, measured, measured_at};

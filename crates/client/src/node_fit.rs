@@ -1,15 +1,15 @@
-//! Whether a pod may run on a node: node selector, node affinity and taints.
+//! Whether a pod may run on a node: node selector, node affinity and taints. The rules are in `semantics`.
 
 use k8s_openapi::api::core::v1::{
     Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
 };
-
-use crate::selector::Labels;
+use k8s_openapi::api::resource::v1::{DeviceTaint, DeviceToleration};
+use knarr_semantics::{node_selector, taint};
 
 /// Whether the pod's node selector and required node affinity match the node.
 pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
-    let labels = node.metadata.labels.clone().unwrap_or_default();
-    if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
+    let label = |key: &String| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    if !spec.node_selector.iter().flatten().all(|(key, value)| label(key) == Some(value)) {
         return false;
     }
     let required = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
@@ -19,55 +19,48 @@ pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
 
 /// Whether one of the selector's terms matches the node.
 pub fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
-    let labels = node.metadata.labels.clone().unwrap_or_default();
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
+}
+
+/// Whether a term matches the node.
+pub fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let expressions = term.match_expressions.iter().flatten().map(requirement);
+    let fields = term.match_fields.iter().flatten().map(requirement);
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    selector.node_selector_terms.iter().any(|term| term_matches(term, &labels, name))
+    node_selector::term_matches(expressions, fields, name, |key| {
+        node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    })
 }
 
-/// An empty term matches nothing.
-fn term_matches(term: &NodeSelectorTerm, labels: &Labels, node: &str) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let field = |requirement: &NodeSelectorRequirement| {
-        requirement.key == "metadata.name" && requirement_met(requirement, Some(node))
-    };
-    (!expressions.is_empty() || !fields.is_empty())
-        && expressions.iter().all(|each| requirement_met(each, labels.get(&each.key).map(String::as_str)))
-        && fields.iter().all(field)
-}
-
-fn requirement_met(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |value: &str| values.iter().any(|each| each == value);
-    let number = |text: &str| text.parse::<i64>().ok();
-    let bound = values.first().and_then(|text| number(text));
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => value.and_then(number).zip(bound).is_some_and(|(value, bound)| value > bound),
-        "Lt" => value.and_then(number).zip(bound).is_some_and(|(value, bound)| value < bound),
-        _ => false,
+fn requirement(
+    requirement: &NodeSelectorRequirement,
+) -> node_selector::Requirement<'_, impl Iterator<Item = &str> + Clone> {
+    node_selector::Requirement {
+        key: &requirement.key,
+        operator: &requirement.operator,
+        values: requirement.values.iter().flatten().map(String::as_str),
     }
 }
 
 /// Whether a toleration tolerates a taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or("");
-    let key = toleration.key.as_deref().unwrap_or("");
-    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
-        return false;
-    }
-    let (tolerated, tainted) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
-    let numbers = || Some((tainted.parse::<i64>().ok()?, tolerated.parse::<i64>().ok()?));
-    match toleration.operator.as_deref().unwrap_or("") {
-        "" | "Equal" => !key.is_empty() && tolerated == tainted,
-        "Exists" => true,
-        "Lt" => numbers().is_some_and(|(tainted, tolerated)| tainted < tolerated),
-        "Gt" => numbers().is_some_and(|(tainted, tolerated)| tainted > tolerated),
-        _ => false,
-    }
+    let Toleration { key, operator, value, effect, .. } = toleration;
+    let read = taint::Toleration { key: text(key), operator: text(operator), value: text(value), effect: text(effect) };
+    read.tolerates(taint::Taint { key: &taint.key, value: text(&taint.value), effect: &taint.effect })
+}
+
+/// The same for a device.
+pub fn tolerates_device(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let DeviceToleration { key, operator, value, effect, .. } = toleration;
+    // Numbers are not compared.
+    let operator = text(operator);
+    let read = taint::Toleration { key: text(key), operator, value: text(value), effect: text(effect) };
+    !matches!(operator, "Lt" | "Gt")
+        && read.tolerates(taint::Taint { key: &taint.key, value: text(&taint.value), effect: &taint.effect })
+}
+
+fn text(field: &Option<String>) -> &str {
+    field.as_deref().unwrap_or_default()
 }
 
 /// The first taint with one of the effects that no toleration tolerates.

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::pod_resources::is_sidecar;
 use crate::time;
 
 /// The pod's phase; empty when unset.
@@ -65,11 +66,7 @@ pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
 pub fn max_restarts(pod: &Pod) -> i32 {
     let Some(status) = &pod.status else { return 0 };
     let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    let is_sidecar = |name: &str| {
-        sidecars
-            .clone()
-            .any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
-    };
+    let is_sidecar = |name: &str| sidecars.clone().any(|container| container.name == name && is_sidecar(container));
     let containers = status.container_statuses.iter().flatten().map(|container| container.restart_count);
     let init = status.init_container_statuses.iter().flatten();
     let sidecar_restarts =

@@ -5,6 +5,7 @@
 use std::sync::LazyLock;
 
 use knarr_go_duration as go_duration;
+use knarr_semantics::value::json_type;
 use serde_json::{Map, Value};
 
 use crate::parse::{Given, ParseError};
@@ -249,17 +250,6 @@ fn seconds(field: &Field, values: &[String]) -> Result<String, ConfigurationErro
     let nanoseconds =
         go_duration::parse(text).map_err(|reason| ConfigurationError::Value { path: field.path.to_owned(), reason })?;
     Ok((nanoseconds.max(0) / 1_000_000_000).to_string())
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 #[cfg(test)]

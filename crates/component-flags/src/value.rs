@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use knarr_go_duration as go_duration;
+use knarr_semantics::quantity::Quantity;
 
 use crate::table::Flag;
 use crate::{Component, go};
@@ -133,27 +134,8 @@ fn address_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-const QUANTITY_FORM: &str =
-    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-
 fn quantity(text: &str) -> Result<String, String> {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end =
-        unsigned.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let is_exponent = || {
-        let digits = suffix.strip_prefix(['e', 'E']).map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
-        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    let is_suffix = matches!(
-        suffix,
-        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
-    );
-    if !is_number || !(is_suffix || is_exponent()) {
-        return Err(QUANTITY_FORM.to_owned());
-    }
-    Ok(text.to_owned())
+    Quantity::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn ports(text: &str) -> Result<String, String> {

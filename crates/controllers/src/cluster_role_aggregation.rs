@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use knarr_client::selector::Selector;
+use knarr_client::selector;
 use knarr_client::{Informer, WorkQueue, run_workers};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -55,7 +55,7 @@ async fn aggregate(context: &Context, roles: &Informer<ClusterRole>, key: &str) 
 fn aggregated_rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     let mut rules: Vec<PolicyRule> = Vec::new();
     let selectors = role.aggregation_rule.iter().flat_map(|rule| rule.cluster_role_selectors.iter().flatten());
-    for selector in selectors.filter_map(|selector| Selector::of(selector).ok()) {
+    for selector in selectors.filter_map(|selector| selector::of(selector).ok()) {
         let mut matching: Vec<_> = all
             .iter()
             .filter(|other| name(&***other) != name(role) && selector.matches(other.metadata.labels.as_ref()))

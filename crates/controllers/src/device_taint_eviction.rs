@@ -11,7 +11,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::events::{EventType, reference};
-use knarr_client::{Change, EventRecorder, Informer, WorkQueue, pod, time};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, node_fit, pod, time};
 use parking_lot::Mutex;
 
 use crate::Context;
@@ -188,17 +188,9 @@ fn end_by(taint: &DeviceTaint, tolerations: &[DeviceToleration]) -> Option<Times
     Some(since.saturating_add(stay).unwrap_or(Timestamp::MAX))
 }
 
+/// Only tolerations of this very effect keep a pod.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let key = text(&toleration.key);
-    let same_value = || text(&toleration.value) == text(&taint.value);
-    text(&toleration.effect) == EFFECT
-        && (key.is_empty() || key == taint.key)
-        && match text(&toleration.operator).as_str() {
-            "" | "Equal" => same_value(),
-            "Exists" => true,
-            _ => false,
-        }
+    toleration.effect.as_deref() == Some(EFFECT) && node_fit::tolerates_device(toleration, taint)
 }
 
 #[cfg(test)]

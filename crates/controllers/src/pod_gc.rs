@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use knarr_client::pod;
+use knarr_client::{node, pod};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
@@ -88,11 +88,9 @@ impl Kinds {
 }
 
 fn is_out_of_service(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let tainted =
         node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE);
-    tainted && !ready
+    tainted && !node::is_ready(node)
 }
 
 /// The oldest finished pods beyond the threshold, evicted ones before others.

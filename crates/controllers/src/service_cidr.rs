@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use k8s_openapi::jiff::Timestamp;
+use knarr_client::semantics::cidr::Cidr;
 use knarr_client::{Change, Informer, WorkQueue, run_workers, time};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::Context;
 use crate::common::key::name;
-use crate::common::network::Network;
 use crate::error::{Result, ignore_not_found};
 
 const COMPONENT: &str = "service-cidr-controller";
@@ -77,17 +77,17 @@ fn plan(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddr
     if left.is_zero() { Step::Release } else { Step::WaitFor(left) }
 }
 
-fn parsed(network: &ServiceCIDR) -> Vec<Network> {
+fn parsed(network: &ServiceCIDR) -> Vec<Cidr> {
     let cidrs = network.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten());
-    cidrs.filter_map(|cidr| Network::parse(cidr)).collect()
+    cidrs.filter_map(|cidr| cidr.parse::<Cidr>().ok()).collect()
 }
 
 /// Whether every address would still have a ServiceCIDR.
 fn can_be_deleted(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
     let own = parsed(network);
-    let others: Vec<Network> =
+    let others: Vec<Cidr> =
         all.iter().filter(|other| name(&***other) != name(network)).flat_map(|other| parsed(other)).collect();
-    let covered = |part: &Network| others.iter().any(|other| other.contains(part));
+    let covered = |part: &Cidr| others.iter().any(|other| other.covers(part));
     if own.iter().all(covered) {
         return true;
     }
@@ -96,8 +96,8 @@ fn can_be_deleted(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[
         labels.and_then(|labels| labels.get("ipaddress.kubernetes.io/managed-by")).map(String::as_str)
             == Some("ipallocator.k8s.io")
     });
-    let mut parsed = managed.filter_map(|address| name(&**address).parse::<IpAddr>().ok()).map(Network::of_address);
-    !parsed.any(|address| own.iter().any(|part| part.contains(&address)) && !covered(&address))
+    let mut parsed = managed.filter_map(|address| name(&**address).parse::<IpAddr>().ok()).map(Cidr::of_address);
+    !parsed.any(|address| own.iter().any(|part| part.covers(&address)) && !covered(&address))
 }
 
 async fn carry_out(context: &Context, network: &ServiceCIDR, step: Step, queue: &WorkQueue<String>) -> Result<()> {

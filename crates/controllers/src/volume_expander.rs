@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use knarr_client::quantity::Quantity;
+use knarr_client::quantity::{self, Quantity};
 use knarr_client::{Change, WorkQueue, run_workers};
 
 use crate::Context;
@@ -46,7 +46,7 @@ pub async fn run(context: Context) {
 
 fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
-    requests.get(STORAGE).map(Quantity::of)
+    requests.get(STORAGE).map(quantity::of)
 }
 
 /// Whether the request grew.
@@ -56,7 +56,7 @@ fn has_grown(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
 
 /// Whether a bound claim requests more than its capacity.
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
-    let has = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get(STORAGE)).map(Quantity::of);
+    let has = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get(STORAGE)).map(quantity::of);
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
     bound && requested(claim).zip(has).is_some_and(|(desired, has)| desired > has)
 }

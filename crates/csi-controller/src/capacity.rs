@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use knarr_client::Change;
-use knarr_client::quantity::{Format, Quantity};
+use knarr_client::quantity::{self, Format, Quantity};
 use knarr_csi::messages::{ControllerCapability, GetCapacityRequest, GetCapacityResponse, Topology};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -97,7 +97,7 @@ async fn publish(driver: &Driver) -> Result<()> {
 }
 
 fn sizes(object: &CSIStorageCapacity) -> (Option<i64>, Option<i64>) {
-    let value = knarr_client::quantity::value;
+    let value = quantity::value;
     (object.capacity.as_ref().map(value), object.maximum_volume_size.as_ref().map(value))
 }
 
@@ -118,7 +118,7 @@ fn short_hash(text: &str) -> String {
 }
 
 fn capacity(driver: &Driver, class: &StorageClass, found: &GetCapacityResponse) -> CSIStorageCapacity {
-    let size = |bytes: i64| Quantity::new(bytes, Format::BinarySi).to_api();
+    let size = |bytes: i64| quantity::to_api(&Quantity::new(bytes, Format::BinarySi));
     // A removed node takes its objects with it.
     let owner = OwnerReference {
         api_version: "v1".to_owned(),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use knarr_client::quantity::{Format, Quantity, value};
+use knarr_client::quantity::{self, Format, Quantity, value};
 use knarr_client::{Change, run_workers};
 use knarr_csi::Code;
 use knarr_csi::messages::{
@@ -102,7 +102,7 @@ struct Expansion<'a> {
 
 impl Expansion<'_> {
     fn quantity(&self) -> String {
-        Quantity::new(self.bytes, Format::BinarySi).to_api().0
+        Quantity::new(self.bytes, Format::BinarySi).to_string()
     }
 
     async fn run(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<()> {
@@ -155,7 +155,7 @@ impl Expansion<'_> {
     ) -> Result<()> {
         let bytes = expanded.capacity_bytes.max(self.bytes);
         if volume_bytes(volume) < bytes {
-            let size = Quantity::new(bytes, Format::BinarySi).to_api();
+            let size = quantity::to_api(&Quantity::new(bytes, Format::BinarySi));
             let patch = Patch::Merge(json!({"spec": {"capacity": {STORAGE: size}}}));
             let api: Api<PersistentVolume> = Api::all(self.driver.kube.clone());
             api.patch(name(volume), &PatchParams::default(), &patch).await?;
@@ -196,7 +196,7 @@ impl Expansion<'_> {
 
     fn done(&self, claim: &PersistentVolumeClaim, bytes: i64) -> Map<String, Value> {
         fields(json!({
-            "capacity": {STORAGE: Quantity::new(bytes, Format::BinarySi).to_api()},
+            "capacity": {STORAGE: Quantity::new(bytes, Format::BinarySi).to_string()},
             "conditions": status::conditions(claim, &[RESIZING, FILE_SYSTEM_RESIZE_PENDING], None),
             "allocatedResources": {STORAGE: self.quantity()},
             "allocatedResourceStatuses": {STORAGE: null},

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use knarr_client::Informers;
 use knarr_client::kube::Client;
 use knarr_client::kube::api::{Api, Patch, PatchParams};
+use knarr_client::node::is_ready;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -53,11 +54,6 @@ pub fn addresses(nodes: &[Arc<Node>]) -> Vec<IpAddr> {
 
 fn serves(node: &Node) -> bool {
     node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION)).is_some_and(|value| value == SERVES)
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn address(node: &Node) -> Option<IpAddr> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::go_duration::quote;
-use knarr_client::quantity::{Quantity as Amount, milli_value, value};
+use knarr_client::quantity::{self, milli_value, value};
 
 use crate::pod;
 
@@ -84,7 +84,7 @@ pub fn resource_value(
                 limits
                     .as_ref()
                     .and_then(|limits| limits.get(name))
-                    .filter(|limit| !Amount::of(limit).is_zero())
+                    .filter(|limit| !quantity::of(limit).is_zero())
                     .cloned()
             };
             let whole = || pod::spec(pod).resources.as_ref().and_then(|whole| named(&whole.limits));
@@ -99,7 +99,7 @@ pub fn resource_value(
         _ => return Err(unknown()),
     };
     let amount = amount.unwrap_or_else(|| Quantity("0".into()));
-    let divisor = selector.divisor.as_ref().filter(|divisor| !Amount::of(divisor).is_zero());
+    let divisor = selector.divisor.as_ref().filter(|divisor| !quantity::of(divisor).is_zero());
     let one = Quantity("1".into());
     let divisor = divisor.unwrap_or(&one);
     let (amount, divisor) = if name == "cpu" {

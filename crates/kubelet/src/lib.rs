@@ -40,7 +40,6 @@ mod pod;
 mod pods;
 mod private;
 mod probes;
-mod qualified_name;
 pub mod resources;
 mod runtime;
 mod server;

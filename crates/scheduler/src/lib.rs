@@ -21,7 +21,6 @@ pub mod framework;
 mod handlers;
 mod journey_events;
 mod metrics;
-mod node_match;
 pub mod nominations;
 pub mod plugins;
 pub mod preemption;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 
 use crate::cluster::node::NodeState;
 use crate::cluster::placed::PlacedPod;
@@ -49,7 +49,7 @@ impl Budget {
         let status = budget.status.as_ref();
         Budget {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
-            selector: Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing()),
+            selector: selector::of_option(selector).unwrap_or_else(|_| Selector::nothing()),
             allowed: status.map_or(0, |status| status.disruptions_allowed.unwrap_or(0)),
             disrupted: status
                 .and_then(|status| status.disrupted_pods.as_ref())
@@ -61,7 +61,7 @@ impl Budget {
     fn protects(&self, pod: &PlacedPod) -> bool {
         pod.namespace() == self.namespace
             && pod.labels().is_some_and(|labels| !labels.is_empty())
-            && !self.selector.is_empty()
+            && !self.selector.is_everything()
             && self.selector.matches(pod.labels())
             && !self.disrupted.iter().any(|name| name == pod.name())
     }

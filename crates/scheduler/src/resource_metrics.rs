@@ -1,12 +1,10 @@
 //! `/metrics/resources`: what pods request and what limits them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use knarr_client::pod_resources::is_sidecar;
-use knarr_client::{Informer, pod, quantity};
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::pod_resources::{self, Side};
+use knarr_client::{Informer, pod};
 use knarr_metrics::{Family, Gauge};
 use parking_lot::Mutex;
 
@@ -25,22 +23,15 @@ pub fn page() -> String {
     render(&pods.map(|pods| pods.list()).unwrap_or_default())
 }
 
-type Amounts = BTreeMap<String, f64>;
-type Read = fn(&Container) -> Option<&BTreeMap<String, ApiQuantity>>;
-
 fn render(pods: &[Arc<Pod>]) -> String {
-    let families: [(&'static str, &'static str, Read); 2] = [
-        ("kube_pod_resource_request", "[STABLE] What pods request of each resource.", |container| {
-            container.resources.as_ref()?.requests.as_ref()
-        }),
-        ("kube_pod_resource_limit", "[STABLE] What limits pods in each resource.", |container| {
-            container.resources.as_ref()?.limits.as_ref()
-        }),
+    let families = [
+        ("kube_pod_resource_request", "[STABLE] What pods request of each resource.", Side::Requests),
+        ("kube_pod_resource_limit", "[STABLE] What limits pods in each resource.", Side::Limits),
     ];
     let mut out = String::new();
-    for (name, help, read) in families {
+    for (name, help, side) in families {
         let gauge = Gauge::new(name, help, LABELS);
-        let all = pods.iter().filter(|pod| !is_terminal(pod)).flat_map(|pod| series(pod, read));
+        let all = pods.iter().filter(|pod| !is_terminal(pod)).flat_map(|pod| series(pod, side));
         let all: Vec<([String; 7], f64)> = all.collect();
         gauge.fill(all.iter().map(|(labels, value)| (labels.each_ref().map(String::as_str), *value)));
         gauge.write(&mut out);
@@ -51,69 +42,23 @@ fn render(pods: &[Arc<Pod>]) -> String {
 /// A pod that is not scheduled is not terminal, whatever its phase.
 fn is_terminal(each: &Pod) -> bool {
     let is_scheduled = each.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    is_scheduled && matches!(pod::phase(each), "Succeeded" | "Failed")
+    is_scheduled && pod::is_terminal(each)
 }
 
-fn series(each: &Pod, read: Read) -> Vec<([String; 7], f64)> {
+fn series(each: &Pod, side: Side) -> Vec<([String; 7], f64)> {
     let Some(spec) = &each.spec else { return Vec::new() };
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let (namespace, name) = (text(&each.metadata.namespace), text(&each.metadata.name));
     let (node, scheduler) = (text(&spec.node_name), text(&spec.scheduler_name));
     let priority = spec.priority.map(|priority| priority.to_string()).unwrap_or_default();
-    let amounts = total(spec, read).into_iter().filter(|(_, amount)| *amount != 0.0);
+    let amounts = pod_resources::of_pod(each, side).into_iter().filter(|(_, amount)| !amount.is_zero());
     let labelled = amounts.map(|(resource, amount)| {
         let unit = unit(&resource).to_owned();
         let labels =
             [namespace.clone(), node.clone(), name.clone(), priority.clone(), resource, scheduler.clone(), unit];
-        (labels, amount)
+        (labels, amount.as_f64())
     });
     labelled.collect()
-}
-
-/// What the containers need at once: all that run together, or an init container beside the sidecars before it.
-fn total(spec: &k8s_openapi::api::core::v1::PodSpec, read: Read) -> Amounts {
-    let of = |container: &Container| -> Amounts {
-        read(container).into_iter().flatten().map(|(name, amount)| (name.clone(), value(name, amount))).collect()
-    };
-    let add = |sum: &mut Amounts, more: &Amounts| {
-        for (name, amount) in more {
-            *sum.entry(name.clone()).or_default() += amount;
-        }
-    };
-    let mut running = Amounts::new();
-    spec.containers.iter().for_each(|container| add(&mut running, &of(container)));
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
-    for container in spec.init_containers.iter().flatten() {
-        let own = of(container);
-        if is_sidecar(container) {
-            add(&mut sidecars, &own);
-            add(&mut running, &own);
-            continue;
-        }
-        let mut at_once = sidecars.clone();
-        add(&mut at_once, &own);
-        for (name, amount) in at_once {
-            let known = peak.entry(name).or_default();
-            *known = known.max(amount);
-        }
-    }
-    for (name, amount) in peak {
-        let known = running.entry(name).or_default();
-        *known = known.max(amount);
-    }
-    add(&mut running, &overhead(spec));
-    running
-}
-
-fn overhead(spec: &k8s_openapi::api::core::v1::PodSpec) -> Amounts {
-    spec.overhead.iter().flatten().map(|(name, amount)| (name.clone(), value(name, amount))).collect()
-}
-
-fn value(resource: &str, amount: &ApiQuantity) -> f64 {
-    match resource {
-        "cpu" => quantity::milli_value(amount) as f64 / 1e3,
-        _ => quantity::value(amount) as f64,
-    }
 }
 
 fn unit(resource: &str) -> &'static str {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Which of our crates each crate may use. Crates meet only in the binary.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("api", &["go-duration", "version"]),
+    ("api", &["go-duration", "semantics", "version"]),
     (
         "apiserver",
         &[
@@ -38,8 +38,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &[]),
-    ("client", &["go-duration", "identity", "metrics", "packing", "supervisor"]),
-    ("component-flags", &["go-duration"]),
+    ("client", &["go-duration", "identity", "metrics", "packing", "semantics", "supervisor"]),
+    ("component-flags", &["go-duration", "semantics"]),
     ("controllers", &["client", "identity", "metrics", "supervisor"]),
     ("cri", &[]),
     ("csi", &[]),
@@ -96,6 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("relay", &[]),
     ("rules", &["api", "component-flags"]),
     ("scheduler", &["api", "client", "metrics", "packing", "supervisor"]),
+    ("semantics", &["go-duration"]),
     ("store", &["metrics", "packing", "supervisor", "traces"]),
     ("supervisor", &[]),
     ("traces", &["metrics", "supervisor"]),
@@ -113,10 +114,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FEATURES: &str = "workspace-features";
 
 /// The typed API takes half a minute to compile: these crates do without.
-const WITHOUT_TYPED_API: &[&str] = &["api", "apiserver", "rules", "store"];
+const WITHOUT_TYPED_API: &[&str] = &["api", "apiserver", "rules", "semantics", "store"];
 
 /// Where decisions are made: time comes in as a value.
-const DECIDES: &[&str] = &["controllers", "scheduler", "rules", "api"];
+const DECIDES: &[&str] = &["controllers", "scheduler", "rules", "api", "semantics"];
 const CLOCKS: &[&str] = &["SystemTime::now", "Timestamp::now", "Zoned::now", "Utc::now", "time::now()"];
 
 /// Reconcilers are given their clock: only what is handed to all of them chooses that of the host.

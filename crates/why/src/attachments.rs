@@ -1,10 +1,10 @@
 //! Volumes of CSI drivers that cannot be attached or mounted.
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition};
 use serde_json::Value;
 
+use crate::Finding;
 use crate::evidence::{Evidence, quote};
-use crate::{Finding, condition};
 
 /// Diagnoses an event about a volume of a pod that is on its node.
 pub fn explain(evidence: &Evidence, pod: &Value, event: &Value) -> Option<Finding> {

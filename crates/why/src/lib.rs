@@ -24,7 +24,7 @@ mod traffic;
 pub use evidence::Evidence;
 pub use nearest::nearest;
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -86,18 +86,10 @@ fn pod(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if findings.is_empty() {
         findings = readiness::explain(evidence, pod);
     }
-    if findings.is_empty() && is_ready(pod) {
+    if findings.is_empty() && has_condition(pod, "Ready") {
         findings = traffic::explain(evidence, pod);
     }
     findings
-}
-
-fn is_ready(pod: &Value) -> bool {
-    condition(pod, "Ready").is_some_and(|condition| condition.text(&["status"]) == "True")
-}
-
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    object.items(&["status", "conditions"]).iter().find(|condition| condition.text(&["type"]) == kind)
 }
 
 /// The most similar name among the objects, if one is similar enough.

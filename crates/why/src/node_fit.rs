@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use knarr_api::node_selector::{self, Requirement};
 use knarr_api::quantity::Quantity;
 use knarr_api::selector::LabelSelector;
-use knarr_api::value::Read;
-use knarr_rules::common::resources::{self, ResourceList, Side};
+use knarr_api::taint::{Taint, Toleration};
+use knarr_api::value::{Read, condition};
+use knarr_rules::common::resources::{self, Side};
 use serde_json::{Value, json};
 
 use crate::Finding;
@@ -118,12 +120,11 @@ fn tainted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
 }
 
 fn tolerates(pod: &Value, taint: &Value) -> bool {
+    let taint = Taint { key: taint.text(&["key"]), value: taint.text(&["value"]), effect: taint.text(&["effect"]) };
     pod.items(&["spec", "tolerations"]).iter().any(|toleration| {
-        let (key, operator) = (toleration.text(&["key"]), toleration.text(&["operator"]));
-        let effect = toleration.text(&["effect"]);
-        let same_key = key == taint.text(&["key"]) || key.is_empty() && operator == "Exists";
-        let same_value = operator == "Exists" || toleration.text(&["value"]) == taint.text(&["value"]);
-        same_key && same_value && (effect.is_empty() || effect == taint.text(&["effect"]))
+        let text = |field: &str| toleration.text(&[field]);
+        let (key, operator, value, effect) = (text("key"), text("operator"), text("value"), text("effect"));
+        Toleration { key, operator, value, effect }.tolerates(taint)
     })
 }
 
@@ -155,16 +156,7 @@ fn affinity_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> 
     if terms.is_empty() {
         return None;
     }
-    let fits = |term: &Value| {
-        let labels = LabelSelector::from_object(&json!({"matchExpressions": label_expressions(term)}));
-        let name = node.text(&["metadata", "name"]);
-        let named = term.items(&["matchFields"]).iter().all(|field| {
-            let values = field.items(&["values"]).iter().any(|value| value.as_str() == Some(name));
-            (field.text(&["operator"]) == "In") == values
-        });
-        named && labels.is_ok_and(|labels| labels.matches(node.fields(&["metadata", "labels"])))
-    };
-    if terms.iter().any(fits) {
+    if terms.iter().any(|term| term_matches(term, node)) {
         return None;
     }
     let by_name = terms.iter().all(|term| term.has(&["matchFields"]));
@@ -183,10 +175,16 @@ fn is_reserved(key: &str) -> bool {
         .any(|reserved| domain == *reserved || domain.strip_suffix(reserved).is_some_and(|rest| rest.ends_with('.')))
 }
 
-/// The expressions that a label selector supports. `Gt` and `Lt` are left to the scheduler's own message.
-fn label_expressions(term: &Value) -> Vec<Value> {
-    let all = term.items(&["matchExpressions"]).iter();
-    all.filter(|expression| !matches!(expression.text(&["operator"]), "Gt" | "Lt")).cloned().collect()
+fn term_matches(term: &Value, node: &Value) -> bool {
+    fn requirement(object: &Value) -> Requirement<'_, impl Iterator<Item = &str> + Clone> {
+        let values = object.items(&["values"]).iter().filter_map(Value::as_str);
+        Requirement { key: object.text(&["key"]), operator: object.text(&["operator"]), values }
+    }
+    let expressions = term.items(&["matchExpressions"]).iter().map(requirement);
+    let fields = term.items(&["matchFields"]).iter().map(requirement);
+    let labels = node.at(&["metadata", "labels"]);
+    let label = |key: &str| labels.get(key).and_then(Value::as_str);
+    node_selector::term_matches(expressions, fields, node.text(&["metadata", "name"]), label)
 }
 
 fn requirements(term: &Value) -> String {
@@ -236,11 +234,7 @@ fn volume_elsewhere(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Mi
         let Some(claim) = evidence.find("persistentvolumeclaims", namespace, name) else { continue };
         let Some(bound) = evidence.find("persistentvolumes", "", claim.text(&["spec", "volumeName"])) else { continue };
         let terms = bound.items(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"]);
-        let reachable = |term: &Value| {
-            let labels = LabelSelector::from_object(&json!({"matchExpressions": label_expressions(term)}));
-            labels.is_ok_and(|labels| labels.matches(node.fields(&["metadata", "labels"])))
-        };
-        if !terms.is_empty() && !terms.iter().any(reachable) {
+        if !terms.is_empty() && !terms.iter().any(|term| term_matches(term, node)) {
             let required: Vec<String> = terms.iter().map(requirements).collect();
             let why = format!(
                 "the volume {} of the claim {name} is only accessible where {}",
@@ -266,7 +260,7 @@ fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Opt
         let why = format!("it runs {count} pods, its maximum");
         return Some(Misfit::new("resources", why, "add a node, or scale down workloads that are not needed"));
     }
-    for (resource, requested) in requests(pod) {
+    for (resource, requested) in resources::of_pod(pod, Side::Requests) {
         let Some(all) = allocatable.get(&resource).and_then(Value::as_str).and_then(|text| Quantity::parse(text).ok())
         else {
             let why = format!("it has no {resource}, the pod requests {requested}");
@@ -275,7 +269,7 @@ fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Opt
         };
         let mut used = Quantity::new(0, all.format());
         for other in on_node(evidence, node) {
-            if let Some(amount) = requests(other).get(&resource) {
+            if let Some(amount) = resources::of_pod(other, Side::Requests).get(&resource) {
                 used.add(amount);
             }
         }
@@ -294,14 +288,6 @@ fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Opt
         }
     }
     None
-}
-
-/// A pod's requests: the sum of its containers or its pod-level resources, plus the overhead of its runtime class.
-fn requests(pod: &Value) -> ResourceList {
-    let mut sums = resources::of_containers(pod.at(&["spec"]), Side::Requests);
-    sums.extend(resources::list(pod.at(&["spec", "resources", "requests"])));
-    resources::add(&mut sums, &resources::list(pod.at(&["spec", "overhead"])));
-    sums
 }
 
 /// Inter-pod affinity, anti-affinity and topology spread.
@@ -345,6 +331,6 @@ fn neighbours<'a>(
 }
 
 fn spread(pod: &Value) -> Option<String> {
-    let observed = crate::condition(pod, "PodScheduled")?.text(&["message"]);
+    let observed = condition(pod, "PodScheduled")?.text(&["message"]);
     observed.contains("topology spread").then(|| "it would violate the pod's topology spread constraints".to_owned())
 }

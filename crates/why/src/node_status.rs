@@ -1,6 +1,6 @@
 //! Nodes that are not ready, under pressure, or cordoned.
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition};
 use serde_json::Value;
 
 use crate::Finding;
@@ -16,7 +16,7 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
 
 fn unready(node: &Value) -> Option<Finding> {
     let name = node.text(&["metadata", "name"]);
-    let Some(ready) = crate::condition(node, "Ready") else {
+    let Some(ready) = condition(node, "Ready") else {
         return Some(Finding::new(
             "its kubelet has never reported",
             vec!["status.conditions has no Ready condition".to_owned()],
@@ -62,7 +62,7 @@ fn under_pressure(node: &Value) -> Vec<Finding> {
         ),
         ("PIDPressure", "process IDs", "find the pods that start so many processes, and limit or fix them"),
     ];
-    let is_true = |kind: &str| crate::condition(node, kind).filter(|condition| condition.text(&["status"]) == "True");
+    let is_true = |kind: &str| condition(node, kind).filter(|condition| condition.text(&["status"]) == "True");
     let found = pressures.iter().filter_map(|(kind, resource, fix)| {
         let condition = is_true(kind)?;
         let observed = vec![format!("{kind}: {}", condition.text(&["message"]))];

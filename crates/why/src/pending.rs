@@ -1,10 +1,10 @@
 //! Pods that are not scheduled to a node yet.
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition};
 use serde_json::Value;
 
 use crate::evidence::Evidence;
-use crate::{Finding, claims, condition, node_fit};
+use crate::{Finding, claims, node_fit};
 
 /// The scheduler that this cluster runs.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";

@@ -1,6 +1,6 @@
 //! Pods that run but are not ready: failing probes and closed readiness gates.
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition, has_condition};
 use serde_json::Value;
 
 use crate::Finding;
@@ -9,7 +9,7 @@ use crate::starting::statuses;
 
 /// Diagnoses a running pod that is not ready.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
-    if crate::is_ready(pod) {
+    if has_condition(pod, "Ready") {
         return Vec::new();
     }
     let mut findings: Vec<Finding> =
@@ -85,7 +85,7 @@ fn gate(pod: &Value) -> Option<Finding> {
     let gates = pod.items(&["spec", "readinessGates"]).iter().map(|gate| gate.text(&["conditionType"]));
     let closed = gates
         .into_iter()
-        .find(|kind| crate::condition(pod, kind).is_none_or(|condition| condition.text(&["status"]) != "True"))?;
+        .find(|kind| condition(pod, kind).is_none_or(|condition| condition.text(&["status"]) != "True"))?;
     Some(Finding::new(
         format!("its readiness gate {closed} is not met"),
         vec![format!("spec.readinessGates requires the condition {closed}, which is not True")],

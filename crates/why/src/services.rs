@@ -1,12 +1,12 @@
 //! Services: whether they have a working backend.
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde_json::Value;
 
 use crate::evidence::{Evidence, quote};
 use crate::nearest::nearest;
 use crate::traffic::{differing, isolated, selects, wrong_port};
-use crate::{Finding, full_name, is_ready};
+use crate::{Finding, full_name};
 
 /// The maximum number of pods listed.
 const MAX_LISTED_PODS: usize = 3;
@@ -33,7 +33,7 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
         findings.push(finding);
         return findings;
     }
-    let (ready, unready): (Vec<&Value>, Vec<&Value>) = pods.iter().partition(|pod| is_ready(pod));
+    let (ready, unready): (Vec<&Value>, Vec<&Value>) = pods.iter().partition(|pod| has_condition(pod, "Ready"));
     if ready.is_empty() {
         findings.push(none_ready(&unready));
         findings.extend(unready.first().into_iter().flat_map(|pod| crate::pod(evidence, pod)));

@@ -1,7 +1,7 @@
 //! Pods on a node whose containers do not start.
 
 use jiff::{SignedDuration, Timestamp};
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition};
 use serde_json::Value;
 
 use crate::evidence::{Evidence, quote};
@@ -50,7 +50,7 @@ fn node_is_down(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         ));
     }
     let node = evidence.find("nodes", "", name)?;
-    let ready = crate::condition(node, "Ready")?;
+    let ready = condition(node, "Ready")?;
     (ready.text(&["status"]) != "True").then(|| {
         Finding::new(
             format!("its node {name} is not ready"),
@@ -270,7 +270,7 @@ fn takes_long(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let (container, _) = statuses(pod).find(|(_, status)| {
         matches!(status.text(&["state", "waiting", "reason"]), "ContainerCreating" | "PodInitializing")
     })?;
-    let scheduled: Timestamp = crate::condition(pod, "PodScheduled")?.text(&["lastTransitionTime"]).parse().ok()?;
+    let scheduled: Timestamp = condition(pod, "PodScheduled")?.text(&["lastTransitionTime"]).parse().ok()?;
     let elapsed = evidence.now.duration_since(scheduled);
     if elapsed < USUAL_START {
         return None;

@@ -3,10 +3,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition, has_condition};
 use serde_json::{Value, json};
-
-use crate::condition;
 
 /// The examined kinds: plural name, API version, kind, and whether an object needs a diagnosis.
 const EXAMINED: &[(&str, &str, &str, fn(&Value) -> bool)] = &[
@@ -146,7 +144,7 @@ fn is_unfinished_job(job: &Value) -> bool {
 fn is_troubled_pod(pod: &Value) -> bool {
     match pod.text(&["status", "phase"]) {
         "Succeeded" => false,
-        "Running" => !crate::is_ready(pod),
+        "Running" => !has_condition(pod, "Ready"),
         _ => true,
     }
 }

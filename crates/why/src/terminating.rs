@@ -1,7 +1,7 @@
 //! Objects that are being deleted and still exist.
 
 use jiff::{SignedDuration, Timestamp};
-use knarr_api::value::Read;
+use knarr_api::value::{Read, condition};
 use serde_json::Value;
 
 use crate::evidence::Evidence;
@@ -56,7 +56,7 @@ fn of_namespace(namespace: &Value) -> Finding {
         "NamespaceDeletionDiscoveryFailure",
         "NamespaceDeletionGroupVersionParsingFailure",
     ];
-    let conditions = CONDITIONS.iter().filter_map(|kind| crate::condition(namespace, kind));
+    let conditions = CONDITIONS.iter().filter_map(|kind| condition(namespace, kind));
     let observed: Vec<String> = conditions
         .filter(|condition| condition.text(&["status"]) == "True")
         .map(|condition| condition.text(&["message"]).to_owned())
@@ -129,7 +129,7 @@ fn by_node(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let observed = match evidence.find("nodes", "", name) {
         None => format!("no Node {name}"),
         Some(node) => {
-            let ready = crate::condition(node, "Ready")?;
+            let ready = condition(node, "Ready")?;
             if ready.text(&["status"]) == "True" {
                 return None;
             }

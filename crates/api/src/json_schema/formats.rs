@@ -1,12 +1,13 @@
 //! String formats of JSON schemas.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use regex::Regex;
 
+use crate::cidr::{parse_network_sloppy, parse_sloppy};
 use crate::go_duration;
 
 /// The check of the format with that name, ignoring dashes. None if the name is unknown.
@@ -16,9 +17,9 @@ pub(crate) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
         "uri" => is_uri,
         "email" => is_email,
         "hostname" => is_hostname,
-        "ipv4" => |text| ipv4(text).is_some(),
+        "ipv4" => |text| text.contains('.') && parse_sloppy(text).is_some(),
         "ipv6" => |text| text.contains(':') && text.parse::<Ipv6Addr>().is_ok(),
-        "cidr" => is_cidr,
+        "cidr" => |text| parse_network_sloppy(text).is_some(),
         "mac" => is_mac,
         "uuid" => |text| UUID.is_match(text),
         "uuid3" => |text| UUID3.is_match(text),
@@ -108,27 +109,6 @@ fn is_email(text: &str) -> bool {
 
 fn is_hostname(text: &str) -> bool {
     HOSTNAME.is_match(text) && text.len() <= 255 && text.split('.').all(|part| part.len() <= 63)
-}
-
-/// Numbers with leading zeros are decimal, not octal.
-fn ipv4(text: &str) -> Option<Ipv4Addr> {
-    let mut parts = text.split('.');
-    let mut octets = [0; 4];
-    for octet in &mut octets {
-        let part = parts.next().filter(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))?;
-        *octet = part.parse().ok()?;
-    }
-    parts.next().is_none().then(|| octets.into())
-}
-
-fn is_cidr(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else { return false };
-    let limit = match ipv4(address).map(IpAddr::V4).or_else(|| address.parse().ok()) {
-        Some(IpAddr::V4(_)) => 32,
-        Some(IpAddr::V6(_)) => 128,
-        None => return false,
-    };
-    length.bytes().all(|byte| byte.is_ascii_digit()) && length.parse::<u8>().is_ok_and(|length| length <= limit)
 }
 
 fn is_mac(text: &str) -> bool {

@@ -2,6 +2,7 @@
 
 use super::PatchError;
 use crate::decode::{self, Decoded};
+use crate::value::json_type;
 use serde_json::{Map, Value};
 
 /// Reads a merge patch (or a strategic one), which must be an object or null.
@@ -13,18 +14,6 @@ pub fn read_merge_patch(bytes: &[u8]) -> Result<Decoded, PatchError> {
     let found = json_type(&decoded.value);
     let message = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
     Err(PatchError::Malformed(message.into()))
-}
-
-/// The name of a value's type in errors.
-pub fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 /// Merges a patch into a value.

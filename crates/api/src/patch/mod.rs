@@ -13,7 +13,7 @@ mod text;
 
 pub use go_format::go_format;
 pub use json::{JsonPatch, MAX_OPERATIONS};
-pub use merge::{json_type, merge, read_merge_patch};
+pub use merge::{merge, read_merge_patch};
 pub use restore::cannot_restore;
 pub use strategic::strategic_merge;
 pub use text::{TouchedFields, text};

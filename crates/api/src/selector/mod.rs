@@ -1,18 +1,6 @@
-//! Label and field selectors.
-//!
-//! [`LabelSelector`] reads both forms of label selectors, the text of `?labelSelector=` and the object in a spec;
-//! [`FieldSelector`] reads `?fieldSelector=`, and [`SelectableFields`] knows which fields a kind can be selected by.
+//! Label and field selectors, and which fields a kind can be selected by ([`SelectableFields`]).
 
-mod field;
-mod label;
-mod parse;
 mod selectable;
 
-pub use field::{FieldRequirement, FieldSelector, escape};
-pub use label::{LabelSelector, Operator, Requirement};
+pub use knarr_semantics::selector::*;
 pub use selectable::SelectableFields;
-
-/// Why a selector is invalid, with the message of Kubernetes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SelectorError(pub(crate) String);

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use knarr_api::quantity::Quantity;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::common::resources::{ResourceList, Side, list as amounts, of_pod};
 use serde_json::Value;
 
-use super::resources::{Amounts, amounts, pod_amounts};
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 
@@ -56,7 +56,7 @@ impl Plugin for LimitRanger {
 
 /// Sets missing requests and limits of containers and lists them in an annotation of the pod.
 fn set_defaults(pod: &mut Value, range: &Value) {
-    let mut defaults = [Amounts::new(), Amounts::new()];
+    let mut defaults = [ResourceList::new(), ResourceList::new()];
     for limit in range.items(&["spec", "limits"]).iter().filter(|limit| limit.text(&["type"]) == "Container") {
         defaults[0].extend(amounts(limit.at(&["defaultRequest"])));
         defaults[1].extend(amounts(limit.at(&["default"])));
@@ -100,7 +100,7 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
                 }
             }
             "Pod" => {
-                let (requests, limits) = (pod_amounts(pod, "requests"), pod_amounts(pod, "limits"));
+                let (requests, limits) = (of_pod(pod, Side::Requests), of_pod(pod, Side::Limits));
                 wrong.extend(check_amounts(limit, "Pod", &requests, &limits));
             }
             _ => {}
@@ -109,7 +109,7 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
     wrong
 }
 
-fn check_amounts(limit: &Value, kind: &str, requests: &Amounts, limits: &Amounts) -> Vec<String> {
+fn check_amounts(limit: &Value, kind: &str, requests: &ResourceList, limits: &ResourceList) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, minimum) in amounts(limit.at(&["min"])) {
         wrong.extend(below_minimum(kind, &name, &minimum, requests.get(&name), limits.get(&name)));

@@ -30,7 +30,6 @@ mod policy_parameters;
 mod priority;
 mod resource_claims;
 mod resource_quota;
-mod resources;
 mod runtime_class;
 mod server_token;
 mod service_account;

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use knarr_api::quantity::Quantity;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
+use knarr_rules::common::resources::{Side, list, of_pod};
 use serde_json::Value;
 
-use super::resources::{amounts, pod_amounts};
 use super::{Operation, Plugin, Write};
 use crate::object_reader::ObjectReader;
 
@@ -46,7 +46,7 @@ fn refusal(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
         let why = format!("pod resize is only supported on linux nodes, node {name:?} is {os:?}");
         return Some(("UnsupportedPlatform", why));
     }
-    let (requested, allocatable) = (pod_amounts(pod, "requests"), amounts(node.at(&["status", "allocatable"])));
+    let (requested, allocatable) = (of_pod(pod, Side::Requests), list(node.at(&["status", "allocatable"])));
     let zero = Quantity::default();
     let mut short = Vec::new();
     for (resource, rendered) in [("cpu", Quantity::milli_value as fn(&Quantity) -> i64), ("memory", Quantity::value)] {

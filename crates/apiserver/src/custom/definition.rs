@@ -5,7 +5,7 @@ use std::sync::Arc;
 use knarr_api::catalogue::{GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs, compare_versions};
 use knarr_api::custom::{CustomSchema, ScalePaths};
 use knarr_api::openapi::custom_type_name;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde_json::{Value, json};
 
 use super::CustomType;
@@ -145,11 +145,4 @@ pub fn storage_version(definition: &Value) -> &str {
         .iter()
         .find(|version| version.flag(&["storage"]) == Some(true))
         .map_or("", |version| version.text(&["name"]))
-}
-
-pub fn has_condition(definition: &Value, kind: &str) -> bool {
-    definition
-        .items(&["status", "conditions"])
-        .iter()
-        .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
 }

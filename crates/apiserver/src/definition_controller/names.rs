@@ -1,10 +1,10 @@
 //! Accepts the names of a CustomResourceDefinition, unless another one has them, and sets its conditions.
 
-use knarr_api::value::{Read, Write as _};
+use knarr_api::value::{Read, Write as _, has_condition};
 use knarr_rules::common::conditions::set_condition;
 use serde_json::{Value, json};
 
-use crate::custom::definition::{has_condition, storage_version};
+use crate::custom::definition::storage_version;
 
 /// Sets the status of a definition, given the others of its group.
 pub fn reconcile_status(definition: &mut Value, others: &[&Value], now: &str) {

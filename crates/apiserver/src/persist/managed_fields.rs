@@ -90,7 +90,7 @@ impl Configuration {
             Value::Null => Value::Object(Map::new()),
             value @ Value::Object(_) => value,
             other => {
-                let found = knarr_api::patch::json_type(&other);
+                let found = knarr_api::value::json_type(&other);
                 return Err(undecodable(&format!(
                     "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
                      map[string]interface {{}}"

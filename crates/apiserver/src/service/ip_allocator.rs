@@ -26,7 +26,7 @@ const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 /// After how many addresses the search yields to other tasks.
-const YIELD_INTERVAL: u128 = 256;
+const YIELD_INTERVAL: u64 = 256;
 /// How long an address without a Service is kept: its Service may be about to be written.
 const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);
 
@@ -79,7 +79,7 @@ impl IpAllocator {
                 let mut at = rand::rng().random_range(0..upper);
                 let mut tried = 0;
                 while tried < upper {
-                    let address = range.at(reserved + at);
+                    let Some(address) = range.at(reserved + at) else { break };
                     if self.is_free(address) && self.create(address, service, dry_run).await? {
                         return Ok(address.to_string());
                     }
@@ -91,7 +91,7 @@ impl IpAllocator {
                 }
             }
             for offset in 0..reserved {
-                let address = range.at(offset);
+                let Some(address) = range.at(offset) else { break };
                 if self.is_free(address) && self.create(address, service, dry_run).await? {
                     return Ok(address.to_string());
                 }

@@ -4,7 +4,7 @@ use http::Response;
 use knarr_api::selector::LabelSelector;
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::time;
-use knarr_api::value::{Read, Write as _};
+use knarr_api::value::{Read, Write as _, has_condition};
 use knarr_rules::common::conditions::set_condition;
 use serde_json::{Value, json};
 
@@ -85,11 +85,7 @@ fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
         let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         return Err(Status::new(500, "", text));
     }
-    let ready = pod
-        .items(&["status", "conditions"])
-        .iter()
-        .any(|condition| condition.text(&["type"]) == "Ready" && condition.text(&["status"]) == "True");
-    if !ready {
+    if !has_condition(pod, "Ready") {
         let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
         let enough = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
         if budget.text(&["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow" || enough {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use knarr_api::quantity::Quantity;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
-use knarr_rules::common::resources::{self, ResourceList, Side};
+use knarr_rules::common::resources::{Amounts as _, ResourceList, Side, of_pod};
 use serde_json::{Value, json};
 
 use super::own_client::{Client, Turns};
@@ -46,8 +46,8 @@ impl Sums {
         for resource in RESOURCES.into_iter().filter(|resource| !limits.contains_key(*resource)) {
             *sums.unlimited.entry(resource).or_default() += 1;
         }
-        resources::add(&mut sums.requests, &of_pod(pod, Side::Requests));
-        resources::add(&mut sums.limits, &limits);
+        sums.requests.add(&of_pod(pod, Side::Requests));
+        sums.limits.add(&limits);
     }
 
     fn to_json(&self) -> Value {
@@ -63,16 +63,6 @@ impl Sums {
         });
         json!({"nodes": nodes.collect::<serde_json::Map<_, _>>()})
     }
-}
-
-/// The amounts of a pod: those of the pod itself where it has them, else those of its containers; with its overhead.
-fn of_pod(pod: &Value, side: Side) -> ResourceList {
-    let mut sums = resources::of_containers(pod.at(&["spec"]), side);
-    sums.extend(resources::list(pod.at(&["spec", "resources", side.field()])));
-    if !sums.is_empty() {
-        resources::add(&mut sums, &resources::list(pod.at(&["spec", "overhead"])));
-    }
-    sums
 }
 
 /// The sums of all pods, or of those in the namespace that the query names.

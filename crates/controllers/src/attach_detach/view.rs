@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use knarr_client::{Informer, owner, pod};
+use knarr_client::{Informer, node, owner, pod};
 
 use super::names::VolumeId;
 use super::plan::{Attachment, Observed, State};
@@ -29,12 +29,7 @@ pub(super) fn node_key(node: &Node) -> (bool, bool, Vec<&str>, Vec<&str>) {
     let in_use = status.and_then(|status| status.volumes_in_use.as_deref()).unwrap_or_default();
     let attached = status.and_then(|status| status.volumes_attached.as_deref()).unwrap_or_default();
     let attached = attached.iter().map(|volume| volume.name.as_str()).collect();
-    (is_ready(node), is_out_of_service(node), in_use.iter().map(String::as_str).collect(), attached)
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    (node::is_ready(node), is_out_of_service(node), in_use.iter().map(String::as_str).collect(), attached)
 }
 
 fn is_out_of_service(node: &Node) -> bool {
@@ -190,7 +185,7 @@ impl Controller {
         };
         let in_use = is_in_use(&node, id);
         self.state.lock().in_use.insert(key, in_use);
-        Attachment { state, in_use, node_ready: is_ready(&node), out_of_service: is_out_of_service(&node) }
+        Attachment { state, in_use, node_ready: node::is_ready(&node), out_of_service: is_out_of_service(&node) }
     }
 }
 

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, LabelSelector, Ob
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::go_duration;
 use knarr_client::quantity::milli_value;
-use knarr_client::selector::Selector;
+use knarr_client::selector;
 use kube::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -193,8 +193,12 @@ impl Metrics<'_> {
 
 fn metric_selector(parameter: &str, selector: Option<&LabelSelector>) -> Result<String, String> {
     let Some(selector) = selector else { return Ok(String::new()) };
-    let selector = Selector::of(selector).map_err(|error| error.to_string())?;
-    Ok(if selector.is_empty() { String::new() } else { format!("&{parameter}={}", encoded(&selector.to_string())) })
+    let selector = selector::of(selector).map_err(|error| error.to_string())?;
+    Ok(if selector.is_everything() {
+        String::new()
+    } else {
+        format!("&{parameter}={}", encoded(&selector.to_string()))
+    })
 }
 
 fn encoded(text: &str) -> String {

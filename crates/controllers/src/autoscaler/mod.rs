@@ -271,7 +271,7 @@ impl Controller {
         status: &mut HorizontalPodAutoscalerStatus,
         now: Timestamp,
     ) -> Result<Vec<Arc<Pod>>, String> {
-        let Some(selector) = Selector::parse(text).filter(|_| !text.is_empty()) else {
+        let Some(selector) = Selector::parse(text).ok().filter(|_| !text.is_empty()) else {
             self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
             let message = "the HPA target's scale is missing a selector";
             set(status, "ScalingActive", "False", "InvalidSelector", message, now);

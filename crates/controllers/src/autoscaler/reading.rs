@@ -12,7 +12,7 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::quantity::{Format, Quantity, milli_value};
+use knarr_client::quantity::{self, Format, Quantity, milli_value};
 
 use super::metrics::Metrics;
 use super::replicas::{self, InitialDelays, Observed, Proposal, Samples, Target, Tolerance};
@@ -227,7 +227,7 @@ impl<'a> Reader<'a> {
 }
 
 fn decimal(milli: i64) -> Option<ApiQuantity> {
-    Some(Quantity::from_milli(milli, Format::DecimalSi).to_api())
+    Some(quantity::to_api(&Quantity::from_milli(milli, Format::DecimalSi)))
 }
 
 fn external_name(metric: &MetricIdentifier) -> String {
@@ -255,7 +255,7 @@ fn value_of_resource(resource: &str, proposal: &Proposal) -> MetricValueStatus {
     let format = if resource == "memory" { Format::BinarySi } else { Format::DecimalSi };
     MetricValueStatus {
         average_utilization: proposal.utilization,
-        average_value: Some(Quantity::from_milli(proposal.average, format).to_api()),
+        average_value: Some(quantity::to_api(&Quantity::from_milli(proposal.average, format))),
         value: None,
     }
 }
@@ -263,7 +263,7 @@ fn value_of_resource(resource: &str, proposal: &Proposal) -> MetricValueStatus {
 fn tolerance(autoscaler: &HorizontalPodAutoscaler, default: f64) -> Tolerance {
     let behavior = autoscaler.spec.behavior.as_ref();
     let own = |rules: Option<&HPAScalingRules>| {
-        rules.and_then(|rules| rules.tolerance.as_ref()).map_or(default, |own| Quantity::of(own).as_f64())
+        rules.and_then(|rules| rules.tolerance.as_ref()).map_or(default, |own| quantity::of(own).as_f64())
     };
     Tolerance {
         up: own(behavior.and_then(|behavior| behavior.scale_up.as_ref())),

@@ -8,14 +8,14 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_client::node_identity::{IN_API_SERVER, SERVING_NAMES};
+use knarr_client::semantics::cidr::Cidr;
 
 use crate::Settings;
-use crate::common::network::Network;
 
 pub(super) struct Reserved {
     /// Suffixes of service names, and the cluster's domain.
     domains: Vec<String>,
-    services: Vec<Network>,
+    services: Vec<Cidr>,
     /// Names (lower case) and addresses of the API servers.
     api_server: Vec<String>,
 }
@@ -34,7 +34,7 @@ impl Reserved {
         let names = settings.api_server_names.iter().map(String::as_str).chain(serving_names(leases));
         Self {
             domains: domains.into_iter().filter(|domain| !domain.is_empty()).collect(),
-            services: settings.service_cidrs.iter().filter_map(|cidr| Network::parse(cidr)).collect(),
+            services: settings.service_cidrs.iter().filter_map(|cidr| cidr.parse::<Cidr>().ok()).collect(),
             api_server: names.map(canonical).chain(addresses(slices)).collect(),
         }
     }
@@ -50,8 +50,8 @@ impl Reserved {
     }
 
     fn has_address(&self, address: IpAddr, is_with_api_server: bool) -> bool {
-        let own = Network::of_address(address);
-        let is_of_services = self.services.iter().any(|network| network.contains(&own));
+        let own = Cidr::of_address(address);
+        let is_of_services = self.services.iter().any(|network| network.covers(&own));
         let is_of_api_server = address.is_loopback() || self.api_server.contains(&address.to_string());
         address.is_unspecified()
             || address.is_multicast()

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn claims() {
-        let selector = Selector::of_map(&[("app".to_owned(), "web".to_owned())].into());
+        let selector = Selector::from_labels([("app", "web")]);
         let owned = |uid: &str| json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": uid, "controller": true}]);
         let controller = meta(json!({"name": "r", "namespace": "ns", "uid": "me"}));
         let leaving =

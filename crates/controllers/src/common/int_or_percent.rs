@@ -1,18 +1,13 @@
 //! Numbers that may be percentages ("25%").
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use knarr_client::semantics::int_or_percent;
 
 /// The number out of `total`; `None` for text that is no percentage.
 pub fn scaled(value: &IntOrString, total: i32, round_up: bool) -> Option<i32> {
     match value {
         IntOrString::Int(number) => Some(*number),
-        IntOrString::String(text) => {
-            let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
-            let product = percent.saturating_mul(i64::from(total));
-            let whole = product.div_euclid(100);
-            let rounded = if round_up && product.rem_euclid(100) != 0 { whole + 1 } else { whole };
-            i32::try_from(rounded).ok()
-        }
+        IntOrString::String(text) => int_or_percent::scaled(text, total, round_up),
     }
 }
 

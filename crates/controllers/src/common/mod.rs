@@ -10,8 +10,6 @@ pub mod int_or_percent;
 pub mod journey;
 pub mod key;
 pub mod messages;
-pub mod network;
-pub mod pod_resources;
 pub mod pods;
 pub mod port_order;
 pub mod reconcile;

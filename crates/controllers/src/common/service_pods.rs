@@ -50,7 +50,7 @@ pub fn services_selecting(services: &Informer<Service>, namespace: &str, labels:
     for (key, value) in labels.into_iter().flatten() {
         for service in services.by_index(BY_SELECTOR_TERM, &term(namespace, key, value)) {
             let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            if selector.is_some_and(|selector| Selector::of_map(selector).matches(labels)) {
+            if selector.is_some_and(|selector| Selector::from_labels(selector).matches(labels)) {
                 found.push(Key::of(&*service));
             }
         }
@@ -61,7 +61,7 @@ pub fn services_selecting(services: &Informer<Service>, namespace: &str, labels:
 /// Pods with all of these labels, by name.
 pub fn pods_labelled(pods: &Informer<Pod>, namespace: &str, labels: &Labels) -> Vec<Arc<Pod>> {
     let Some((key, value)) = labels.iter().next() else { return Vec::new() };
-    let selector = Selector::of_map(labels);
+    let selector = Selector::from_labels(labels);
     let mut found = pods.by_index(BY_LABEL, &term(namespace, key, value));
     found.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
     found.sort_by(|a, b| name(&**a).cmp(name(&**b)));

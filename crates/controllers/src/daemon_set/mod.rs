@@ -15,7 +15,7 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 use knarr_client::{Change, Informer, WorkQueue, owner, pod};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -314,7 +314,7 @@ impl Controller {
 }
 
 fn selector_of(set: &DaemonSet) -> Selector {
-    set.spec.as_ref().and_then(|spec| Selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
+    set.spec.as_ref().and_then(|spec| selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod};
 use kube::Api;
 use kube::api::PostParams;
@@ -113,7 +113,7 @@ impl Controller {
         }
         for deployment in self.deployments.in_namespace(namespace(&**set)) {
             let selector = selector_of(&deployment);
-            if !selector.is_empty() && selector.matches(set.metadata.labels.as_ref()) {
+            if !selector.is_everything() && selector.matches(set.metadata.labels.as_ref()) {
                 self.queue.add(Key::of(&*deployment));
             }
         }
@@ -233,7 +233,7 @@ impl Controller {
 }
 
 fn selector_of(deployment: &Deployment) -> Selector {
-    deployment.spec.as_ref().and_then(|spec| Selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
+    deployment.spec.as_ref().and_then(|spec| selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
 }
 
 fn selects_everything(deployment: &Deployment) -> bool {

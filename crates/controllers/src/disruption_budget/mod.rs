@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, ReplicationController};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers, time};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -283,5 +283,5 @@ impl Controller {
 
 fn selector_of(budget: &PodDisruptionBudget) -> Selector {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())
+    selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())
 }

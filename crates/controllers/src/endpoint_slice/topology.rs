@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointSlice, ForZone};
+use knarr_client::node::is_ready;
 use knarr_client::quantity;
 
 use super::plan::{Changes, Desired, identity};
@@ -232,11 +233,6 @@ fn counts(node: &Node) -> bool {
     const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
     let labels = node.metadata.labels.as_ref();
     is_ready(node) && !EXCLUDED.iter().any(|label| labels.is_some_and(|labels| labels.contains_key(*label)))
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().find(|condition| condition.type_ == "Ready").is_some_and(|ready| ready.status == "True")
 }
 
 fn zone_of(node: &Node) -> Option<&str> {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 use knarr_client::{Informer, WorkQueue, run_workers};
 use parking_lot::Mutex;
 
@@ -171,5 +171,5 @@ impl Reconcile<Key> for Controller {
 
 fn selector_of(job: &Job) -> Selector {
     let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())
+    selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())
 }

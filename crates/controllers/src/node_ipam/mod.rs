@@ -5,6 +5,8 @@ mod networks;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use knarr_client::node::pod_cidrs;
+use knarr_client::semantics::cidr::Cidr;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -13,7 +15,6 @@ use serde_json::json;
 
 use crate::Context;
 use crate::common::key::name;
-use crate::common::network::Network;
 use crate::error::{Error, Result, ignore_not_found};
 
 use networks::Pool;
@@ -25,17 +26,17 @@ pub async fn run(context: Context) {
     }
     let mut pools = Vec::new();
     for cidr in &settings.cluster_cidrs {
-        let Some(network) = Network::parse(cidr) else {
+        let Ok(network) = cidr.parse::<Cidr>() else {
             tracing::error!(%cidr, "invalid cluster CIDR; nodes get no pod CIDRs");
             return;
         };
         let size =
-            if network.is_ipv6() { settings.node_cidr_mask_sizes.ipv6 } else { settings.node_cidr_mask_sizes.ipv4 };
+            if network.is_ipv4() { settings.node_cidr_mask_sizes.ipv4 } else { settings.node_cidr_mask_sizes.ipv6 };
         let Some(mut pool) = Pool::new(network, size) else {
             tracing::error!(%cidr, size, "the cluster CIDR is too small for node CIDRs of this size");
             return;
         };
-        for service in settings.service_cidrs.iter().filter_map(|cidr| Network::parse(cidr)) {
+        for service in settings.service_cidrs.iter().filter_map(|cidr| cidr.parse::<Cidr>().ok()) {
             pool.occupy(&service);
         }
         pools.push(pool);
@@ -46,7 +47,7 @@ pub async fn run(context: Context) {
     }
     let nodes = context.informers.of::<Node>();
     nodes.synced().await;
-    for network in nodes.list().iter().flat_map(|node| networks_of(node)) {
+    for network in nodes.list().iter().flat_map(|node| pod_cidrs(node)) {
         pools.iter_mut().for_each(|pool| pool.occupy(&network));
     }
     let queue: Arc<WorkQueue<String>> = WorkQueue::new();
@@ -54,7 +55,7 @@ pub async fn run(context: Context) {
     let (on_node, returned) = (queue.clone(), pools.clone());
     nodes.on_change(move |change| match change {
         Change::Deleted(node) => {
-            for network in networks_of(node) {
+            for network in pod_cidrs(node) {
                 returned.lock().iter_mut().for_each(|pool| pool.release(&network));
             }
         }
@@ -68,14 +69,7 @@ pub async fn run(context: Context) {
     .await;
 }
 
-fn networks_of(node: &Node) -> Vec<Network> {
-    let Some(spec) = &node.spec else { return Vec::new() };
-    let listed = spec.pod_cidrs.clone().unwrap_or_default();
-    let all = if listed.is_empty() { spec.pod_cidr.clone().into_iter().collect() } else { listed };
-    all.iter().filter_map(|cidr| Network::parse(cidr)).collect()
-}
-
-fn occupy(pools: &Mutex<Vec<Pool>>, networks: &[Network]) {
+fn occupy(pools: &Mutex<Vec<Pool>>, networks: &[Cidr]) {
     for network in networks {
         pools.lock().iter_mut().for_each(|pool| pool.occupy(network));
     }
@@ -89,7 +83,7 @@ async fn assign(
     key: &str,
 ) -> Result<()> {
     let Some(node) = nodes.get("", key) else { return Ok(()) };
-    let present = networks_of(&node);
+    let present = pod_cidrs(&node);
     if !present.is_empty() {
         occupy(pools, &present);
         return Ok(());
@@ -97,14 +91,14 @@ async fn assign(
     let api: Api<Node> = Api::all(context.client.clone());
     // A network assigned just now may not be in the cache yet.
     let Some(live) = api.get_opt(key).await? else { return Ok(()) };
-    let present = networks_of(&live);
+    let present = pod_cidrs(&live);
     if !present.is_empty() {
         occupy(pools, &present);
         return Ok(());
     }
-    let allocated: Option<Vec<Network>> = {
+    let allocated: Option<Vec<Cidr>> = {
         let mut pools = pools.lock();
-        let allocated: Vec<Option<Network>> = pools.iter_mut().map(Pool::allocate).collect();
+        let allocated: Vec<Option<Cidr>> = pools.iter_mut().map(Pool::allocate).collect();
         if allocated.iter().any(Option::is_none) {
             for network in allocated.iter().flatten() {
                 pools.iter_mut().for_each(|pool| pool.release(network));

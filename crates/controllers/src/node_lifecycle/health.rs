@@ -39,7 +39,7 @@ pub(super) enum Verdict {
 }
 
 pub(super) fn ready(node: &Node) -> Option<&NodeCondition> {
-    node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == "Ready")
+    knarr_client::node::condition(node.status.as_ref()?, "Ready")
 }
 
 impl Health {

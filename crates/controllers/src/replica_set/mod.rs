@@ -167,7 +167,7 @@ impl<K: Replicated> Controller<K> {
         }
         for owner in self.owners.in_namespace(namespace(&**pod)) {
             let selector = owner.selector();
-            if !selector.is_empty() && selector.matches(pod.metadata.labels.as_ref()) {
+            if !selector.is_everything() && selector.matches(pod.metadata.labels.as_ref()) {
                 self.queue.add(Key::of(&*owner));
             }
         }

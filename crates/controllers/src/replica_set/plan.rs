@@ -56,7 +56,7 @@ pub(super) fn status<K: Replicated>(
     now: Timestamp,
 ) -> Status {
     let labels = owner.template().and_then(|template| template.metadata.as_ref()?.labels.clone()).unwrap_or_default();
-    let labeled = Selector::of_map(&labels);
+    let labeled = Selector::from_labels(&labels);
     let old = owner.status();
     let mut status = Status {
         replicas: active.len() as i32,

@@ -4,7 +4,7 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStat
 use k8s_openapi::api::core::v1::{
     PodTemplateSpec, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
 };
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 
 use super::plan::Status;
 use crate::ConcurrentSyncs;
@@ -46,7 +46,7 @@ impl Replicated for ReplicaSet {
 
     fn selector(&self) -> Selector {
         // The API server accepts no invalid selector.
-        self.spec.as_ref().and_then(|spec| Selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
+        self.spec.as_ref().and_then(|spec| selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
     }
 
     fn template(&self) -> Option<&PodTemplateSpec> {
@@ -98,7 +98,7 @@ impl Replicated for ReplicationController {
     }
 
     fn selector(&self) -> Selector {
-        self.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map_or_else(Selector::nothing, Selector::of_map)
+        self.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map_or_else(Selector::nothing, Selector::from_labels)
     }
 
     fn template(&self) -> Option<&PodTemplateSpec> {

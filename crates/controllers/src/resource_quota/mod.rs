@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use knarr_client::pod_resources::Amounts;
-use knarr_client::quantity::Quantity;
+use knarr_client::pod_resources::{Amounts, ResourceList as Resources};
+use knarr_client::quantity::{self, Quantity};
 use knarr_client::{Change, Informer, WorkQueue, pod};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -21,7 +21,6 @@ use crate::Context;
 use crate::common::Key;
 use crate::common::discovery::{Kind, KnownKinds};
 use crate::common::key::namespace;
-use crate::common::pod_resources::Resources;
 use crate::common::reconcile::{Reconcile, run_controller};
 use crate::common::requests::replace_status;
 use crate::error::{Error, Result, ignore_not_found};
@@ -215,12 +214,12 @@ impl Controller {
 /// Only limited resources are reported, with zero where there is no usage; unknown ones are left out.
 fn masked(hard: &BTreeMap<String, ApiQuantity>, used: &Resources) -> BTreeMap<String, ApiQuantity> {
     let counted = hard.keys().filter(|name| !usage::is_never_counted(name));
-    counted.map(|name| (name.clone(), used.get(name).copied().unwrap_or(Quantity::ZERO).to_api())).collect()
+    counted.map(|name| (name.clone(), quantity::to_api(used.get(name).unwrap_or(&Quantity::ZERO)))).collect()
 }
 
 fn is_same(old: Option<&ResourceQuotaStatus>, new: &ResourceQuotaStatus) -> bool {
     let amounts = |list: Option<&BTreeMap<String, ApiQuantity>>| -> Option<Vec<(String, Quantity)>> {
-        list.map(|list| list.iter().map(|(name, value)| (name.clone(), Quantity::of(value))).collect())
+        list.map(|list| list.iter().map(|(name, value)| (name.clone(), quantity::of(value))).collect())
     };
     old.is_some_and(|old| {
         amounts(old.hard.as_ref()) == amounts(new.hard.as_ref())

@@ -7,9 +7,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::pod;
-use knarr_client::quantity::{Format, Quantity};
-
-use crate::common::pod_resources::{Resources, limits, requests};
+use knarr_client::pod_resources::{self, QosClass, ResourceList as Resources, Side};
+use knarr_client::quantity::{self, Format, Quantity};
 
 /// Counted with the objects themselves, which this controller reads anyway.
 const TYPED: [&str; 3] = ["count/pods", "count/services", "count/persistentvolumeclaims"];
@@ -44,28 +43,28 @@ pub(super) fn of_pod(pod: &Pod, now: Timestamp) -> Resources {
         return used;
     }
     used.insert("pods".to_owned(), count(1));
-    for (name, value) in requests(pod) {
+    for (name, value) in pod_resources::of_pod(pod, Side::Requests) {
         match name.as_str() {
-            "cpu" | "memory" | "ephemeral-storage" => {
-                used.insert(format!("requests.{name}"), value);
-                used.insert(name, value);
-            }
-            _ if name.starts_with("hugepages-") => {
-                used.insert(format!("requests.{name}"), value);
-                used.insert(name, value);
-            }
+            "cpu" | "memory" | "ephemeral-storage" => count_both(&mut used, name, value),
+            _ if pod_resources::is_huge_page(&name) => count_both(&mut used, name, value),
             _ if name.contains('/') => {
                 used.insert(format!("requests.{name}"), value);
             }
             _ => {}
         }
     }
-    for (name, value) in limits(pod) {
+    for (name, value) in pod_resources::of_pod(pod, Side::Limits) {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
             used.insert(format!("limits.{name}"), value);
         }
     }
     used
+}
+
+/// Counts a request under both of its names.
+fn count_both(used: &mut Resources, name: String, value: Quantity) {
+    used.insert(format!("requests.{name}"), value.clone());
+    used.insert(name, value);
 }
 
 /// A pod counts until it has finished, or its grace period after deletion has passed.
@@ -110,9 +109,9 @@ pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> Resources {
     if let Some(class) = &class {
         used.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), count(1));
     }
-    let storage = spec.resources.and_then(|resources| resources.requests?.get("storage").map(Quantity::of));
+    let storage = spec.resources.and_then(|resources| resources.requests?.get("storage").map(quantity::of));
     if let Some(storage) = storage {
-        used.insert("requests.storage".to_owned(), storage);
+        used.insert("requests.storage".to_owned(), storage.clone());
         if let Some(class) = &class {
             used.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage);
         }
@@ -195,10 +194,7 @@ fn is_best_effort(pod: &Pod) -> bool {
     if let Some(class) = reported {
         return class == "BestEffort";
     }
-    let asks = |resources: Resources| {
-        resources.iter().any(|(name, value)| matches!(name.as_str(), "cpu" | "memory") && !value.is_zero())
-    };
-    !asks(requests(pod)) && !asks(limits(pod))
+    pod_resources::qos_class(pod) == QosClass::BestEffort
 }
 
 fn selects_other_namespaces(pod: &Pod) -> bool {

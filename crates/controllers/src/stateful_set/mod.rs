@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, time};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -61,7 +61,7 @@ impl Reconcile<Key> for Controller {
         let _step = journey::sync_span("statefulset", "statefulsets", &key);
         let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(()) };
         let Some(spec) = &set.spec else { return Ok(()) };
-        let selector = Selector::of(&spec.selector).unwrap_or_else(|_| Selector::nothing());
+        let selector = selector::of(&spec.selector).unwrap_or_else(|_| Selector::nothing());
         let client = &self.context.client;
         let alive = || is_alive(client, &*set);
         let mut candidates = self.revisions.by_index(BY_CONTROLLER, uid(&*set));

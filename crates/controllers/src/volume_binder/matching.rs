@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use knarr_client::quantity::Quantity;
-use knarr_client::selector::Selector;
+use knarr_client::quantity::{self, Quantity};
+use knarr_client::selector::{self, Selector};
 
 use crate::common::key::{name, namespace, uid};
 
@@ -53,7 +53,7 @@ pub(super) fn best(
         return None;
     }
     let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let selector = selector.map_or_else(|| Ok(Selector::everything()), Selector::of).ok()?;
+    let selector = selector.map_or_else(|| Ok(Selector::everything()), selector::of).ok()?;
     let free = fitting.into_iter().filter(|volume| {
         let spec = volume.spec.as_ref();
         spec.is_some_and(|spec| spec.claim_ref.is_none())
@@ -112,12 +112,12 @@ fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
 
 fn capacity(volume: &PersistentVolume) -> Quantity {
     let storage = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()?.get("storage"));
-    storage.map_or(Quantity::ZERO, Quantity::of)
+    storage.map_or(Quantity::ZERO, quantity::of)
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> Quantity {
     let storage = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
-    storage.map_or(Quantity::ZERO, Quantity::of)
+    storage.map_or(Quantity::ZERO, quantity::of)
 }
 
 #[cfg(test)]

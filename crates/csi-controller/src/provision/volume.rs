@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::events::reference;
-use knarr_client::quantity::{Format, Quantity};
+use knarr_client::quantity::{self, Format, Quantity};
 use knarr_csi::messages::{StringMap, Topology, Volume};
 
 use super::request::volume_name;
@@ -31,7 +31,7 @@ pub(super) fn persistent_volume(
     let spec = claim.spec.clone().unwrap_or_default();
     let reclaim = class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned());
     let bytes = if created.capacity_bytes > 0 { created.capacity_bytes } else { requested_bytes(claim) };
-    let capacity = Quantity::new(bytes, Format::BinarySi).to_api();
+    let capacity = quantity::to_api(&Quantity::new(bytes, Format::BinarySi));
     let secret = |call: &str| secret_reference(&parameters.node_secrets, call, claim);
     let is_block = spec.volume_mode.as_deref() == Some("Block");
     let source = CSIPersistentVolumeSource {

@@ -105,7 +105,7 @@ pub(super) fn status(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent)
         bound_volume_snapshot_content_name: Some(name(content).to_owned()),
         creation_time: created.map(knarr_client::time::truncated),
         ready_to_use: Some(of_content.ready_to_use.unwrap_or(false)),
-        restore_size: of_content.restore_size.map(|size| Quantity::new(size, Format::BinarySi).to_api().0),
+        restore_size: of_content.restore_size.map(|size| Quantity::new(size, Format::BinarySi).to_string()),
         error: of_content.error,
     };
     (snapshot.status.as_ref() != Some(&status)).then_some(status)

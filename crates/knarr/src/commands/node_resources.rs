@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use knarr_client::quantity::{Format, Quantity};
+use knarr_client::quantity::{Format, Quantity, scale};
 use knarr_kubelet::resources::{NumberSet, Policies, TopologyPolicy, TopologyScope, parse_reserved_memory};
 use knarr_kubelet::{Settings, ShutdownPeriod};
 
@@ -101,7 +101,8 @@ impl ResourceArguments {
         settings.pod_pids_limit = self.pod_max_pids;
         let size = Quantity::parse(&self.container_log_max_size);
         let size = size.with_context(|| format!("{:?} is not a size", self.container_log_max_size))?;
-        settings.log_max_size = u64::try_from(size.value()).context("the log size must not be negative")?;
+        settings.log_max_size =
+            u64::try_from(size.saturating_value(scale::ONE)).context("the log size must not be negative")?;
         settings.log_max_files = self.container_log_max_files;
         let grace = self.shutdown_grace_period.unwrap_or(0);
         let critical = self.shutdown_grace_period_critical_pods.unwrap_or(grace / 3);
@@ -114,7 +115,7 @@ impl ResourceArguments {
             static_memory: self.memory_manager_policy == "Static",
             topology: TopologyPolicy::parse(&self.topology_manager_policy).unwrap_or_default(),
             scope: if self.topology_manager_scope == "pod" { TopologyScope::Pod } else { TopologyScope::Container },
-            reserved_cpu_milli: reserved_cpu.map_or(0, |amount| amount.milli_value()),
+            reserved_cpu_milli: reserved_cpu.map_or(0, |amount| amount.saturating_value(scale::MILLI)),
             reserved_cpus: self.reserved_cpus.as_deref().map(NumberSet::parse).transpose()?,
             reserved_memory: match &self.reserved_memory {
                 Some(text) => {
@@ -134,9 +135,9 @@ fn sum<'a>(parts: impl Iterator<Item = &'a String>) -> anyhow::Result<BTreeMap<S
         let Some((name, amount)) = part.split_once('=') else { bail!("{part:?} is not of the form name=quantity") };
         let amount = Quantity::parse(amount).with_context(|| format!("{part:?} has no valid quantity"))?;
         let own = amounts.entry(name.to_owned()).or_insert_with(|| Quantity::new(0, Format::BinarySi));
-        *own += amount;
+        own.add(&amount);
     }
-    Ok(amounts.into_iter().map(|(name, amount)| (name, amount.to_api().0)).collect())
+    Ok(amounts.into_iter().map(|(name, amount)| (name, amount.to_string())).collect())
 }
 
 #[cfg(test)]

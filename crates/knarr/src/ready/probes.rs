@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::{Api, Client};
+use knarr_client::node::is_ready;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -78,11 +79,6 @@ pub fn reachable(listening: SocketAddr) -> SocketAddr {
         address => address,
     };
     SocketAddr::new(address, listening.port())
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 async fn responds_http(address: SocketAddr) -> std::io::Result<bool> {

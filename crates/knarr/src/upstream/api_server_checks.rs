@@ -1,9 +1,8 @@
 //! What kube-apiserver requires of its flags before it connects to the store: the checks, their order and their messages.
 
-use std::net::IpAddr;
-
 use knarr_apiserver::admit::EnabledPlugins;
 use knarr_component_flags::Given;
+use knarr_network::cidr::Cidr;
 
 use crate::commands::api_behaviour::{allowed_origins, transport_security};
 
@@ -37,7 +36,7 @@ fn incomplete(given: &Given) -> Option<String> {
         return Some(format!("format: Invalid value: {format:?}: Unsupported log format"));
     }
     let ranges = given.value("service-cluster-ip-range");
-    let wrong = ranges.split(',').enumerate().find(|(_, range)| !range.is_empty() && network(range).is_none());
+    let wrong = ranges.split(',').enumerate().find(|(_, range)| !range.is_empty() && range.parse::<Cidr>().is_err());
     if let Some((index, _)) = wrong {
         return Some(format!("service-cluster-ip-range[{index}] is not a valid cidr"));
     }
@@ -274,7 +273,7 @@ fn metrics(given: &Given) -> Vec<String> {
 
 fn services(given: &Given) -> Vec<String> {
     let ranges = given.value("service-cluster-ip-range");
-    let networks: Vec<IpAddr> = ranges.split(',').filter_map(network).collect();
+    let networks: Vec<Cidr> = ranges.split(',').filter_map(|range| range.parse().ok()).collect();
     let count = given.value("apiserver-count");
     collect([
         (networks.len() > 2, "--service-cluster-ip-range must not contain more than two entries".to_owned()),
@@ -287,12 +286,4 @@ fn services(given: &Given) -> Vec<String> {
             format!("--apiserver-count should be a positive number, but value '{count}' provided"),
         ),
     ])
-}
-
-/// The address of a network in CIDR notation.
-fn network(text: &str) -> Option<IpAddr> {
-    let (address, bits) = text.trim().split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    bits.parse::<u8>().is_ok_and(|bits| bits <= longest).then_some(address)
 }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::quantity::{Quantity as Amount, value};
+use knarr_client::quantity::value;
 use knarr_client::time::truncated;
 use knarr_csi::messages::{CapacityRange, NodeExpandVolumeRequest, secrets};
 use knarr_csi::{CallError, Code};
@@ -201,8 +201,7 @@ impl Csi {
             let known = self.state.get(&volume.id).unwrap_or_default();
             let requested =
                 claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
-            let changed = requested.map(Amount::of).map(|amount| amount.value())
-                != volume.capacity.as_ref().map(Amount::of).map(|amount| amount.value());
+            let changed = requested.map(value) != volume.capacity.as_ref().map(value);
             let give_up = is_infeasible(error) || (changed && known.expand_failed);
             self.state.update(&volume.id, |known| known.expand_failed = true);
             let mut status = json!({ "conditions": with_error(claim, &text, Timestamp::now()) });

@@ -10,5 +10,5 @@ use knarr_client::quantity::{Format, Quantity as Amount};
 
 /// An amount of bytes in the notation of the API.
 pub fn bytes(amount: i64) -> String {
-    Amount::new(amount, Format::BinarySi).to_api().0
+    Amount::new(amount, Format::BinarySi).to_string()
 }

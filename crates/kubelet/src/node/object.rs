@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::quantity::{Format, Quantity as Amount};
+use knarr_client::quantity::{self, Format, Quantity as Amount, scale};
 use knarr_client::time::truncated;
 use knarr_cri::messages::{Image, StatusResponse};
 
@@ -32,7 +32,7 @@ const DECLARED_FEATURES: [&str; 4] = [
 type Amounts = BTreeMap<String, Quantity>;
 
 fn binary(bytes: u64) -> Quantity {
-    Amount::new(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi).to_api()
+    quantity::to_api(&Amount::new(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi))
 }
 
 /// Updates the allocatable resources with the plugins' current devices.
@@ -70,30 +70,31 @@ pub fn memory_for_pods(settings: &Settings, host: &Host) -> u64 {
 pub fn allocatable(settings: &Settings, host: &Host) -> Amounts {
     let mut amounts = capacity(settings, host);
     for (name, amount) in &mut amounts {
-        let whole = Amount::of(amount);
-        let mut rest = whole;
+        let whole = quantity::of(amount);
+        let units = |amount: &Amount| amount.saturating_value(scale::ONE);
+        let mut rest = whole.clone();
         if let Some(reserved) = settings.reserved.get(name).and_then(|text| Amount::parse(text).ok()) {
-            rest = rest - reserved;
+            rest.subtract(&reserved);
         }
         let threshold = match name.as_str() {
-            "memory" => settings.eviction.reserved(Signal::Memory, whole.value()),
-            "ephemeral-storage" => settings.eviction.reserved(Signal::NodeDisk, whole.value()),
+            "memory" => settings.eviction.reserved(Signal::Memory, units(&whole)),
+            "ephemeral-storage" => settings.eviction.reserved(Signal::NodeDisk, units(&whole)),
             _ => 0,
         };
         if threshold > 0 {
-            rest = rest - Amount::new(threshold, whole.format());
+            rest.subtract(&Amount::new(threshold, whole.format()));
         }
         if name == "memory" {
             // Huge pages are part of the total memory.
             let huge: u64 = host.hugepages.values().sum();
-            rest = rest - Amount::new(i64::try_from(huge).unwrap_or(i64::MAX), whole.format());
+            rest.subtract(&Amount::new(i64::try_from(huge).unwrap_or(i64::MAX), whole.format()));
         }
         if rest.is_negative() {
             rest = Amount::ZERO;
         }
         *amount = match name.as_str() {
-            "ephemeral-storage" if rest.value() != whole.value() => Quantity(rest.value().to_string()),
-            _ => rest.to_api(),
+            "ephemeral-storage" if units(&rest) != units(&whole) => Quantity(units(&rest).to_string()),
+            _ => quantity::to_api(&rest),
         };
     }
     amounts

@@ -209,7 +209,7 @@ fn overwritten(current: Option<&NodeStatus>, ours: &NodeStatus) -> bool {
 }
 
 fn is_ready(status: &NodeStatus) -> bool {
-    status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    knarr_client::node::condition(status, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
 /// Records an event for each changed condition.

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
-use knarr_client::quantity::Quantity as Amount;
+use knarr_client::quantity::{Quantity as Amount, scale};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -312,7 +312,10 @@ pub fn parse_reserved_memory(text: &str) -> Option<BTreeMap<u32, Bytes>> {
         let (node, amounts) = part.split_once(':')?;
         let amount = |one: &str| {
             let (name, amount) = one.split_once('=')?;
-            Some((name.trim().to_string(), u64::try_from(Amount::parse(amount.trim()).ok()?.value()).ok()?))
+            Some((
+                name.trim().to_string(),
+                u64::try_from(Amount::parse(amount.trim()).ok()?.saturating_value(scale::ONE)).ok()?,
+            ))
         };
         Some((node.trim().parse().ok()?, amounts.split(',').map(amount).collect::<Option<Bytes>>()?))
     };

@@ -19,7 +19,7 @@ pub async fn trust_bundle(context: &Context, source: &ClusterTrustBundleProjecti
     } else {
         let signer = source.signer_name.as_deref().unwrap_or_default();
         let parameters = ListParams::default().fields(&format!("spec.signerName={signer}"));
-        let selector = knarr_client::selector::Selector::of_option(source.label_selector.as_ref())
+        let selector = knarr_client::selector::of_option(source.label_selector.as_ref())
             .map_err(|error| VolumeError::Path(error.to_string()))?;
         let all = bundles.list(&parameters).await.map_err(failed)?;
         all.items

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::node::is_ready;
 use knarr_client::{Change, Informer, Informers};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -147,11 +148,6 @@ impl Winners {
 
 fn winner<'a>(nodes: impl Iterator<Item = &'a String>, address: IpAddr) -> Option<&'a String> {
     nodes.max_by_key(|node| Sha256::digest(format!("{node}/{address}").as_bytes()))
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn service_of_slice(slice: &EndpointSlice) -> Vec<String> {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use knarr_client::selector::{Labels, Selector};
+use knarr_client::selector::{self, Labels, Selector};
 
 use super::member::PolicyPod;
 use crate::cidr::Cidr;
@@ -139,7 +139,7 @@ fn compile_peer(peer: &NetworkPolicyPeer, namespace: &str) -> Option<Peer> {
 
 /// The API server rejects unknown operators; if one arrives all the same, nothing is selected.
 fn selector(labels: &LabelSelector) -> Selector {
-    Selector::of(labels).unwrap_or_else(|error| {
+    selector::of(labels).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot parse a network policy's selector");
         Selector::nothing()
     })

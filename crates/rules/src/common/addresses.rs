@@ -1,46 +1,9 @@
-//! Parsing and validation of IP addresses and CIDRs, in the strict form and in the lax form that old fields accept.
+//! Validation of IP addresses and CIDRs, in the strict form and in the lax form that old fields accept.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
+use knarr_api::cidr::{Cidr, is_mapped, parse_network_sloppy, parse_sloppy};
 use knarr_api::field::{Errors, Path, quoted};
-
-/// Parses an address that may have leading zeros in IPv4 octets. An IPv4-mapped IPv6 address is parsed as IPv4.
-pub fn parse_sloppy(text: &str) -> Option<IpAddr> {
-    if text.contains(':') {
-        let address = parse_ipv6_sloppy(text)?;
-        return Some(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4));
-    }
-    parse_ipv4_sloppy(text).map(IpAddr::V4)
-}
-
-fn parse_ipv4_sloppy(text: &str) -> Option<Ipv4Addr> {
-    let mut octets = [0u8; 4];
-    let mut parts = text.split('.');
-    for octet in &mut octets {
-        let part = parts.next()?;
-        let digits = part.trim_start_matches('0');
-        if part.is_empty() || digits.len() > 3 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        *octet = if digits.is_empty() { 0 } else { digits.parse().ok()? };
-    }
-    parts.next().is_none().then_some(Ipv4Addr::from(octets))
-}
-
-fn parse_ipv6_sloppy(text: &str) -> Option<Ipv6Addr> {
-    // Only an IPv4 address at the end can have leading zeros that the strict form rejects.
-    match text.rfind(':') {
-        Some(colon) if text[colon..].contains('.') => {
-            let tail = parse_ipv4_sloppy(&text[colon + 1..])?;
-            format!("{}{tail}", &text[..=colon]).parse().ok()
-        }
-        _ => text.parse().ok(),
-    }
-}
-
-fn is_mapped(text: &str) -> bool {
-    text.parse::<Ipv6Addr>().is_ok_and(|address| address.to_ipv4_mapped().is_some())
-}
 
 /// Validates an address in a field that accepts the lax form. `known` are the stored addresses of the field.
 pub fn legacy_address(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
@@ -95,60 +58,6 @@ pub fn address_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// An address and a prefix length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    pub address: IpAddr,
-    pub prefix: u8,
-}
-
-impl Range {
-    /// Parses a CIDR that may have leading zeros and bits set beyond its prefix.
-    pub fn parse_sloppy(text: &str) -> Option<Range> {
-        let (address, prefix) = text.split_once('/')?;
-        if prefix.is_empty() || !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        let mut length: u32 = prefix.parse().ok()?;
-        let mapped = address.contains(':') && parse_ipv6_sloppy(address)?.to_ipv4_mapped().is_some();
-        let address = parse_sloppy(address)?;
-        let limit = if address.is_ipv4() && !mapped { 32 } else { 128 };
-        if length > limit {
-            return None;
-        }
-        if mapped {
-            length = length.saturating_sub(96);
-        }
-        Some(Range { address, prefix: u8::try_from(length).ok()? })
-    }
-
-    /// Returns the first address of the CIDR.
-    pub fn network(&self) -> IpAddr {
-        match self.address {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-                IpAddr::V4(Ipv4Addr::from(u32::from(address) & mask))
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
-            }
-        }
-    }
-
-    /// Returns whether the CIDR contains an address.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.address.is_ipv4()
-            && Range { address, prefix: self.prefix }.network() == self.network()
-    }
-}
-
-impl std::fmt::Display for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.network(), self.prefix)
-    }
-}
-
 /// Validates a CIDR in a field that accepts the lax form. `known` are the stored CIDRs of the field.
 pub fn legacy_range(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
     let mut own = Errors::new();
@@ -156,8 +65,8 @@ pub fn legacy_range(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&
     unless_known(errors, own, text, known);
 }
 
-fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Range> {
-    let Some(range) = Range::parse_sloppy(text) else {
+fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Cidr> {
+    let Some((written, range)) = parse_network_sloppy(text) else {
         errors.invalid(path, text, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
         return None;
     };
@@ -166,7 +75,7 @@ fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Rang
         "must not have leading 0s in IP or prefix length"
     } else if is_mapped(address) {
         "must not have an IPv4-mapped IPv6 address"
-    } else if range.network() != range.address {
+    } else if range.first() != written {
         "must not have bits set beyond the prefix length"
     } else {
         return Some(range);
@@ -186,13 +95,12 @@ pub fn canonical_range(errors: &mut Errors, path: &Path<'_>, text: &str) {
 
 /// Returns warnings about a CIDR that programs may parse differently.
 pub fn range_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
-    let Some(range) = Range::parse_sloppy(text) else { return Vec::new() };
+    let Some((written, range)) = parse_network_sloppy(text) else { return Vec::new() };
     let value = quoted(text);
     let canonical = quoted(&range.to_string());
     let mut warnings = Vec::new();
-    if range.network() != range.address {
-        let whole = if range.address.is_ipv4() { 32 } else { 128 };
-        let single = quoted(&format!("{}/{whole}", range.address));
+    if range.first() != written {
+        let single = quoted(&Cidr::of_address(written).to_string());
         warnings.push(format!(
             "{path}: CIDR value {value} is ambiguous in this context (should be {canonical} or {single}?)"
         ));
@@ -201,7 +109,7 @@ pub fn range_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
     if address.parse::<IpAddr>().is_err() || (prefix.len() > 1 && prefix.starts_with('0')) || is_mapped(address) {
         warnings.push(format!("{path}: non-standard CIDR value {value} is invalid: use {canonical}"));
     }
-    if warnings.is_empty() && range.address.is_ipv6() && range.to_string() != text {
+    if warnings.is_empty() && written.is_ipv6() && range.to_string() != text {
         warnings.push(format!("{path}: IPv6 CIDR value {value} should be in RFC 5952 canonical format ({canonical})"));
     }
     warnings
@@ -250,7 +158,5 @@ mod tests {
             legacy_range(&mut errors, &Path::root("cidr"), text, &[]);
             assert_eq!(read(&errors), expected, "{text}");
         }
-        let range = Range::parse_sloppy("10.1.0.0/16").unwrap();
-        assert!(range.contains("10.1.2.3".parse().unwrap()) && !range.contains("10.2.0.1".parse().unwrap()));
     }
 }

@@ -1,6 +1,7 @@
 //! Fields of type IntOrString that hold a number or a percentage.
 
 use knarr_api::field::{Errors, Path};
+use knarr_api::int_or_percent::percent;
 use serde_json::Value;
 
 use super::checks;
@@ -36,11 +37,6 @@ pub fn number(value: &Value) -> i64 {
 /// Renders a value for tables.
 pub fn display(value: &Value) -> String {
     value.as_str().map_or_else(|| value.as_i64().unwrap_or(0).to_string(), str::to_owned)
-}
-
-fn percent(text: &str) -> Option<i64> {
-    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -1,13 +1,10 @@
 //! Resource lists (`cpu: 500m`, `memory: 1Gi`): rounding, sums, and the requests and limits of a whole pod.
 
-use std::collections::BTreeMap;
-
+use knarr_api::pod_resources;
+pub use knarr_api::pod_resources::{Amounts, ResourceList, Side, is_huge_page, is_pod_level};
 use knarr_api::quantity::{Quantity, scale};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
-
-/// Quantities by resource name.
-pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// Rounds quantities up to multiples of 1m, as Kubernetes does when it decodes a resource list.
 pub fn round_to_milli(list: Option<&mut Value>) {
@@ -45,81 +42,23 @@ pub fn to_value(list: &ResourceList) -> Value {
     Value::Object(list.iter().map(|(name, quantity)| (name.clone(), Value::from(quantity.to_string()))).collect())
 }
 
-/// Adds a resource list to a sum.
-pub fn add(sum: &mut ResourceList, more: &ResourceList) {
-    for (name, quantity) in more {
-        match sum.get_mut(name) {
-            Some(total) => total.add(quantity),
-            None => {
-                sum.insert(name.clone(), quantity.clone());
-            }
-        }
-    }
-}
-
-/// Raises each total to the quantity in `other` if that is greater.
-pub fn raise_to_max(totals: &mut ResourceList, other: &ResourceList) {
-    for (name, quantity) in other {
-        if totals.get(name).is_none_or(|have| quantity > have) {
-            totals.insert(name.clone(), quantity.clone());
-        }
-    }
-}
-
-/// The requests or the limits of resource requirements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Requests,
-    Limits,
-}
-
-impl Side {
-    /// Returns the field in resource requirements.
-    pub fn field(self) -> &'static str {
-        match self {
-            Side::Requests => "requests",
-            Side::Limits => "limits",
-        }
-    }
-}
-
-/// Returns what all containers of a pod need together: the sum of those that run concurrently, or the maximum of any
-/// startup step if that is more. Restartable init containers (sidecars) keep running beside all later containers.
+/// Returns what all containers of a pod need together.
 pub fn of_containers(spec: &Value, side: Side) -> ResourceList {
-    let mut total = ResourceList::new();
-    for container in spec.items(&["containers"]) {
-        add(&mut total, &list(container.at(&["resources", side.field()])));
-    }
-    let mut sidecars = ResourceList::new();
-    let mut startup = ResourceList::new();
-    for container in spec.items(&["initContainers"]) {
-        let mut step = list(container.at(&["resources", side.field()]));
-        if is_sidecar(container) {
-            add(&mut total, &step);
-            add(&mut sidecars, &step);
-            raise_to_max(&mut startup, &sidecars);
-        } else {
-            add(&mut step, &sidecars);
-            raise_to_max(&mut startup, &step);
-        }
-    }
-    raise_to_max(&mut total, &startup);
-    total
+    let of = |container: &Value| list(container.at(&["resources", side.field()]));
+    let init = spec.items(&["initContainers"]).iter().map(|container| (is_sidecar(container), of(container)));
+    pod_resources::combined(spec.items(&["containers"]).iter().map(of), init)
+}
+
+/// Returns what a whole pod requests, or what limits it: its containers, its own resources, and its overhead.
+pub fn of_pod(pod: &Value, side: Side) -> ResourceList {
+    let spec = pod.at(&["spec"]);
+    let pod_level = list(spec.at(&["resources", side.field()]));
+    pod_resources::of_pod(side, of_containers(spec, side), pod_level, &list(spec.at(&["overhead"])))
 }
 
 /// Returns whether an init container keeps running beside the main containers.
 pub fn is_sidecar(container: &Value) -> bool {
-    container.text(&["restartPolicy"]) == "Always"
-}
-
-/// Returns whether a resource may be requested for the pod as a whole.
-pub fn is_pod_level(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || is_huge_page(name)
-}
-
-/// Returns whether a resource is a huge page size.
-pub fn is_huge_page(name: &str) -> bool {
-    name.starts_with("hugepages-")
+    pod_resources::is_sidecar(container.text(&["restartPolicy"]))
 }
 
 /// Returns whether the name is native: without a prefix, or with one in kubernetes.io.
@@ -138,6 +77,33 @@ pub fn is_extended(name: &str) -> bool {
         return false;
     }
     knarr_api::names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Returns whether a quota can limit a resource of this name; counts of objects and extended resources aside.
+pub fn is_quota_resource(name: &str) -> bool {
+    matches!(
+        name,
+        "cpu"
+            | "memory"
+            | "ephemeral-storage"
+            | "requests.cpu"
+            | "requests.memory"
+            | "requests.storage"
+            | "requests.ephemeral-storage"
+            | "limits.cpu"
+            | "limits.memory"
+            | "limits.ephemeral-storage"
+            | "pods"
+            | "resourcequotas"
+            | "services"
+            | "replicationcontrollers"
+            | "secrets"
+            | "persistentvolumeclaims"
+            | "configmaps"
+            | "services.nodeports"
+            | "services.loadbalancers"
+    ) || is_huge_page(name)
+        || name.starts_with("requests.hugepages-")
 }
 
 /// Copies the entries that the target lacks.
@@ -162,17 +128,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_its_containers_or_its_largest_start_up_step() {
+    fn pods_are_summed() {
         let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
-        for (init, main, cpu) in [
-            (json!([]), json!([container("1"), container("500m")]), "1500m"),
-            (json!([container("3")]), json!([container("1")]), "3"),
-            (json!([sidecar("1"), container("3")]), json!([container("1")]), "4"),
-            (json!([container("3"), sidecar("1")]), json!([container("2")]), "3"),
+        for (spec, containers, pod) in [
+            (json!({"containers": [container("1"), container("500m")]}), "1500m", "1500m"),
+            (json!({"initContainers": [container("3")], "containers": [container("1")]}), "3", "3"),
+            (json!({"initContainers": [sidecar("1"), container("3")], "containers": [container("1")]}), "4", "4"),
+            (json!({"initContainers": [container("3"), sidecar("1")], "containers": [container("2")]}), "3", "3"),
+            (json!({"containers": [container("1")], "overhead": {"cpu": "250m"}}), "1", "1250m"),
+            (json!({"containers": [container("1")], "resources": {"requests": {"cpu": "5"}}}), "1", "5"),
         ] {
-            let spec = json!({"initContainers": init, "containers": main});
-            assert_eq!(of_containers(&spec, Side::Requests)["cpu"].to_string(), cpu);
+            assert_eq!(of_containers(&spec, Side::Requests)["cpu"].to_string(), containers, "{spec}");
+            assert_eq!(of_pod(&json!({"spec": spec}), Side::Requests)["cpu"].to_string(), pod, "{spec}");
         }
+        let limited = json!({"spec": {"containers": [{"resources": {"limits": {"cpu": "1"}}}],
+            "overhead": {"cpu": "10m", "memory": "1Mi"}}});
+        assert_eq!(to_value(&of_pod(&limited, Side::Limits)), json!({"cpu": "1010m"}));
     }
 }

@@ -1,6 +1,7 @@
 //! Endpoints: the addresses and ports of a service, in the deprecated form.
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
@@ -117,7 +118,7 @@ fn address(errors: &mut Errors, address: &Value, path: &Path<'_>) {
 
 /// Validates an address to which a service may send traffic.
 pub fn endpoint_ip(errors: &mut Errors, text: &str, path: &Path<'_>) {
-    let Some(ip) = addresses::parse_sloppy(text) else {
+    let Some(ip) = parse_sloppy(text) else {
         return errors.invalid(path, text, "must be a valid IP address");
     };
     let (local_unicast, local_multicast) = match ip {

@@ -96,37 +96,11 @@ fn amounts(errors: &mut Errors, quota: &Value, part: &str, list: &str, path: &Pa
     for (name, amount) in quota.fields(&[part, list]).into_iter().flatten() {
         let path = path.key(name);
         any_name(errors, name, &path);
-        if !name.contains('/') && !is_quota_resource(name) {
+        if !name.contains('/') && !resources::is_quota_resource(name) {
             errors.invalid(&path, name.as_str(), "must be a standard resource for quota");
         }
         quantity(errors, name, &resources::quantity(amount), &path);
     }
-}
-
-fn is_quota_resource(name: &str) -> bool {
-    matches!(
-        name,
-        "cpu"
-            | "memory"
-            | "ephemeral-storage"
-            | "requests.cpu"
-            | "requests.memory"
-            | "requests.storage"
-            | "requests.ephemeral-storage"
-            | "limits.cpu"
-            | "limits.memory"
-            | "limits.ephemeral-storage"
-            | "pods"
-            | "resourcequotas"
-            | "services"
-            | "replicationcontrollers"
-            | "secrets"
-            | "persistentvolumeclaims"
-            | "configmaps"
-            | "services.nodeports"
-            | "services.loadbalancers"
-    ) || resources::is_huge_page(name)
-        || name.starts_with("requests.hugepages-")
 }
 
 fn is_scope(scope: &str) -> bool {
@@ -158,7 +132,7 @@ fn scope_fits(scope: &str, resource: &str) -> bool {
 
 fn unfit_resources<'a>(quota: &'a Value, scope: &str) -> impl Iterator<Item = &'a String> {
     let names = quota.fields(&["spec", "hard"]).into_iter().flat_map(|hard| hard.keys());
-    names.filter(move |name| is_quota_resource(name) && !scope_fits(scope, name))
+    names.filter(move |name| resources::is_quota_resource(name) && !scope_fits(scope, name))
 }
 
 fn scopes(errors: &mut Errors, quota: &Value, path: &Path<'_>) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
@@ -234,7 +235,7 @@ fn validate_address(errors: &mut Errors, list: &Path<'_>, index: usize, address:
     if errors.0.len() > before {
         return;
     }
-    if let Some(read) = addresses::parse_sloppy(address) {
+    if let Some(read) = parse_sloppy(address) {
         if read.is_ipv4() != version_4 {
             errors.invalid(list, address, detail);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
@@ -163,7 +164,7 @@ fn validate_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, lax: &Lax) 
     let host = rule.text(&["host"]);
     let at = path.child("host");
     if !host.is_empty() {
-        if addresses::parse_sloppy(host).is_some() {
+        if parse_sloppy(host).is_some() {
             errors.invalid(&at, host, "must be a DNS name, not an IP address");
         }
         validate_host(errors, &at, host);
@@ -277,7 +278,7 @@ fn validate_status(errors: &mut Errors, object: &Value, old: &Value) {
         if !host.is_empty() {
             let path = path.child("hostname");
             names::check(errors, &path, host, names::dns_subdomain);
-            if addresses::parse_sloppy(host).is_some() {
+            if parse_sloppy(host).is_some() {
                 errors.invalid(&path, host, "must be a DNS name, not an IP address");
             }
         }

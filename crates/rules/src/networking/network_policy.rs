@@ -1,12 +1,13 @@
 //! NetworkPolicy: the traffic that pods may send and receive.
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_network_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use crate::common::addresses::{self, Range};
+use crate::common::addresses;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::{checks, formats, label_selector};
 use crate::kind::{Column, Context, KindRules};
@@ -169,13 +170,13 @@ fn validate_block(errors: &mut Errors, path: &Path<'_>, block: &Value, known: &K
         return;
     }
     addresses::legacy_range(errors, &path.child("cidr"), cidr, &known.ranges);
-    let Some(whole) = Range::parse_sloppy(cidr) else { return };
+    let Some((_, whole)) = parse_network_sloppy(cidr) else { return };
     for (index, except) in block.items(&["except"]).iter().enumerate() {
         let except = except.as_str().unwrap_or_default();
         let path = path.item("except", index);
         addresses::legacy_range(errors, &path, except, &known.ranges);
-        let Some(part) = Range::parse_sloppy(except) else { continue };
-        if !whole.contains(part.network()) || whole.prefix >= part.prefix {
+        let Some((_, part)) = parse_network_sloppy(except) else { continue };
+        if !whole.covers(&part) || whole == part {
             errors.invalid(&path, except, "must be a strict subset of `cidr`");
         }
     }

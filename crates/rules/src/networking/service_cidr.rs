@@ -1,11 +1,12 @@
 //! ServiceCIDR: the ranges from which cluster IPs are allocated.
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_network_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::addresses::{self, Range};
+use crate::common::addresses;
 use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::go_json::struct_json;
@@ -62,7 +63,7 @@ fn validate_ranges(errors: &mut Errors, object: &Value) {
         addresses::canonical_range(errors, &path.index(index), range);
     }
     let families: Vec<Option<bool>> =
-        ranges.iter().map(|range| Range::parse_sloppy(range).map(|range| range.network().is_ipv4())).collect();
+        ranges.iter().map(|range| parse_network_sloppy(range).map(|(_, range)| range.is_ipv4())).collect();
     if let [Some(one), Some(other)] = families.as_slice()
         && one == other
     {

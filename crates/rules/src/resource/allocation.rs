@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use knarr_api::cidr::parse_network_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::claim_spec::RequestNames;
 use super::{configuration, device, naming};
-use crate::common::addresses::Range;
 use crate::common::go_json::struct_json;
 use crate::common::{checks, conditions};
 use crate::core::pod::validation::scheduling;
@@ -161,13 +161,13 @@ fn validate_network(errors: &mut Errors, path: &Path<'_>, data: &Value) {
 }
 
 fn validate_interface_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
-    match Range::parse_sloppy(text) {
+    match parse_network_sloppy(text) {
         None => {
             let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
             errors.invalid(path, text, detail);
         }
-        Some(range) => {
-            let canonical = format!("{}/{}", range.address, range.prefix);
+        Some((written, range)) => {
+            let canonical = format!("{written}/{}", range.length());
             if text != canonical {
                 errors.invalid(path, text, format!("must be in canonical form ({canonical:?})"));
             }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, Pod, PodAffinityTerm, Taint, Toleration};
-use knarr_client::selector::Selector;
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, Pod, PodAffinityTerm};
+use knarr_client::node_fit;
+use knarr_client::selector::{self, Selector};
 
 use super::labels::{Labels, Namespaces};
 use super::node::NodeState;
-use crate::node_match;
 
 /// Which nodes a pod may run on, by their labels and names.
 #[derive(Clone, Debug, Default)]
@@ -62,32 +62,7 @@ impl NodeRequirement {
 
 /// Whether a term of a node selector matches the node.
 pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
-    node_match::term_matches(term, node.object())
-}
-
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !(effect.is_empty() || effect == taint.effect) || !(key.is_empty() || key == taint.key) {
-        return false;
-    }
-    let value = toleration.value.as_deref().unwrap_or_default();
-    let own = taint.value.as_deref().unwrap_or_default();
-    let numbers = || Some((own.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "" | "Equal" => value == own,
-        "Exists" => true,
-        "Gt" => numbers().is_some_and(|(taint, bound)| taint > bound),
-        "Lt" => numbers().is_some_and(|(taint, bound)| taint < bound),
-        _ => false,
-    }
-}
-
-/// The first taint with one of the effects that nothing tolerates.
-pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
-    taints
-        .iter()
-        .find(|taint| effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|own| tolerates(own, taint)))
+    node_fit::term_matches(term, node.object())
 }
 
 /// Which pods an affinity term selects, and over which topology. Equal terms of many pods share one instance.
@@ -147,8 +122,8 @@ impl Term {
         let namespace_selector = term
             .namespace_selector
             .as_ref()
-            .map(|selector| Arc::new(Selector::of(selector).unwrap_or_else(|_| Selector::nothing())));
-        let selector = Selector::of_option(selector.as_ref()).unwrap_or_else(|_| Selector::nothing());
+            .map(|selector| Arc::new(selector::of(selector).unwrap_or_else(|_| Selector::nothing())));
+        let selector = selector::of_option(selector.as_ref()).unwrap_or_else(|_| Selector::nothing());
         Term { key: Arc::new(key), selector: Arc::new(selector), namespace_selector, weight }
     }
 
@@ -186,23 +161,6 @@ mod tests {
         ] {
             let parsed: NodeSelectorTerm = serde_json::from_value(term.clone()).unwrap();
             assert_eq!(term_matches(&parsed, &node), matches, "{term}");
-        }
-    }
-
-    #[test]
-    fn tolerations_match_taints() {
-        let taint =
-            Taint { key: "team".into(), value: Some("a".into()), effect: "NoSchedule".into(), time_added: None };
-        for (toleration, matches) in [
-            (json!({"key": "team", "value": "a"}), true),
-            (json!({"key": "team", "value": "b"}), false),
-            (json!({"key": "team", "operator": "Exists", "effect": "NoSchedule"}), true),
-            (json!({"key": "team", "operator": "Exists", "effect": "NoExecute"}), false),
-            (json!({"operator": "Exists"}), true),
-            (json!({"key": "other", "operator": "Exists"}), false),
-        ] {
-            let parsed: Toleration = serde_json::from_value(toleration.clone()).unwrap();
-            assert_eq!(tolerates(&parsed, &taint), matches, "{toleration}");
         }
     }
 }

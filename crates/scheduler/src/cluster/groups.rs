@@ -72,7 +72,7 @@ impl Member {
     fn selects(&self, labels: Option<&Labels>) -> bool {
         match self {
             // An empty selector matches no pod.
-            Member::Spread { selector, .. } => !selector.is_empty() && selector.matches(labels),
+            Member::Spread { selector, .. } => !selector.is_everything() && selector.matches(labels),
             Member::Term(term) => term.selector.matches(labels),
         }
     }

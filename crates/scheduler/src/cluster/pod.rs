@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Toleration, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 
 use super::affinity::NodeRequirement;
 use super::placed::PlacedPod;
@@ -96,7 +96,7 @@ impl Spread {
             hard: constraint.when_unsatisfiable == "DoNotSchedule",
             honors_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
             honors_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
-            selector: Arc::new(Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())),
+            selector: Arc::new(selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())),
             selector_text: text.into(),
         }
     }

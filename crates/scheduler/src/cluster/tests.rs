@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use knarr_client::selector::Selector;
+use knarr_client::selector;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn check_counts(cluster: &mut Cluster, terms: &[Term]) {
     for app in ["app-0", "app-1"] {
         let selector = json!({"matchLabels": {"app": app}});
         let text: Arc<str> = selector.to_string().into();
-        let selector = Arc::new(Selector::of(&serde_json::from_value(selector).unwrap()).unwrap());
+        let selector = Arc::new(selector::of(&serde_json::from_value(selector).unwrap()).unwrap());
         for key in KEYS {
             let counts = cluster.spread_counts("space-0", &selector, &text, key);
             let matches = |pod: &PlacedPod| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knarr_api::patch::json_type;
+use knarr_api::value::json_type;
 use serde_json::{Map, Value, json};
 
 use super::decode_errors::no_head;

@@ -1,7 +1,7 @@
 //! Capacity of devices that several claims share: how much a request consumes, and whether it is left.
 
 use k8s_openapi::api::resource::v1 as api;
-use knarr_client::quantity::{Format, Quantity};
+use knarr_client::quantity::{self, Format, Quantity, scale};
 
 use super::slice::{Amounts, Device};
 
@@ -30,61 +30,61 @@ struct Range {
 impl Capacity {
     pub fn of(capacity: &api::DeviceCapacity) -> Self {
         let range = |range: &api::CapacityRequestPolicyRange| Range {
-            min: Some(Quantity::of(&range.min)),
-            max: range.max.as_ref().map(Quantity::of),
-            step: range.step.as_ref().map(Quantity::of).filter(|step| step.value() > 0),
+            min: Some(quantity::of(&range.min)),
+            max: range.max.as_ref().map(quantity::of),
+            step: range.step.as_ref().map(quantity::of).filter(|step| wide(step) > 0),
         };
         let policy = |policy: &api::CapacityRequestPolicy| Policy {
-            default: policy.default.as_ref().map(Quantity::of),
+            default: policy.default.as_ref().map(quantity::of),
             range: policy.valid_range.as_ref().map(range),
-            values: policy.valid_values.iter().flatten().map(Quantity::of).collect(),
+            values: policy.valid_values.iter().flatten().map(quantity::of).collect(),
         };
-        Capacity { value: Quantity::of(&capacity.value), policy: capacity.request_policy.as_ref().map(policy) }
+        Capacity { value: quantity::of(&capacity.value), policy: capacity.request_policy.as_ref().map(policy) }
     }
 
     /// What a request consumes: without one the default or all of it, otherwise the next amount that the policy has.
-    fn consumed(&self, requested: Option<Quantity>) -> Quantity {
+    fn consumed(&self, requested: Option<&Quantity>) -> Quantity {
         let Some(requested) = requested else {
-            return self.policy.as_ref().and_then(|policy| policy.default).unwrap_or(self.value);
+            return self.policy.as_ref().and_then(|policy| policy.default.as_ref()).unwrap_or(&self.value).clone();
         };
         match &self.policy {
             Some(Policy { range: Some(range @ Range { min: Some(min), .. }), .. }) => {
-                if requested < *min {
-                    *min
+                if requested < min {
+                    min.clone()
                 } else {
-                    range.step.map_or(requested, |step| next_step(requested, *min, step))
+                    range.step.as_ref().map_or_else(|| requested.clone(), |step| next_step(requested, min, step))
                 }
             }
-            Some(policy) => policy.values.iter().copied().find(|value| requested <= *value).unwrap_or(requested),
-            None => requested,
+            Some(policy) => policy.values.iter().find(|value| requested <= *value).unwrap_or(requested).clone(),
+            None => requested.clone(),
         }
     }
 
-    fn allows(&self, amount: Quantity) -> bool {
+    fn allows(&self, amount: &Quantity) -> bool {
         let Some(policy) = &self.policy else { return true };
-        if policy.default == Some(amount) {
+        if policy.default.as_ref() == Some(amount) {
             return true;
         }
         match &policy.range {
             Some(range) => {
-                let min = range.min.unwrap_or(Quantity::ZERO);
-                let is_step = |step: Quantity| (wide(amount) - wide(min)) % wide(step) == 0;
-                range.max.is_none_or(|max| amount <= max) && range.step.is_none_or(is_step)
+                let min = range.min.as_ref().map_or(0, wide);
+                let is_step = |step: &Quantity| (wide(amount) - min) % wide(step) == 0;
+                range.max.as_ref().is_none_or(|max| amount <= max) && range.step.as_ref().is_none_or(is_step)
             }
-            None => policy.values.is_empty() || policy.values.contains(&amount),
+            None => policy.values.is_empty() || policy.values.contains(amount),
         }
     }
 }
 
-fn next_step(requested: Quantity, min: Quantity, step: Quantity) -> Quantity {
+fn next_step(requested: &Quantity, min: &Quantity, step: &Quantity) -> Quantity {
     let (over, step) = (wide(requested) - wide(min), wide(step));
     let steps = over / step + i128::from(over % step != 0);
     let value = wide(min) + steps * step;
     Quantity::new(i64::try_from(value).unwrap_or(i64::MAX), Format::BinarySi)
 }
 
-fn wide(quantity: Quantity) -> i128 {
-    i128::from(quantity.value())
+fn wide(quantity: &Quantity) -> i128 {
+    i128::from(quantity.saturating_value(scale::ONE))
 }
 
 /// Whether the device has what is requested, beyond what others consume.
@@ -93,19 +93,19 @@ pub fn fits(requests: &Amounts, device: &Device, consumed: [Option<&Amounts>; 2]
         return false;
     }
     device.capacity.iter().all(|(name, capacity)| {
-        let amount = capacity.consumed(requests.get(name).copied());
-        let used = consumed.iter().flatten().filter_map(|amounts| amounts.get(name));
-        let total = used.fold(amount, |total, used| total + *used);
-        capacity.allows(amount) && total <= capacity.value
+        let amount = capacity.consumed(requests.get(name));
+        if !capacity.allows(&amount) {
+            return false;
+        }
+        let mut total = amount;
+        consumed.iter().flatten().filter_map(|amounts| amounts.get(name)).for_each(|used| total.add(used));
+        total <= capacity.value
     })
 }
 
 /// What the request consumes of the device.
 pub fn consumption(requests: &Amounts, device: &Device) -> Amounts {
-    let consumed = |(name, capacity): (&String, &Capacity)| {
-        let requested = requests.get(name).copied();
-        (name.clone(), capacity.consumed(requested))
-    };
+    let consumed = |(name, capacity): (&String, &Capacity)| (name.clone(), capacity.consumed(requests.get(name)));
     device.capacity.iter().map(consumed).collect()
 }
 
@@ -135,7 +135,7 @@ mod tests {
         ] {
             let api = json!({"value": "10Gi", "requestPolicy": policy});
             let capacity = Capacity::of(&serde_json::from_value(api.clone()).unwrap());
-            let found = capacity.consumed(requested.map(|text| Quantity::parse(text).unwrap()));
+            let found = capacity.consumed(requested.map(|text| Quantity::parse(text).unwrap()).as_ref());
             assert_eq!(found, Quantity::parse(consumed).unwrap(), "{api} {requested:?}");
             assert_eq!(capacity.allows(found), allowed, "{api} {requested:?}");
         }

@@ -43,7 +43,7 @@ impl Counters {
             let Some(left) = self.left.get_mut(set) else { continue };
             for (name, amount) in amounts {
                 if let Some(left) = left.get_mut(name) {
-                    *left = if gives { *left + *amount } else { *left - *amount };
+                    if gives { left.add(amount) } else { left.subtract(amount) }
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use k8s_openapi::api::resource::v1::AllocationResult;
-use knarr_client::quantity::Quantity;
+use knarr_client::quantity;
 
 use super::DeviceId;
 use super::slice::Amounts;
@@ -30,7 +30,7 @@ impl InUse {
                     let shares = self.shares.entry(id).or_default();
                     shares.count += 1;
                     for (name, amount) in consumed {
-                        *shares.consumed.entry(name).or_insert(Quantity::ZERO) += amount;
+                        shares.consumed.entry(name).or_default().add(&amount);
                     }
                 }
             }
@@ -54,7 +54,7 @@ impl InUse {
                     shares.count -= 1;
                     for (name, amount) in consumed {
                         if let Some(total) = shares.consumed.get_mut(&name) {
-                            *total = *total - amount;
+                            total.subtract(&amount);
                         }
                     }
                     if shares.count == 0 {
@@ -92,7 +92,7 @@ fn held(allocation: &AllocationResult) -> impl Iterator<Item = (DeviceId, Option
         let id = DeviceId::new(&result.driver, &result.pool, &result.device);
         let consumed = result.consumed_capacity.iter().flatten();
         let share =
-            result.share_id.as_ref().map(|_| consumed.map(|(name, q)| (name.clone(), Quantity::of(q))).collect());
+            result.share_id.as_ref().map(|_| consumed.map(|(name, q)| (name.clone(), quantity::of(q))).collect());
         (id, share)
     })
 }
@@ -118,7 +118,7 @@ mod tests {
         }
         let id = |device| DeviceId::new("d", "p", device);
         assert!(used.is_whole(&id("a")) && !used.is_used(&id("b")) && !used.is_whole(&id("c")));
-        assert_eq!(used.consumed(&id("c")).unwrap()["m"], Quantity::parse("2Gi").unwrap());
+        assert_eq!(used.consumed(&id("c")).unwrap()["m"], quantity::Quantity::parse("2Gi").unwrap());
         for one in [&whole, &share("1")] {
             used.remove(one);
         }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use k8s_openapi::api::resource::v1 as api;
+use knarr_client::{node, quantity};
 
 use super::allocator::AllocationError;
 use super::node_selector::usable_on;
 use super::request::{Claim, Request};
 use super::search::{Given, Search};
-use crate::node_match;
 
 pub fn results(
     search: &Search<'_>,
@@ -26,7 +26,7 @@ pub fn results(
                 config: (!config.is_empty()).then_some(config),
                 results: Some(devices),
             }),
-            node_selector: usable_on(candidates, node_match::name(search.node))?,
+            node_selector: usable_on(candidates, node::name(search.node))?,
         });
     }
     Ok(results)
@@ -52,7 +52,7 @@ fn device_result(
         tolerations: (!request.tolerations.is_empty()).then(|| request.tolerations.to_vec()),
         share_id: given.consumed.is_some().then(share_id),
         consumed_capacity: consumed
-            .map(|amounts| amounts.iter().map(|(name, amount)| (name.clone(), amount.to_api())).collect()),
+            .map(|amounts| amounts.iter().map(|(name, amount)| (name.clone(), quantity::to_api(amount))).collect()),
         binding_conditions: filled(&device.binding_conditions),
         binding_failure_conditions: filled(&device.binding_failure_conditions),
     }

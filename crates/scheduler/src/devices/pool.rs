@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use knarr_client::node;
 
 use super::PoolId;
 use super::inventory::Inventory;
 use super::slice::{Amounts, Slice};
-use crate::node_match;
 
 pub struct Pool {
     pub id: PoolId,
@@ -43,7 +43,7 @@ impl Pool {
 /// The pools for a node, in the order in which their devices are tried: by name, those with binding conditions last.
 pub fn pools_for(inventory: &Inventory, node: &Node) -> Vec<Pool> {
     let mut relevant: BTreeMap<&PoolId, Vec<&Arc<Slice>>> = BTreeMap::new();
-    for slice in inventory.slices_for(node_match::name(node)).filter(|slice| slice.is_for(node)) {
+    for slice in inventory.slices_for(node::name(node)).filter(|slice| slice.is_for(node)) {
         let known = relevant.entry(&slice.pool).or_default();
         match known.first().map(|first| first.generation()) {
             Some(newest) if slice.generation() < newest => continue,

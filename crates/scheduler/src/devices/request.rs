@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1 as api;
-use knarr_client::quantity::Quantity;
+use knarr_client::{node_fit, quantity};
 
 use super::constraint::Constraint;
 use super::slice::Amounts;
@@ -63,19 +63,7 @@ impl Request<'_> {
     pub fn tolerates(&self, device: &api::Device) -> bool {
         let keeps_out = |taint: &&api::DeviceTaint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
         let mut taints = device.taints.iter().flatten().filter(keeps_out);
-        taints.all(|taint| self.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
-    }
-}
-
-fn tolerates(toleration: &api::DeviceToleration, taint: &api::DeviceTaint) -> bool {
-    let matches = |own: &Option<String>, other: &str| own.as_deref().is_none_or(|own| own.is_empty() || own == other);
-    if !matches(&toleration.effect, &taint.effect) || !matches(&toleration.key, &taint.key) {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "" | "Equal" => toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
-        "Exists" => true,
-        _ => false,
+        taints.all(|taint| self.tolerations.iter().any(|toleration| node_fit::tolerates_device(toleration, taint)))
     }
 }
 
@@ -157,7 +145,7 @@ fn read_subrequest<'a>(
 
 fn amounts(capacity: &Option<api::CapacityRequirements>) -> Amounts {
     let requests = capacity.iter().flat_map(|capacity| capacity.requests.iter().flatten());
-    requests.map(|(name, amount)| (name.clone(), Quantity::of(amount))).collect()
+    requests.map(|(name, amount)| (name.clone(), quantity::of(amount))).collect()
 }
 
 /// Reads the parts that requests and subrequests have in common.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector};
 use k8s_openapi::api::resource::v1 as api;
-use knarr_client::quantity::Quantity;
+use knarr_client::quantity::{self, Quantity};
+use knarr_client::{node, node_fit};
 
 use super::capacity::Capacity;
 use super::{DeviceId, PoolId};
-use crate::node_match;
 
 /// Amounts by name.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -37,7 +37,7 @@ impl Slice {
         let spec = &object.spec;
         let pool = PoolId { driver: spec.driver.as_str().into(), pool: spec.pool.name.as_str().into() };
         let amounts = |counters: &Option<BTreeMap<String, api::Counter>>| -> Amounts {
-            counters.iter().flatten().map(|(name, counter)| (name.clone(), Quantity::of(&counter.value))).collect()
+            counters.iter().flatten().map(|(name, counter)| (name.clone(), quantity::of(&counter.value))).collect()
         };
         let device = |device: &api::Device| Device {
             id: DeviceId { pool: pool.clone(), device: device.name.as_str().into() },
@@ -95,11 +95,9 @@ pub fn device_is_for(device: &api::Device, node: &Node) -> bool {
 
 fn is_for(name: Option<&str>, all: Option<bool>, selector: Option<&NodeSelector>, node: &Node) -> bool {
     match (name.filter(|name| !name.is_empty()), all, selector) {
-        (Some(name), ..) => node_match::name(node) == name,
+        (Some(name), ..) => node::name(node) == name,
         (None, Some(true), _) => true,
-        (None, _, Some(selector)) => {
-            selector.node_selector_terms.iter().any(|term| node_match::term_matches(term, node))
-        }
+        (None, _, Some(selector)) => node_fit::selector_matches(selector, node),
         _ => false,
     }
 }

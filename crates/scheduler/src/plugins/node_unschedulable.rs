@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use knarr_client::node_fit::tolerates;
 
 use crate::cluster::Cluster;
-use crate::cluster::affinity::tolerates;
 use crate::cluster::pod::PodState;
 use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
 

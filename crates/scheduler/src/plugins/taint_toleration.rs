@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Toleration;
+use knarr_client::node_fit::{tolerates, untolerated};
 
-use crate::cluster::affinity::{tolerates, untolerated};
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use knarr_client::node_fit::untolerated;
 
-use crate::cluster::affinity::untolerated;
 use crate::cluster::counts::Counts;
 use crate::cluster::groups::PerNode;
 use crate::cluster::labels::{HOSTNAME, ZONE};

@@ -2,7 +2,8 @@
 
 use super::super::value::Value;
 use super::{Outcome, failed, flag};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use crate::cidr::Cidr;
+use std::net::IpAddr;
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     match (function, values) {
@@ -82,20 +83,11 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 fn masked(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(four) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            Ipv4Addr::from(u32::from(four) & mask).into()
-        }
-        IpAddr::V6(six) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            Ipv6Addr::from(u128::from(six) & mask).into()
-        }
-    }
+    Cidr::new(address, length).map_or(address, |network| network.first())
 }
 
 fn within(network: IpAddr, length: u8, address: IpAddr) -> bool {
-    network.is_ipv4() == address.is_ipv4() && masked(network, length) == masked(address, length)
+    Cidr::new(network, length).is_some_and(|network| network.contains(address))
 }
 
 fn is_link_local_multicast(address: &IpAddr) -> bool {

@@ -134,39 +134,29 @@ fn durations<'a>(duration: Option<SignedDuration>) -> Outcome<'a> {
     duration.map(Value::Duration).ok_or_else(|| EvaluateError::new("duration overflow"))
 }
 
-fn whole<'a>(operator: &str, a: i64, b: i64) -> Outcome<'a> {
-    if b == 0 && operator == "_/_" {
-        return Err(EvaluateError::new("division by zero"));
-    }
-    if b == 0 && operator == "_%_" {
-        return Err(EvaluateError::new("modulus by zero"));
-    }
-    let number = match operator {
-        "_+_" => a.checked_add(b),
-        "_-_" => a.checked_sub(b),
-        "_*_" => a.checked_mul(b),
-        "_/_" => a.checked_div(b),
-        _ => a.checked_rem(b),
+/// The checked arithmetic of a type of integers.
+macro_rules! integers {
+    ($name:ident, $number:ty, $value:path, $overflow:expr) => {
+        fn $name<'a>(operator: &str, a: $number, b: $number) -> Outcome<'a> {
+            match operator {
+                "_/_" if b == 0 => return Err(EvaluateError::new("division by zero")),
+                "_%_" if b == 0 => return Err(EvaluateError::new("modulus by zero")),
+                _ => {}
+            }
+            let number = match operator {
+                "_+_" => a.checked_add(b),
+                "_-_" => a.checked_sub(b),
+                "_*_" => a.checked_mul(b),
+                "_/_" => a.checked_div(b),
+                _ => a.checked_rem(b),
+            };
+            number.map($value).ok_or_else($overflow)
+        }
     };
-    number.map(Value::Int).ok_or_else(overflow)
 }
 
-fn unsigned<'a>(operator: &str, a: u64, b: u64) -> Outcome<'a> {
-    if b == 0 && operator == "_/_" {
-        return Err(EvaluateError::new("division by zero"));
-    }
-    if b == 0 && operator == "_%_" {
-        return Err(EvaluateError::new("modulus by zero"));
-    }
-    let number = match operator {
-        "_+_" => a.checked_add(b),
-        "_-_" => a.checked_sub(b),
-        "_*_" => a.checked_mul(b),
-        "_/_" => a.checked_div(b),
-        _ => a.checked_rem(b),
-    };
-    number.map(Value::Uint).ok_or_else(|| EvaluateError::new("unsigned integer overflow"))
-}
+integers!(whole, i64, Value::Int, overflow);
+integers!(unsigned, u64, Value::Uint, || EvaluateError::new("unsigned integer overflow"));
 
 fn overflow() -> EvaluateError {
     EvaluateError::new("integer overflow")

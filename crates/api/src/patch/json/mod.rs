@@ -80,7 +80,7 @@ impl JsonPatch {
             other => Some((other, "Patch")),
         };
         if let Some((found, wanted)) = mistyped {
-            let found = super::merge::json_type(found);
+            let found = crate::value::json_type(found);
             let message = format!("json: cannot unmarshal {found} into Go value of type jsonpatch.{wanted}");
             return Err(PatchError::Malformed(message.into()));
         }

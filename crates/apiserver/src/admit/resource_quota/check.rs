@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use knarr_api::status::{GroupResource, Status};
 use knarr_api::value::Read;
+use knarr_rules::common::resources::{ResourceList, list as amounts};
 use serde_json::{Map, Value};
 
-use super::super::resources::{Amounts, amounts};
 use super::super::{Operation, Write};
 use super::scope::{attributes_classes, is_terminating, selects};
 use super::usage::{concerns, unnamed, usage};
@@ -103,7 +103,7 @@ fn counts(write: &Write<'_>) -> bool {
 }
 
 /// The hard limits of a quota that restricts this write; `None` when it does not.
-fn restricts(write: &Demand, quota: &Value) -> Result<Option<Amounts>, Status> {
+fn restricts(write: &Demand, quota: &Value) -> Result<Option<ResourceList>, Status> {
     if !selects(quota, &write.group, &write.resource, &write.object) {
         return Ok(None);
     }
@@ -127,7 +127,7 @@ fn restricts(write: &Demand, quota: &Value) -> Result<Option<Amounts>, Status> {
 }
 
 /// The increase since before; never negative.
-fn grown(now: &Amounts, before: &Amounts) -> Amounts {
+fn grown(now: &ResourceList, before: &ResourceList) -> ResourceList {
     let mut grown = now.clone();
     for (name, amount) in &mut grown {
         if let Some(before) = before.get(name) {
@@ -138,7 +138,7 @@ fn grown(now: &Amounts, before: &Amounts) -> Amounts {
     grown
 }
 
-fn new_use(write: &Demand, quota: &Value, hard: &Amounts, delta: &Amounts) -> Result<Value, Status> {
+fn new_use(write: &Demand, quota: &Value, hard: &ResourceList, delta: &ResourceList) -> Result<Value, Status> {
     let used = amounts(quota.at(&["status", "used"]));
     let mut written: Map<String, Value> = quota.fields(&["status", "used"]).cloned().unwrap_or_default();
     let mut exceeded = Vec::new();
@@ -153,7 +153,7 @@ fn new_use(write: &Demand, quota: &Value, hard: &Amounts, delta: &Amounts) -> Re
     if exceeded.is_empty() {
         return Ok(Value::Object(written));
     }
-    let list = |of: &Amounts| {
+    let list = |of: &ResourceList| {
         let parts = exceeded.iter().filter_map(|name| of.get(*name).map(|amount| format!("{name}={amount}")));
         parts.collect::<Vec<_>>().join(",")
     };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use knarr_api::status::Status;
 use knarr_api::value::Read;
+use knarr_rules::common::resources::list as amounts;
 use serde_json::Value;
 
 use super::super::Write;
-use super::super::resources::amounts;
 use super::scope::{matches_scope, selects};
 use super::usage::{concerns, usage};
 use crate::configuration_file::{Kind, Shape};

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use knarr_api::value::Read;
+use knarr_rules::core::pod::qos;
 use serde_json::Value;
-
-use super::super::resources::amounts;
 
 /// Whether a quota applies to the object. Scopes select pods, and claims by their attributes class.
 pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bool {
@@ -80,15 +79,7 @@ pub fn is_terminating(pod: &Value) -> bool {
 }
 
 fn is_best_effort(pod: &Value) -> bool {
-    let lists = ["containers", "initContainers"];
-    let mut containers = lists.into_iter().flat_map(|list| pod.items(&["spec", list])).chain(pod.get("spec"));
-    let has_requests = |object: &Value| {
-        ["requests", "limits"].iter().any(|which| {
-            let given = amounts(object.at(&["resources", which]));
-            ["cpu", "memory"].iter().any(|name| given.get(*name).is_some_and(|amount| !amount.is_zero()))
-        })
-    };
-    !containers.any(has_requests)
+    qos::class(pod.at(&["spec"])) == "BestEffort"
 }
 
 fn reaches_across_namespaces(pod: &Value) -> bool {

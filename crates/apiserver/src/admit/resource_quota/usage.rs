@@ -2,9 +2,8 @@
 
 use knarr_api::quantity::{Format, Quantity};
 use knarr_api::value::Read;
+use knarr_rules::common::resources::{ResourceList, Side, list as amounts, of_pod};
 use serde_json::Value;
-
-use super::super::resources::{Amounts, amounts, pod_amounts};
 
 const COMPUTE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
@@ -13,12 +12,12 @@ fn number(value: i64) -> Quantity {
 }
 
 /// The usage of one object, by quota resource name.
-pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
+pub fn usage(group: &str, resource: &str, object: &Value) -> ResourceList {
     let counted = match group {
         "" => format!("count/{resource}"),
         group => format!("count/{resource}.{group}"),
     };
-    let mut used = Amounts::from([(counted, number(1))]);
+    let mut used = ResourceList::from([(counted, number(1))]);
     match (group, resource) {
         ("", "pods") => add_pod(&mut used, object),
         ("", "services") => add_service(&mut used, object),
@@ -32,12 +31,12 @@ pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
 }
 
 /// A terminated pod counts only as an object.
-fn add_pod(used: &mut Amounts, pod: &Value) {
+fn add_pod(used: &mut ResourceList, pod: &Value) {
     if matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded") {
         return;
     }
     used.insert("pods".to_owned(), number(1));
-    for (name, amount) in pod_amounts(pod, "requests") {
+    for (name, amount) in of_pod(pod, Side::Requests) {
         let is_compute = COMPUTE.contains(&name.as_str());
         if is_compute || name.starts_with("hugepages-") {
             used.insert(format!("requests.{name}"), amount.clone());
@@ -46,14 +45,14 @@ fn add_pod(used: &mut Amounts, pod: &Value) {
             used.insert(format!("requests.{name}"), amount);
         }
     }
-    for (name, amount) in pod_amounts(pod, "limits") {
+    for (name, amount) in of_pod(pod, Side::Limits) {
         if COMPUTE.contains(&name.as_str()) {
             used.insert(format!("limits.{name}"), amount);
         }
     }
 }
 
-fn add_service(used: &mut Amounts, service: &Value) {
+fn add_service(used: &mut ResourceList, service: &Value) {
     let ports = service.items(&["spec", "ports"]);
     let all = i64::try_from(ports.len()).unwrap_or(i64::MAX);
     let (node_ports, balancers) = match service.text(&["spec", "type"]) {
@@ -70,7 +69,7 @@ fn add_service(used: &mut Amounts, service: &Value) {
     used.insert("services.loadbalancers".to_owned(), number(balancers));
 }
 
-fn add_claim(used: &mut Amounts, claim: &Value) {
+fn add_claim(used: &mut ResourceList, claim: &Value) {
     let class = match claim.at(&["metadata", "annotations"]).text(&["volume.beta.kubernetes.io/storage-class"]) {
         "" => claim.text(&["spec", "storageClassName"]),
         class => class,

@@ -1,6 +1,6 @@
 //! Makes a user of the claims of a verified token.
 
-use knarr_api::patch::json_type;
+use knarr_api::value::json_type;
 use serde_json::Value;
 
 use super::expression::{Condition, Expression, check, claims_value, user_value};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use knarr_client::quantity::Quantity as Amount;
+use knarr_client::quantity::{self, Quantity as Amount};
 use serde::{Deserialize, Serialize};
 
 use crate::pod::{self, Role};
@@ -136,7 +136,7 @@ pub fn changes(have: &ByContainer, want: &ByContainer) -> Vec<(String, &'static 
             let old = have.get(name).and_then(section).cloned().unwrap_or_default();
             let new = section(desired).cloned().unwrap_or_default();
             for resource in ["cpu", "memory"] {
-                let operation = match (old.get(resource).map(Amount::of), new.get(resource).map(Amount::of)) {
+                let operation = match (old.get(resource).map(quantity::of), new.get(resource).map(quantity::of)) {
                     (None, Some(_)) => "add",
                     (Some(_), None) => "remove",
                     (Some(old), Some(new)) if new > old => "increase",
@@ -169,7 +169,7 @@ pub fn with_resources(pod: &Pod, resources: &ByContainer) -> Pod {
 /// Whether two resource lists mean the same amounts, however they are written.
 pub fn same(left: &ResourceRequirements, right: &ResourceRequirements) -> bool {
     let amounts = |list: &Option<BTreeMap<String, Quantity>>| -> HashMap<String, Amount> {
-        list.iter().flatten().map(|(name, amount)| (name.clone(), Amount::of(amount))).collect()
+        list.iter().flatten().map(|(name, amount)| (name.clone(), quantity::of(amount))).collect()
     };
     amounts(&left.requests) == amounts(&right.requests) && amounts(&left.limits) == amounts(&right.limits)
 }
@@ -185,8 +185,8 @@ fn demand(
     own: &ResourceRequirements,
     name: &str,
 ) -> (Option<Amount>, Option<Amount>) {
-    let of = |list: Option<&BTreeMap<String, Quantity>>| list.and_then(|list| list.get(name)).map(Amount::of);
-    let limit = of(own.limits.as_ref()).filter(|limit| limit.value() != 0);
+    let of = |list: Option<&BTreeMap<String, Quantity>>| list.and_then(|list| list.get(name)).map(quantity::of);
+    let limit = of(own.limits.as_ref()).filter(|limit| !limit.is_zero());
     (of(own.requests.as_ref()), limit.or_else(|| of(whole.and_then(|whole| whole.limits.as_ref()))))
 }
 

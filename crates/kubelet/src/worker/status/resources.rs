@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use knarr_client::quantity::Quantity as Amount;
+use knarr_client::quantity::{self, Quantity as Amount, scale};
 
 use crate::cgroup::amounts::{PodAmounts, combined, pod_amounts};
 use crate::pod;
@@ -51,25 +51,23 @@ fn sum(pod: &Pod, list: fn(&ResourceRequirements) -> Option<&Amounts>) -> Amount
     let mut names: BTreeSet<String> = containers.flat_map(|container| of(container).into_keys()).collect();
     names.extend(whole.iter().flat_map(|amounts| amounts.keys().cloned()));
     let amount = |name: String| {
-        let own = |container: &Container| of(container).get(&name).map(Amount::of);
+        let own = |container: &Container| of(container).get(&name).map(quantity::of);
         let format = whole
             .and_then(|amounts| amounts.get(&name))
-            .map(Amount::of)
+            .map(quantity::of)
             .or_else(|| spec.containers.iter().chain(spec.init_containers.iter().flatten()).find_map(own))?;
         let is_cpu = name == "cpu";
-        let read = |amount: Amount| if is_cpu { amount.milli_value() } else { amount.value() };
-        let overhead = spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(Amount::of).map_or(0, read);
+        let unit = if is_cpu { scale::MILLI } else { scale::ONE };
+        let read = |amount: Amount| amount.saturating_value(unit);
+        let overhead = spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(quantity::of).map_or(0, read);
         let total = match whole.and_then(|amounts| amounts.get(&name)) {
             // Returned unchanged: it may be smaller than the unit of the sum.
             Some(amount) if overhead == 0 => return Some((name, amount.clone())),
-            Some(amount) => read(Amount::of(amount)),
+            Some(amount) => read(quantity::of(amount)),
             None => combined(pod, |container| Some(own(container).map_or(0, read))).unwrap_or(0),
         };
-        let sum = match is_cpu {
-            true => Amount::from_milli(total + overhead, format.format()),
-            false => Amount::new(total + overhead, format.format()),
-        };
-        Some((name, sum.to_api()))
+        let sum = Amount::scaled(total.saturating_add(overhead), unit, format.format());
+        Some((name, quantity::to_api(&sum)))
     };
     names.into_iter().filter_map(amount).collect()
 }

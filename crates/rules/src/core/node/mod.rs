@@ -6,6 +6,7 @@ mod config_source;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use knarr_api::cidr::parse_network_sloppy;
 use knarr_api::field::{Error, ErrorType, Errors, Path, quoted};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
@@ -257,7 +258,7 @@ fn pod_ranges(errors: &mut Errors, node: &Value) {
         addresses::legacy_range(errors, &spec.item("podCIDRs", i), range, &[]);
     }
     let ips: Vec<&str> = ranges.iter().map(|range| range.split('/').next().unwrap_or_default()).collect();
-    let unreadable = ranges.iter().position(|range| addresses::Range::parse_sloppy(range).is_none());
+    let unreadable = ranges.iter().position(|range| parse_network_sloppy(range).is_none());
     if let Some(i) = unreadable.filter(|_| ranges.len() > 1) {
         let detail = format!(
             "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{i}]: <nil> (invalid CIDR \

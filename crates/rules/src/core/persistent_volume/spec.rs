@@ -13,6 +13,8 @@ use crate::core::volume::{self, VolumeContext, sources};
 
 pub(super) const MOUNT_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 
+const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
+
 /// Validates the spec of a volume; `inline` specs are part of a VolumeAttachment.
 pub fn validate_spec(
     errors: &mut Errors,
@@ -22,7 +24,6 @@ pub fn validate_spec(
     inline: bool,
     lax_node_affinity: bool,
 ) {
-    const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
     if inline {
         for field in ["claimRef", "capacity"] {
             if spec.has(&[field]) {
@@ -42,25 +43,32 @@ pub fn validate_spec(
         capacity(errors, spec, path);
     }
     reclaim_policy(errors, spec, path, inline);
-    let affinity = spec.at(&["nodeAffinity"]);
-    if !affinity.is_null() {
-        let path = path.child("nodeAffinity");
-        if inline {
-            errors.forbidden(&path, NOT_INLINE);
-        } else if affinity.has(&["required"]) {
-            scheduling::node_selector(errors, affinity.at(&["required"]), lax_node_affinity, &path.child("required"));
-        } else {
-            errors.required(&path.child("required"), "must specify required node constraints");
-        }
+    let has_node_affinity = spec.has(&["nodeAffinity"]);
+    if has_node_affinity && inline {
+        errors.forbidden(&path.child("nodeAffinity"), NOT_INLINE);
+    } else if has_node_affinity {
+        node_affinity(errors, spec.at(&["nodeAffinity"]), lax_node_affinity, &path.child("nodeAffinity"));
     }
     let volume_context =
-        VolumeContext { pod_name: name, has_node_affinity: !affinity.is_null() && !inline, ..VolumeContext::default() };
+        VolumeContext { pod_name: name, has_node_affinity: has_node_affinity && !inline, ..VolumeContext::default() };
     volume::validate_source(errors, spec, sources::OF_PERSISTENT_VOLUMES, path, &volume_context);
     let recycles = spec.text(&["persistentVolumeReclaimPolicy"]) == "Recycle";
     if recycles && is_root(spec.text(&["hostPath", "path"])) {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
         errors.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
     }
+    classes_and_mode(errors, spec, path, inline);
+}
+
+fn node_affinity(errors: &mut Errors, affinity: &Value, lax_values: bool, path: &Path<'_>) {
+    if affinity.has(&["required"]) {
+        scheduling::node_selector(errors, affinity.at(&["required"]), lax_values, &path.child("required"));
+    } else {
+        errors.required(&path.child("required"), "must specify required node constraints");
+    }
+}
+
+fn classes_and_mode(errors: &mut Errors, spec: &Value, path: &Path<'_>, inline: bool) {
     let class = spec.text(&["storageClassName"]);
     if !class.is_empty() {
         if inline {

@@ -1,7 +1,7 @@
 //! The cells of a pod in a table.
 
 use jiff::Timestamp;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde_json::{Value, json};
 
 use crate::common::columns::{self, field, text, wide};
@@ -66,13 +66,8 @@ fn readiness_gates(pod: &Value) -> String {
     if gates.is_empty() {
         return "<none>".to_owned();
     }
-    let open = gates.iter().filter(|gate| condition(pod, gate.text(&["conditionType"])) == "True").count();
+    let open = gates.iter().filter(|gate| has_condition(pod, gate.text(&["conditionType"]))).count();
     format!("{open}/{}", gates.len())
-}
-
-fn condition<'a>(pod: &'a Value, kind: &str) -> &'a str {
-    let conditions = pod.items(&["status", "conditions"]);
-    conditions.iter().find(|c| c.text(&["type"]) == kind).map(|c| c.text(&["status"])).unwrap_or_default()
 }
 
 struct Summary<'a> {
@@ -103,7 +98,7 @@ impl<'a> Summary<'a> {
             last_restart: None,
         };
         let initializing = summary.read_init_containers(pod);
-        if !initializing || condition(pod, "Initialized") == "True" {
+        if !initializing || has_condition(pod, "Initialized") {
             summary.read_containers(pod);
         }
         let is_deleted = pod.has(&["metadata", "deletionTimestamp"]);
@@ -172,7 +167,7 @@ impl<'a> Summary<'a> {
             }
         }
         if self.reason == "Completed" {
-            if running && condition(pod, "Ready") == "True" {
+            if running && has_condition(pod, "Ready") {
                 self.reason = "Running".to_owned();
             } else if let Some(error) = error {
                 self.reason = error;

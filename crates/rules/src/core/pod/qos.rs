@@ -1,52 +1,29 @@
 //! The quality of service (QoS) class of a pod.
 
-use knarr_api::quantity::Quantity;
+use knarr_api::qos;
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::resources::{self, ResourceList, Side};
 
-/// Computes the class from the requests and limits of a pod.
+/// The class by the pod's own resources if it has any, else by those of its containers.
 pub fn class(spec: &Value) -> &'static str {
-    let (mut requests, mut limits) = (ResourceList::new(), ResourceList::new());
-    let mut guaranteed = true;
-    let level = spec.at(&["resources"]);
-    let has_level = [Side::Requests, Side::Limits]
-        .iter()
-        .any(|side| level.fields(&[side.field()]).is_some_and(|l| l.keys().any(|name| resources::is_pod_level(name))));
-    if has_level {
-        guaranteed &= collect(level, &mut requests, &mut limits);
+    let whole = spec.at(&["resources"]);
+    let is_set = |side: Side| {
+        whole.fields(&[side.field()]).is_some_and(|list| list.keys().any(|name| resources::is_pod_level(name)))
+    };
+    let class = if is_set(Side::Requests) || is_set(Side::Limits) {
+        qos::class(std::iter::once(amounts(whole)))
     } else {
-        for list in ["containers", "initContainers"] {
-            for container in spec.items(&[list]) {
-                guaranteed &= collect(container.at(&["resources"]), &mut requests, &mut limits);
-            }
-        }
-    }
-    if requests.is_empty() && limits.is_empty() {
-        return "BestEffort";
-    }
-    guaranteed &= requests.iter().all(|(name, amount)| limits.get(name) == Some(amount));
-    if guaranteed && requests.len() == limits.len() { "Guaranteed" } else { "Burstable" }
+        let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec.items(&[list]));
+        qos::class(containers.map(|container| amounts(container.at(&["resources"]))))
+    };
+    class.as_str()
 }
 
-/// Adds CPU and memory of a container to the sums. Returns whether both have limits.
-fn collect(requirements: &Value, requests: &mut ResourceList, limits: &mut ResourceList) -> bool {
-    let mut limited = 0;
-    for (side, sums) in [(Side::Requests, requests), (Side::Limits, limits)] {
-        for name in ["cpu", "memory"] {
-            let amount = requirements.at(&[side.field(), name]);
-            if amount.is_null() {
-                continue;
-            }
-            let amount: Quantity = resources::quantity(amount);
-            if amount.signum() > 0 {
-                limited += usize::from(side == Side::Limits);
-                resources::add(sums, &ResourceList::from([(name.to_owned(), amount)]));
-            }
-        }
-    }
-    limited == 2
+fn amounts(requirements: &Value) -> (ResourceList, ResourceList) {
+    let of = |side: Side| resources::list(requirements.at(&[side.field()]));
+    (of(Side::Requests), of(Side::Limits))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Validation of load balancers: class, source ranges, status.
 
+use knarr_api::cidr::parse_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
@@ -101,7 +102,7 @@ pub fn status(errors: &mut Errors, service: &Value, old: &Value) {
         }
         if !host.is_empty() {
             names::check(errors, &path.child("hostname"), host, names::dns_subdomain);
-            if addresses::parse_sloppy(host).is_some() {
+            if parse_sloppy(host).is_some() {
                 errors.invalid(&path.child("hostname"), host, "must be a DNS name, not an IP address");
             }
         }

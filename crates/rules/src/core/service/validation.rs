@@ -5,6 +5,7 @@ pub use super::load_balancer::{balancer_class, status};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use knarr_api::cidr::parse_sloppy;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
@@ -152,17 +153,7 @@ pub fn cluster_ips(errors: &mut Errors, service: &Value, old: Option<&Value>, pa
     let list = spec.items(&["clusterIPs"]);
     let list_path = path.child("clusterIPs");
     let whole = || Value::Array(list.to_vec());
-    let one = spec.text(&["clusterIP"]);
-    match list.first() {
-        None if !one.is_empty() => errors.required(&list_path, ""),
-        Some(_) if one.is_empty() => {
-            errors.invalid(&list_path, whole(), "must be empty when `clusterIP` is not specified");
-        }
-        Some(first) if first.as_str() != Some(one) => {
-            errors.invalid(&list_path, whole(), "first value must match `clusterIP`");
-        }
-        _ => {}
-    }
+    first_cluster_ip(errors, spec, &list_path);
     families(errors, spec, path);
     let known: Vec<&str> =
         old.map_or(&[][..], |old| old.items(&["spec", "clusterIPs"])).iter().filter_map(Value::as_str).collect();
@@ -189,19 +180,36 @@ pub fn cluster_ips(errors: &mut Errors, service: &Value, old: Option<&Value>, pa
     if list.len() > 1 && !addresses::is_dual_stack(&texts) {
         errors.invalid(&list_path, whole(), "may specify no more than one IP for each IP family");
     }
-    if is_headless(service) {
-        return;
+    if !is_headless(service) {
+        families_of_ips(errors, spec, &texts, &list_path);
     }
+}
+
+/// The list of cluster IPs starts with the field that is older than it.
+fn first_cluster_ip(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+    let list = spec.items(&["clusterIPs"]);
+    let one = spec.text(&["clusterIP"]);
+    let detail = match list.first() {
+        None if !one.is_empty() => return errors.required(path, ""),
+        Some(_) if one.is_empty() => "must be empty when `clusterIP` is not specified",
+        Some(first) if first.as_str() != Some(one) => "first value must match `clusterIP`",
+        _ => return,
+    };
+    errors.invalid(path, list.to_vec(), detail);
+}
+
+/// Each cluster IP is of the family at its index.
+fn families_of_ips(errors: &mut Errors, spec: &Value, texts: &[&str], path: &Path<'_>) {
     for (i, (ip, family)) in texts.iter().zip(spec.items(&["ipFamilies"])).enumerate() {
-        let is_ipv6 = matches!(addresses::parse_sloppy(ip), Some(IpAddr::V6(_)));
+        let is_ipv6 = matches!(parse_sloppy(ip), Some(IpAddr::V6(_)));
         match family.as_str() {
             Some("IPv4") if is_ipv6 => {
                 let detail = format!("expected an IPv4 value as indicated by `ipFamilies[{i}]`");
-                errors.invalid(&list_path.index(i), *ip, detail);
+                errors.invalid(&path.index(i), *ip, detail);
             }
             Some("IPv6") if !is_ipv6 => {
                 let detail = format!("expected an IPv6 value as indicated by `ipFamilies[{i}]`");
-                errors.invalid(&list_path.index(i), *ip, detail);
+                errors.invalid(&path.index(i), *ip, detail);
             }
             _ => {}
         }

@@ -44,7 +44,7 @@ impl<'a> Search<'a> {
                 let (shares, total) = self.shared.entry(candidate).or_default();
                 *shares += 1;
                 for (name, amount) in amounts {
-                    *total.entry(name.clone()).or_default() += *amount;
+                    total.entry(name.clone()).or_default().add(amount);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl<'a> Search<'a> {
                     *shares -= 1;
                     for (name, amount) in amounts {
                         if let Some(total) = total.get_mut(name) {
-                            *total = *total - *amount;
+                            total.subtract(amount);
                         }
                     }
                     if *shares == 0 {

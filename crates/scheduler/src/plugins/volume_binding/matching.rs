@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::value;
-use knarr_client::selector::Selector;
+use knarr_client::selector::{self, Selector};
 
 use crate::cluster::affinity::term_matches;
 use crate::cluster::labels::Labels;
@@ -36,7 +36,7 @@ pub(super) fn matching_volume<'a>(
 ) -> Option<&'a Arc<PersistentVolume>> {
     let class = class_of_claim(claim);
     let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let selector = selector.map(|selector| Selector::of(selector).unwrap_or_else(|_| Selector::nothing()));
+    let selector = selector.map(|selector| selector::of(selector).unwrap_or_else(|_| Selector::nothing()));
     let key = object_key(&claim.metadata);
     let mut smallest: Option<(&Arc<PersistentVolume>, i64)> = None;
     for volume in storage.volumes_for(class, &key) {
@@ -110,7 +110,7 @@ pub(super) fn can_be_provisioned(
         capacity.storage_class_name == class_name
             && limit.is_some_and(|limit| value(limit) >= size)
             && capacity.node_topology.as_ref().is_some_and(|topology| {
-                Selector::of(topology).is_ok_and(|selector| selector.matches(Some(node.labels())))
+                selector::of(topology).is_ok_and(|selector| selector.matches(Some(node.labels())))
             })
     };
     if storage.capacities().any(has_room) { Ok(()) } else { Err(NO_SPACE) }

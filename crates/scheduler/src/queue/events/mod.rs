@@ -1,8 +1,9 @@
 //! Events that can make an unschedulable pod schedulable.
 
 use k8s_openapi::api::core::v1::Taint;
+use knarr_client::node_fit::{tolerates, untolerated};
 
-use crate::cluster::affinity::{Term, tolerates, untolerated};
+use crate::cluster::affinity::Term;
 use crate::cluster::labels::Namespaces;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::{PodState, Spread};

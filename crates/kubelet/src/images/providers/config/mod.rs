@@ -292,7 +292,7 @@ fn check_token(raw: RawToken, api_version: &str, reasons: &mut Reasons) -> Token
         let path = format!("{PATH}.{field}ServiceAccountAnnotationKeys");
         let mut seen = BTreeSet::new();
         for key in keys {
-            for why in crate::qualified_name::errors(&key.to_lowercase()) {
+            for why in knarr_client::semantics::names::qualified_name(&key.to_lowercase()) {
                 reasons.add(format!("{path}: Invalid value: {key:?}: {why}"));
             }
             if !seen.insert(key) {

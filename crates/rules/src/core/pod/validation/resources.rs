@@ -187,30 +187,7 @@ fn pod_name(errors: &mut Errors, name: &str, path: &Path<'_>) {
 }
 
 fn is_standard(name: &str) -> bool {
-    matches!(
-        name,
-        "cpu"
-            | "memory"
-            | "ephemeral-storage"
-            | "requests.cpu"
-            | "requests.memory"
-            | "requests.ephemeral-storage"
-            | "limits.cpu"
-            | "limits.memory"
-            | "limits.ephemeral-storage"
-            | "pods"
-            | "resourcequotas"
-            | "services"
-            | "replicationcontrollers"
-            | "secrets"
-            | "configmaps"
-            | "persistentvolumeclaims"
-            | "storage"
-            | "requests.storage"
-            | "services.nodeports"
-            | "services.loadbalancers"
-    ) || resources::is_huge_page(name)
-        || name.starts_with("requests.hugepages-")
+    name == "storage" || resources::is_quota_resource(name)
 }
 
 fn claim_names(errors: &mut Errors, requirements: &Value, claims: &BTreeSet<&str>, path: &Path<'_>) {

@@ -1,9 +1,11 @@
 //! Validation of scheduling fields: affinity, tolerations, topology spread constraints.
 
 use std::collections::BTreeSet;
+use std::num::IntErrorKind;
 
-use knarr_api::field::{Errors, Path};
+use knarr_api::field::{Errors, Path, quoted};
 use knarr_api::names;
+use knarr_api::taint::is_decimal;
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -308,11 +310,7 @@ fn toleration(errors: &mut Errors, toleration: &Value, path: &Path<'_>, options:
                 errors.invalid(&path.child("operator"), value, "value must be empty when `operator` is 'Exists'");
             }
         }
-        "Lt" | "Gt" if options.comparing_tolerations => {
-            if value.parse::<i64>().is_err() {
-                errors.invalid(&path.child("value"), value, "must be a valid decimal integer in canonical form");
-            }
-        }
+        "Lt" | "Gt" if options.comparing_tolerations => comparable(errors, value, &path.child("value")),
         "Lt" | "Gt" => {
             errors.not_supported(&path.child("operator"), operator, &["Equal", "Exists", "Lt", "Gt"]);
         }
@@ -320,6 +318,22 @@ fn toleration(errors: &mut Errors, toleration: &Value, path: &Path<'_>, options:
     }
     if !effect.is_empty() {
         taint_effect(errors, effect, &path.child("effect"));
+    }
+}
+
+/// Validates a number that a taint's value is compared with.
+fn comparable(errors: &mut Errors, value: &str, path: &Path<'_>) {
+    if value.is_empty() {
+        errors.invalid(path, value, "must be non-empty");
+    } else if !is_decimal(value) {
+        errors.invalid(path, value, "must be a valid decimal integer in canonical form");
+    }
+    if let Err(error) = value.parse::<i64>() {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        errors.invalid(path, value, format!("strconv.ParseInt: parsing {}: {why}", quoted(value)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Label selectors, from text and from `matchLabels` and `matchExpressions`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -42,6 +43,62 @@ pub enum Operator {
     DoesNotExist,
 }
 
+impl Operator {
+    /// The operator of a `matchExpressions` entry of a label selector.
+    fn of_expression(name: &str) -> Result<Operator, SelectorError> {
+        match name {
+            "In" => Ok(Operator::In),
+            "NotIn" => Ok(Operator::NotIn),
+            "Exists" => Ok(Operator::Exists),
+            "DoesNotExist" => Ok(Operator::DoesNotExist),
+            _ => Err(SelectorError(format!("{} is not a valid label selector operator", quoted(name)))),
+        }
+    }
+
+    /// Whether the operator with these values matches a label's value or absence.
+    pub fn matches<'v>(self, mut values: impl Iterator<Item = &'v str>, value: Option<&str>) -> bool {
+        let mut numbers = || Some((value?.parse::<i64>().ok()?, values.next()?.parse::<i64>().ok()?));
+        match self {
+            Operator::GreaterThan => numbers().is_some_and(|(label, limit)| label > limit),
+            Operator::LessThan => numbers().is_some_and(|(label, limit)| label < limit),
+            Operator::In | Operator::Equals | Operator::DoubleEquals => {
+                value.is_some_and(|own| values.any(|each| each == own))
+            }
+            Operator::NotIn | Operator::NotEquals => !value.is_some_and(|own| values.any(|each| each == own)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// The labels of an object, in whatever representation a component has them.
+pub trait Labels {
+    /// The value of a label.
+    fn label(&self, key: &str) -> Option<&str>;
+}
+
+impl Labels for Map<String, Value> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str()
+    }
+}
+
+impl Labels for BTreeMap<String, String> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
+/// An entry of `matchExpressions`.
+pub struct Expression<'a> {
+    /// The key of the label.
+    pub key: &'a str,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: &'a str,
+    /// What the label is compared with.
+    pub values: Vec<String>,
+}
+
 impl LabelSelector {
     /// Reads the text form, such as `app=web,tier in (front,back),!old`.
     pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
@@ -55,37 +112,40 @@ impl LabelSelector {
         if selector.is_null() {
             return Ok(LabelSelector::nothing());
         }
+        let labels = selector.fields(&["matchLabels"]).into_iter().flatten();
+        let labels = labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()));
+        let expressions = selector.items(&["matchExpressions"]).iter().map(|expression| Expression {
+            key: expression.text(&["key"]),
+            operator: expression.text(&["operator"]),
+            values: expression.items(&["values"]).iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        });
+        LabelSelector::new(labels, expressions)
+    }
+
+    /// The selector of an object that has these `matchLabels` and `matchExpressions`.
+    pub fn new<'a>(
+        labels: impl Iterator<Item = (&'a str, &'a str)>,
+        expressions: impl Iterator<Item = Expression<'a>>,
+    ) -> Result<LabelSelector, SelectorError> {
         let mut requirements = Vec::new();
-        for (key, value) in selector.fields(&["matchLabels"]).into_iter().flatten() {
-            let value = value.as_str().unwrap_or_default().to_owned();
-            requirements.push(Requirement::new(key, Operator::Equals, vec![value])?);
+        for (key, value) in labels {
+            requirements.push(Requirement::new(key, Operator::Equals, vec![value.to_owned()])?);
         }
-        for expression in selector.items(&["matchExpressions"]) {
-            let name = expression.text(&["operator"]);
-            let operator = match name {
-                "In" => Operator::In,
-                "NotIn" => Operator::NotIn,
-                "Exists" => Operator::Exists,
-                "DoesNotExist" => Operator::DoesNotExist,
-                _ => return Err(SelectorError(format!("{} is not a valid label selector operator", quoted(name)))),
-            };
-            let values = expression.items(&["values"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
-            requirements.push(Requirement::new(expression.text(&["key"]), operator, values)?);
+        for Expression { key, operator, values } in expressions {
+            requirements.push(Requirement::new(key, Operator::of_expression(operator)?, values)?);
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(LabelSelector { requirements, nothing: false })
     }
 
     /// Matches objects with these labels, as the selectors of Services do. The labels are not validated.
-    pub fn from_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSelector {
-        let mut requirements: Vec<Requirement> = labels
-            .into_iter()
-            .map(|(key, value)| Requirement {
-                key: key.to_owned(),
-                operator: Operator::Equals,
-                values: vec![value.to_owned()],
-            })
-            .collect();
+    pub fn from_labels<K: AsRef<str>, V: AsRef<str>>(labels: impl IntoIterator<Item = (K, V)>) -> LabelSelector {
+        let requirement = |(key, value): (K, V)| Requirement {
+            key: key.as_ref().to_owned(),
+            operator: Operator::Equals,
+            values: vec![value.as_ref().to_owned()],
+        };
+        let mut requirements: Vec<Requirement> = labels.into_iter().map(requirement).collect();
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         LabelSelector { requirements, nothing: false }
     }
@@ -111,8 +171,8 @@ impl LabelSelector {
     }
 
     /// Whether the selector matches these labels.
-    pub fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
-        self.matches_with(|key| labels?.get(key)?.as_str())
+    pub fn matches(&self, labels: Option<&impl Labels>) -> bool {
+        self.matches_with(|key| labels?.label(key))
     }
 
     /// The same for labels in another representation.
@@ -144,19 +204,7 @@ impl Requirement {
 
     /// Whether the requirement matches a label's value or absence.
     pub fn matches(&self, value: Option<&str>) -> bool {
-        let has = |value: &str| self.values.iter().any(|candidate| candidate == value);
-        match self.operator {
-            Operator::In | Operator::Equals | Operator::DoubleEquals => value.is_some_and(has),
-            Operator::NotIn | Operator::NotEquals => !value.is_some_and(has),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::GreaterThan => self.compare(value).is_some_and(|(label, limit)| label > limit),
-            Operator::LessThan => self.compare(value).is_some_and(|(label, limit)| label < limit),
-        }
-    }
-
-    fn compare(&self, value: Option<&str>) -> Option<(i64, i64)> {
-        Some((value?.parse().ok()?, self.values.first()?.parse().ok()?))
+        self.operator.matches(self.values.iter().map(String::as_str), value)
     }
 }
 
@@ -267,8 +315,8 @@ mod tests {
         ] {
             assert_eq!(LabelSelector::parse(text).unwrap().matches(Some(&labels())), selected, "{text}");
         }
-        assert!(LabelSelector::everything().matches(None));
-        assert!(!LabelSelector::parse("app").unwrap().matches(None));
+        assert!(LabelSelector::everything().matches(None::<&Map<String, Value>>));
+        assert!(!LabelSelector::parse("app").unwrap().matches(None::<&Map<String, Value>>));
     }
 
     #[test]

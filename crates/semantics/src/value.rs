@@ -15,6 +15,18 @@ pub fn go_type(value: &Value) -> &'static str {
     }
 }
 
+/// The type of a value as JSON names it, in messages of libraries that Kubernetes uses.
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// Reads at a path such as `["spec", "nodeName"]`. Absent values and values of another type are empty.
 pub trait Read {
     /// The value at a path, or null.
@@ -120,6 +132,16 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
         Value::Object(object) => object,
         _ => unreachable!("it became an object above"),
     }
+}
+
+/// The condition of a type in the status of an object.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object.items(&["status", "conditions"]).iter().find(|condition| condition.text(&["type"]) == kind)
+}
+
+/// Whether the condition of a type is true.
+pub fn has_condition(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition.text(&["status"]) == "True")
 }
 
 /// The nesting depth of a value, or none if that takes more visits than are left in `visits`.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 /// Quotes a text with Go's escapes, as Kubernetes' messages do.
-pub use crate::go_duration::quote as quoted;
+pub use knarr_go_duration::quote as quoted;
 
 /// The path of a field: `spec.containers[0].name`, `metadata.labels[app]`.
 ///

@@ -108,6 +108,35 @@ fn values_are_rounded_away_from_zero() {
 }
 
 #[test]
+fn decisions_do_not_wrap_around() {
+    for (text, value, milli) in [
+        ("", 0, 0),
+        ("x", 0, 0),
+        ("100m", 1, 100),
+        ("-1500m", -2, -1500),
+        ("1n", 1, 1),
+        ("0.5n", 1, 1),
+        ("1.5Gi", 3 << 29, 1000 * (3 << 29)),
+        ("9E", 9_000_000_000_000_000_000, i64::MAX),
+        ("7Ei", 7 << 60, i64::MAX),
+        ("-7Ei", -(7 << 60), i64::MIN),
+        ("9223372036854775807", i64::MAX, i64::MAX),
+        ("9223372036854775808", i64::MAX, i64::MAX),
+        ("-9223372036854775809", i64::MIN, i64::MIN),
+        ("1e9999", i64::MAX, i64::MAX),
+        ("-1e9999", i64::MIN, i64::MIN),
+        ("0e9999", 0, 0),
+        ("1.0000000000000000000000001", 2, 1001),
+    ] {
+        assert_eq!(saturating_value(text, scale::ONE), value, "{text}");
+        assert_eq!(saturating_value(text, scale::MILLI), milli, "{text}");
+        if let Ok(quantity) = Quantity::parse(text) {
+            assert_eq!(quantity.saturating_value(scale::ONE), value, "{text}");
+        }
+    }
+}
+
+#[test]
 fn arithmetic_keeps_the_format_of_the_first_that_is_not_zero() {
     for (a, b, sum, difference) in [
         ("1", "500m", "1500m", "500m"),

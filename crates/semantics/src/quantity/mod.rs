@@ -37,13 +37,14 @@ pub enum QuantityError {
 }
 
 /// The format of a quantity's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
     /// `12e6`
     DecimalExponent,
     /// `12Mi`
     BinarySi,
     /// `12M`
+    #[default]
     DecimalSi,
 }
 
@@ -65,11 +66,27 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
     Ok(Cow::Owned(Quantity { amount: parsed.amount, format: parsed.format, text: None }.to_string()))
 }
 
+/// The value of a text in units of ten to the power of `scale`, rounded away from zero. What does not fit is the largest or
+/// smallest number: for decisions, where an amount must not wrap around to nothing. Zero for text that is no quantity, which
+/// the API server refuses.
+pub fn saturating_value(text: &str, scale: i32) -> i64 {
+    parse::parse(text).map_or(0, |parsed| parsed.amount.saturating_value(scale))
+}
+
 impl Quantity {
+    /// No units.
+    pub const ZERO: Quantity = Quantity::scaled(0, scale::ONE, Format::DecimalSi);
+
     /// Parses a text such as `100m` or `1Gi`.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
         let parsed = parse::parse(text)?;
         Ok(Quantity { amount: parsed.amount, format: parsed.format, text: parsed.keeps_text.then(|| Box::from(text)) })
+    }
+
+    /// The same without the text as it is written, so that copies of nearly all quantities allocate nothing.
+    pub fn parse_amount(text: &str) -> Result<Quantity, QuantityError> {
+        let parsed = parse::parse(text)?;
+        Ok(Quantity { amount: parsed.amount, format: parsed.format, text: None })
     }
 
     /// A whole amount.
@@ -83,7 +100,7 @@ impl Quantity {
     }
 
     /// `value` times ten to the power of `scale`.
-    pub fn scaled(value: i64, scale: i32, format: Format) -> Quantity {
+    pub const fn scaled(value: i64, scale: i32, format: Format) -> Quantity {
         Quantity { amount: Amount::Small { value, scale }, format, text: None }
     }
 
@@ -120,6 +137,11 @@ impl Quantity {
     /// The same in units of ten to the power of `scale`.
     pub fn scaled_value(&self, scale: i32) -> i64 {
         self.amount.scaled_value(scale)
+    }
+
+    /// The same, but what does not fit is the largest or smallest number: see [`saturating_value`].
+    pub fn saturating_value(&self, scale: i32) -> i64 {
+        self.amount.saturating_value(scale)
     }
 
     /// The value, if it is an integer of 64 bits.
@@ -176,7 +198,7 @@ impl Quantity {
 
 impl Default for Quantity {
     fn default() -> Self {
-        Quantity::new(0, Format::DecimalSi)
+        Quantity::ZERO
     }
 }
 

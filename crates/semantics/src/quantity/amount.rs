@@ -56,6 +56,20 @@ impl Amount {
         }
     }
 
+    /// The same, but a value that does not fit is the largest or smallest number.
+    pub fn saturating_value(&self, unit: i32) -> i64 {
+        let limit = if self.signum() < 0 { i64::MIN } else { i64::MAX };
+        match self {
+            Small { scale, .. } if *scale < unit => self.scaled_value(unit),
+            Small { value, scale } => scale_up(*value, scale.abs_diff(unit)).unwrap_or(limit),
+            Large { value, .. } if value.sign() == Sign::NoSign => 0,
+            Large { .. } => match self.rounded(unit).0 {
+                Large { value, scale } => i64::try_from(value * power_of_ten(scale.abs_diff(unit))).unwrap_or(limit),
+                Small { .. } => limit,
+            },
+        }
+    }
+
     /// Whether the number is stored in units of at least ten to the power of `unit`.
     pub fn is_multiple(&self, unit: i32) -> bool {
         matches!(self, Small { scale, .. } if *scale >= unit)

@@ -203,4 +203,21 @@ mod tests {
             assert_eq!(check(name).is_empty(), accepted, "{name}");
         }
     }
+    #[test]
+    fn keys_are_names_with_an_optional_domain() {
+        for (text, errors) in [
+            ("a", 0),
+            ("example.org/a-b_c.d", 0),
+            ("", 2),
+            ("/a", 1),
+            ("A.b/c", 1),
+            ("a/b/c", 1),
+            ("-a", 1),
+            (&"a".repeat(64), 1),
+            (&format!("{}/a", "a".repeat(254)), 1),
+        ] {
+            let found = qualified_name(text);
+            assert_eq!(found.len(), errors, "{text}: {found:?}");
+        }
+    }
 }
