@@ -11,11 +11,11 @@ use knarr_cri::messages::{DnsConfig, RuntimeHandler, RuntimeHandlerFeatures, Sta
 use parking_lot::RwLock;
 
 use crate::cgroup::Cgroups;
-use crate::container::resources::NodeMemory;
 use crate::downward_api::DownwardContext;
 use crate::events::Events;
 use crate::host::Host;
 use crate::images::Images;
+use crate::node_memory::NodeMemory;
 use crate::objects::ObjectCache;
 use crate::pod;
 use crate::runtime::{Heartbeat, Index};

@@ -34,6 +34,7 @@ mod journey_events;
 mod log_links;
 mod mount;
 mod node;
+mod node_memory;
 mod objects;
 mod ownership;
 mod pod;

@@ -6,6 +6,7 @@
 
 mod clocks;
 mod crate_paths;
+mod cycles;
 mod dependencies;
 mod documents;
 mod imports;

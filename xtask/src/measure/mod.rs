@@ -58,11 +58,24 @@ fn print_largest(unit: &str, functions: &[(&SourceFile, Function)], limit: usize
 }
 
 fn print_cycles(sources: &[SourceFile]) {
-    let pairs = cycles::mutual_imports(sources);
-    println!("pairs of top-level modules that import each other: {}", pairs.values().map(Vec::len).sum::<usize>());
-    for (krate, pairs) in pairs {
-        let shown: Vec<String> = pairs.iter().map(|(a, b)| format!("{a}-{b}")).collect();
-        println!("  {krate}: {} ({})", pairs.len(), shown.join(" "));
+    let imports = cycles::imports(sources);
+    let pairs = || {
+        imports.iter().flat_map(|(krate, imports)| cycles::pairs(imports).into_iter().map(move |pair| (krate, pair)))
+    };
+    println!("pairs of top-level modules that import each other: {}", pairs().count());
+    for (krate, (one, other)) in pairs() {
+        println!("  {krate}: {one} and {other}");
+    }
+    let larger = || {
+        imports.iter().flat_map(|(krate, imports)| cycles::larger(imports).into_iter().map(move |group| (krate, group)))
+    };
+    println!(
+        "cycles of three or more top-level modules: {}, with {} modules",
+        larger().count(),
+        larger().map(|(_, group)| group.len()).sum::<usize>()
+    );
+    for (krate, group) in larger() {
+        println!("  {krate}: {} ({})", group.len(), group.into_iter().collect::<Vec<_>>().join(" "));
     }
 }
 

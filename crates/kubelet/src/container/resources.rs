@@ -10,6 +10,7 @@ use knarr_cri::messages::{HugepageLimit, LinuxContainerResources};
 use crate::cgroup::amounts::combined;
 use crate::cgroup::cpu::{CPU_PERIOD, cpu_quota, cpu_shares};
 use crate::cgroup::qos::{QosClass, qos_class};
+use crate::node_memory::NodeMemory;
 use crate::pod::{self, Role};
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
@@ -20,21 +21,6 @@ pub fn milli_of(amounts: &Amounts, name: &str) -> i64 {
 
 pub fn value_of(amounts: &Amounts, name: &str) -> i64 {
     amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(0, value)
-}
-
-/// What containers may use of the node's memory and swap.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NodeMemory {
-    /// Bytes.
-    pub capacity: u64,
-    /// Whether cgroups are those of version 2.
-    pub unified: bool,
-    /// Whether an out-of-memory kill ends a single process.
-    pub single_process_oom_kill: bool,
-    /// Whether the kernel limits swap per cgroup.
-    pub limits_swap: bool,
-    /// Bytes of swap that burstable containers may share; none without LimitedSwap.
-    pub swap: Option<u64>,
 }
 
 pub fn linux_resources(pod: &Pod, container: &Container, node: &NodeMemory) -> LinuxContainerResources {

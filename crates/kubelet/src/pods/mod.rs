@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::eviction::Pressure;
 use crate::journey_events;
 use crate::pod;
+use crate::resources::pod_resources::ListedPods;
 use crate::runtime::RuntimePod;
 use crate::worker::state::Termination;
 use crate::worker::{Handle, Message, Worker};
@@ -309,8 +310,18 @@ fn key(pod: &Pod) -> (String, String) {
     (pod::namespace(pod).to_string(), pod::name(pod).to_string())
 }
 
+impl ListedPods for Pods {
+    fn active(&self) -> Vec<Arc<Pod>> {
+        self.active().into_iter().map(|(pod, _)| pod).collect()
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.find(namespace, name).map(|worker| worker.pod.lock().clone())
+    }
+}
+
 fn is_finished(pod: &Pod) -> bool {
-    knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
+    !knarr_client::pod::is_active(pod)
 }
 /// A static pod that returns counts the restarts of its containers on; that of the API has its status.
 fn counting_on(mut pod: Arc<Pod>, ended: Option<PodStatus>) -> Arc<Pod> {

@@ -11,7 +11,6 @@ use super::devices::plugin::{NumaNode, TopologyInfo};
 use super::unary::{self, Failure};
 use super::{Grant, Resources};
 use crate::pod;
-use crate::pods::Pods;
 use k8s_openapi::api::core::v1::Pod;
 
 #[derive(Clone, PartialEq, Message)]
@@ -86,8 +85,16 @@ struct AllocatableResponse {
     memory: Vec<ContainerMemory>,
 }
 
+/// The pods of the node, which know more than their resources.
+pub trait ListedPods: Send + Sync {
+    /// Those that have not finished.
+    fn active(&self) -> Vec<Arc<Pod>>;
+    /// The one of a name.
+    fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
+}
+
 /// Serves for as long as the node does.
-pub async fn serve(directory: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
+pub async fn serve(directory: &Path, resources: Arc<Resources>, pods: Arc<dyn ListedPods>) {
     let socket = directory.join("kubelet.sock");
     if let Err(error) = std::fs::create_dir_all(directory) {
         tracing::warn!(%error, directory = %directory.display(), "cannot serve the PodResources API");
@@ -108,9 +115,9 @@ pub async fn serve(directory: &Path, resources: Arc<Resources>, pods: Arc<Pods>)
                 resources.metrics.count(name, &version);
             }
             match path.as_str() {
-                "/v1.PodResourcesLister/List" => Ok(list(&resources, &pods).encode_to_vec()),
+                "/v1.PodResourcesLister/List" => Ok(list(&resources, &*pods).encode_to_vec()),
                 "/v1.PodResourcesLister/Get" => {
-                    get(&resources, &pods, &message).map(|response| response.encode_to_vec())
+                    get(&resources, &*pods, &message).map(|response| response.encode_to_vec())
                 }
                 "/v1.PodResourcesLister/GetAllocatableResources" => Ok(allocatable(&resources).encode_to_vec()),
                 _ => Err(Failure::unknown(&path)),
@@ -122,16 +129,15 @@ pub async fn serve(directory: &Path, resources: Arc<Resources>, pods: Arc<Pods>)
     }
 }
 
-fn list(resources: &Resources, pods: &Pods) -> ListResponse {
-    ListResponse { pods: pods.active().iter().map(|(pod, _)| of_pod(resources, pod)).collect() }
+fn list(resources: &Resources, pods: &dyn ListedPods) -> ListResponse {
+    ListResponse { pods: pods.active().iter().map(|pod| of_pod(resources, pod)).collect() }
 }
 
-fn get(resources: &Resources, pods: &Pods, message: &[u8]) -> Result<GetResponse, Failure> {
+fn get(resources: &Resources, pods: &dyn ListedPods, message: &[u8]) -> Result<GetResponse, Failure> {
     let request = GetRequest::decode(message).map_err(|error| Failure::invalid(error.to_string()))?;
-    let Some(worker) = pods.find(&request.namespace, &request.name) else {
+    let Some(pod) = pods.find(&request.namespace, &request.name) else {
         return Err(Failure::not_found(format!("pod {} in namespace {} not found", request.name, request.namespace)));
     };
-    let pod = worker.pod.lock().clone();
     Ok(GetResponse { pod: Some(of_pod(resources, &pod)) })
 }
 
