@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_made_by_approval_alone() {
+    fn decisions_are_made_only_by_approval() {
         for (subresource, new, old, wrong) in [
             ("approval", request(&["Approved"]), request(&[]), vec![NO_REQUEST]),
             (

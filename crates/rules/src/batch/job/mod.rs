@@ -173,6 +173,9 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
 }
 
 #[cfg(test)]
+mod table_tests;
+
+#[cfg(test)]
 mod tests {
     use knarr_api::time;
 

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_changes_resources_alone() {
+    fn resize_changes_only_resources() {
         let old = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x", "resources": {}}]}});
         let mut new = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "image": "y", "resources": {"limits": {"cpu": "1"}}}]}});
         resize(&mut new, &old);

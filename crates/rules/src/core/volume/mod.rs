@@ -93,3 +93,6 @@ pub fn require(errors: &mut Errors, value: &Value, path: &Path<'_>, fields: &[&s
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -284,3 +284,6 @@ fn optional_name(errors: &mut Errors, spec: &Value, field: &str, check: names::C
         names::check(errors, &path.child(field), name, check);
     }
 }
+
+#[cfg(test)]
+mod tests;
