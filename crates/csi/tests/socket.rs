@@ -69,7 +69,7 @@ async fn calls_reach_their_service_and_errors_their_caller() {
     assert!(error.is_unimplemented(), "{error}");
     let error = client.node_get_info(NodeGetInfoRequest {}).await.expect_err("no such service");
     assert!(error.is_unimplemented(), "{error}");
-    // A panic in a handler is an error of this call alone.
+    // A panic in a handler is an error of this call only.
     let error = client.probe(ProbeRequest {}).await.expect_err("panics");
     assert_eq!(error.code(), Code::Internal);
     client.get_plugin_info(GetPluginInfoRequest {}).await.expect("the connection is still there");

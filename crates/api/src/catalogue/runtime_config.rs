@@ -167,13 +167,13 @@ impl RuntimeConfig {
         // A version of which nothing can be served was asked for by name.
         let others = optional().groups.iter().filter(|group| group.name == kind.group);
         let others = others.flat_map(|group| &group.versions).filter(|version| version.name == kind.version);
-        let is_alone = others.flat_map(|version| &version.kinds).all(|other| {
+        let is_only_one = others.flat_map(|version| &version.kinds).all(|other| {
             let path = [other.group.clone(), other.version.clone(), other.plural.clone()];
             optional().needs.get(&path).is_some_and(|needs| needs.is_absent)
         });
         match (of_resource, of_version) {
             (Some(true), _) => Err(RuntimeConfigError::Absent(path.join("/"))),
-            (None, Some(true)) if is_alone => Err(RuntimeConfigError::Absent(path[..2].join("/"))),
+            (None, Some(true)) if is_only_one => Err(RuntimeConfigError::Absent(path[..2].join("/"))),
             _ => Ok(Serves::Absent(path.join("/"))),
         }
     }

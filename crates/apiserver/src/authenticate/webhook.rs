@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_type_authenticates_nobody() {
+    fn a_response_of_another_type_authenticates_nobody() {
         let api = ["api".to_owned()];
         for (field, value) in [
             ("audiences", json!([7])),

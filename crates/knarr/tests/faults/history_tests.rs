@@ -25,7 +25,7 @@ fn good() -> Records {
         event("a", 1, "first"),
         event("a", 2, "one"),
         event("b", 4, "short"),
-        event("a", 5, "lost answer"),
+        event("a", 5, "lost response"),
         event("b", 6, DELETED),
         event("a", 7, "two"),
     ];
@@ -35,7 +35,7 @@ fn good() -> Records {
             write("a", "one", 1, Outcome::Done(2), 2, 10),
             write("a", "late", 1, Outcome::Refused, 5, 20),
             write("b", "short", ABSENT, Outcome::Done(4), 15, 16),
-            write("a", "lost answer", 2, Outcome::Unknown, 20, 30),
+            write("a", "lost response", 2, Outcome::Unknown, 20, 30),
             write("b", DELETED, 4, Outcome::Deleted, 32, 35),
             write("a", "two", 5, Outcome::Done(7), 40, 50),
             write("a", "no effect", 7, Outcome::Unknown, 60, 70),
@@ -43,7 +43,8 @@ fn good() -> Records {
         reads: vec![Read { key: "a".into(), value: "one".into(), version: 2, started: at(12), ended: at(14) }],
         lists: vec![List {
             version: 5,
-            items: [("a".to_owned(), (5, "lost answer".to_owned())), ("b".to_owned(), (4, "short".to_owned()))].into(),
+            items: [("a".to_owned(), (5, "lost response".to_owned())), ("b".to_owned(), (4, "short".to_owned()))]
+                .into(),
             started: at(31),
             ended: at(33),
         }],

@@ -17,7 +17,7 @@ struct Block {
     commands: Vec<String>,
 }
 
-/// The blocks that begin with "```sh HOST…".
+/// The blocks that start with "```sh HOST…".
 fn blocks(page: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let (mut section, mut is_code, mut is_run) = (String::new(), false, false);
@@ -192,7 +192,7 @@ fn every_command_of_the_page_works() {
         }
     }
     // What was written after the snapshot is gone, and a billion revisions with it.
-    assert_eq!(readers[0].created(), ["begin"]);
+    assert_eq!(readers[0].created(), ["start"]);
     let list = readers[0].run("kubectl get --raw /api/v1/configmaps").expect("a list");
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
     let revision = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
@@ -206,7 +206,7 @@ fn every_command_of_the_page_works() {
 fn before(section: &str, readers: &[Reader]) {
     match section {
         "Backup" => {
-            readers[2].create("begin");
+            readers[2].create("start");
             wait_for("three servers", || readers[0].healthy_servers() == 3);
             // Servers save scheduled snapshots of etcd as of their own store.
             let scheduled = readers[1].data.join("snapshots");
@@ -228,7 +228,7 @@ fn before(section: &str, readers: &[Reader]) {
             readers[2].create("before-loss");
         }
         "Going back to a snapshot" => {
-            assert_eq!(readers[2].created(), ["after-snapshot", "before-loss", "begin"]);
+            assert_eq!(readers[2].created(), ["after-snapshot", "before-loss", "start"]);
             wait_for("three servers", || readers[2].healthy_servers() == 3);
         }
         _ => {}
@@ -261,7 +261,7 @@ fn restore_on_a_fresh_host(switch: &Switch, readers: &mut [Reader], parent: &Pat
     std::fs::copy(old.directory.join("moved.knarr"), fresh.directory.join("moved.knarr")).expect("it is copied");
     fresh.run("knarr server --cluster-reset --cluster-reset-restore-path moved.knarr").expect("it is restored");
     fresh.start("knarr server");
-    assert_eq!(fresh.created(), ["begin", "shrunk"]);
+    assert_eq!(fresh.created(), ["start", "shrunk"]);
 }
 
 #[test]

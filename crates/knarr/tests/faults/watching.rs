@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::history::{DELETED, Event, Version};
 use crate::leaders::{Holding, LEASES};
-use crate::workload::{LABEL, PAUSE, Shared, answer, value, version};
+use crate::workload::{LABEL, PAUSE, Shared, response, value, version};
 
 /// Writers write all the time, and Leases are renewed: a watch without events for this long hangs.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
@@ -58,7 +58,7 @@ impl Shared {
         // The last event may have come before anybody knew that it is the last.
         while self.last.lock().is_none_or(|last| after < last) {
             let api = api(server);
-            let opened = answer(api.watch(parameters, &after.to_string())).await;
+            let opened = response(api.watch(parameters, &after.to_string())).await;
             server += 1;
             let Some(Ok(stream)) = opened else {
                 tokio::time::sleep(PAUSE).await;

@@ -159,7 +159,9 @@ pub(crate) fn value(map: &ConfigMap) -> String {
 }
 
 /// A response within the timeout; `None` if there is none.
-pub(crate) async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Option<Result<T, kube::Error>> {
+pub(crate) async fn response<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Option<Result<T, kube::Error>> {
     tokio::time::timeout(REQUEST_TIMEOUT, request).await.ok()
 }
 
@@ -211,7 +213,7 @@ impl Shared {
     async fn create(&self, server: usize, key: &str, value: &str) -> Outcome {
         let started = Instant::now();
         let new = object(key, value, None);
-        let outcome = outcome(answer(self.maps(server).create(&PostParams::default(), &new)).await);
+        let outcome = outcome(response(self.maps(server).create(&PostParams::default(), &new)).await);
         self.record(key, value, ABSENT, outcome, started);
         outcome
     }
@@ -219,7 +221,7 @@ impl Shared {
     async fn replace(&self, server: usize, key: &str, value: &str, expected: Version) -> Outcome {
         let started = Instant::now();
         let new = object(key, value, Some(expected));
-        let outcome = outcome(answer(self.maps(server).replace(key, &PostParams::default(), &new)).await);
+        let outcome = outcome(response(self.maps(server).replace(key, &PostParams::default(), &new)).await);
         self.record(key, value, expected, outcome, started);
         outcome
     }
@@ -229,7 +231,7 @@ impl Shared {
         let started = Instant::now();
         let preconditions = Some(Preconditions { resource_version: Some(expected.to_string()), uid: None });
         let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-        let outcome = match answer(self.maps(server).delete(key, &parameters)).await {
+        let outcome = match response(self.maps(server).delete(key, &parameters)).await {
             Some(Ok(_)) => Outcome::Deleted,
             other => outcome(other.map(|failed| failed.map(|_| unreachable!("it is matched above")))),
         };
@@ -240,7 +242,7 @@ impl Shared {
     /// Reads a register.
     async fn get(&self, server: usize, key: &str) -> Option<Version> {
         let started = Instant::now();
-        let Some(Ok(current)) = answer(self.maps(server).get(key)).await else { return None };
+        let Some(Ok(current)) = response(self.maps(server).get(key)).await else { return None };
         let (version, value) = (version(&current), value(&current));
         self.records.lock().reads.push(Read { key: key.to_owned(), value, version, started, ended: Instant::now() });
         Some(version)
@@ -287,7 +289,7 @@ impl Shared {
                 return;
             }
             let started = Instant::now();
-            if let Some(Ok(list)) = answer(self.maps(server).list(&ListParams::default().labels(LABEL))).await {
+            if let Some(Ok(list)) = response(self.maps(server).list(&ListParams::default().labels(LABEL))).await {
                 let ended = Instant::now();
                 let version = list.metadata.resource_version.and_then(|text| text.parse().ok()).expect("a version");
                 let items: BTreeMap<String, (Version, String)> =

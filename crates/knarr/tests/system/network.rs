@@ -125,13 +125,13 @@ fn under_load<T: Send>(
         let asking = scope.spawn(|| {
             on(outside, || {
                 let mut load = Load::default();
-                let mut answered = Instant::now();
+                let mut responded = Instant::now();
                 while !is_over.load(Ordering::Relaxed) {
                     load.asked += 1;
                     match ask(address, host) {
                         Ok(_) => {
-                            load.gap = load.gap.max(answered.elapsed());
-                            answered = Instant::now();
+                            load.gap = load.gap.max(responded.elapsed());
+                            responded = Instant::now();
                         }
                         Err(error) => load.failed.push(error.to_string()),
                     }

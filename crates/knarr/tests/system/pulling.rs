@@ -41,9 +41,9 @@ spec:
     let waiting = |what: &str| field("pulls-wrong", &format!("containerStatuses[0].state.waiting.{what}"));
     cluster.wait_for("the other to be left waiting", || waiting("reason") == "ImagePullBackOff");
     let message = waiting("message");
-    let begins =
+    let prefix =
         format!("Back-off pulling image \"{image}\": ErrImagePull: failed to pull and unpack image \"{image}\": ");
-    assert!(message.starts_with(&begins) && message.contains("401 Unauthorized"), "{message}");
+    assert!(message.starts_with(&prefix) && message.contains("401 Unauthorized"), "{message}");
     let event = |pod: &str, reason: &str| {
         let selector = format!("involvedObject.name={pod},reason={reason}");
         cluster

@@ -281,12 +281,12 @@ fn containers_start_and_stop_in_order(cluster: &Cluster) {
     };
     // Each waits for its termination, records it, and takes a moment.
     let lasting = |name: &str| {
-        let (begins, ends) = (say(&format!("{name} begins")), say(&format!("{name} ends")));
-        format!("{begins}; trap '{ends}; exit 0' TERM; while true; do sleep 0.05; done")
+        let (starts, ends) = (say(&format!("{name} starts")), say(&format!("{name} ends")));
+        format!("{starts}; trap '{ends}; exit 0' TERM; while true; do sleep 0.05; done")
     };
     let directory = cluster.nodes[0].data.with_file_name("on-host").join("order");
     let hook = format!("    lifecycle: {{preStop: {{exec: {{command: [\"sh\", \"-c\", \"{}\"]}}}}}}\n", say("hook"));
-    let started = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/order"]}, periodSeconds: 1}
+    let started = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side starts' /v/order"]}, periodSeconds: 1}
     restartPolicy: Always
 "#;
     cluster.apply(&format!(
@@ -309,13 +309,13 @@ spec:
         directory.display(),
     ));
     cluster.wait_for("the pod to be ready", || cluster.ready_pods("app=ordered") == 1);
-    cluster.wait_for("the main container to begin", || {
-        std::fs::read_to_string(directory.join("order")).is_ok_and(|order| order.contains("main begins"))
+    cluster.wait_for("the main container to start", || {
+        std::fs::read_to_string(directory.join("order")).is_ok_and(|order| order.contains("main starts"))
     });
     cluster.kubectl(&["delete", "pod", "ordered"]);
     let order = std::fs::read_to_string(directory.join("order")).expect("the order");
     let lines: Vec<&str> = order.lines().collect();
-    assert_eq!(lines, ["first", "side begins", "second", "main begins", "hook", "main ends", "side ends"]);
+    assert_eq!(lines, ["first", "side starts", "second", "main starts", "hook", "main ends", "side ends"]);
 }
 
 /// A running `kubectl port-forward`.

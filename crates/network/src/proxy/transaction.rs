@@ -158,12 +158,12 @@ mod tests {
         assert_eq!(
             change(&before, &rules("a", "drop", "10.0.0.1 . 80")),
             ["flush chain a", "add rule a drop"],
-            "a rule alone"
+            "only a rule"
         );
         assert_eq!(
             change(&before, &rules("a", "accept", "10.0.0.2 . 80")),
             ["delete element endpoints { 7 }", "add element endpoints { 7 : 10.0.0.2 . 80 }"],
-            "an endpoint alone"
+            "only an endpoint"
         );
     }
 

@@ -70,9 +70,9 @@ fn check_lease(file: &File, errors: &mut FieldErrors) {
     }
 }
 
-fn check_profile(path: &str, profile: &FileProfile, is_alone: bool, errors: &mut FieldErrors) {
+fn check_profile(path: &str, profile: &FileProfile, is_only_one: bool, errors: &mut FieldErrors) {
     let name = profile.scheduler_name.as_deref();
-    if name.is_some_and(str::is_empty) || name.is_none() && !is_alone {
+    if name.is_some_and(str::is_empty) || name.is_none() && !is_only_one {
         errors.required(&format!("{path}.schedulerName"), "");
     }
     check_percentage(&format!("{path}.percentageOfNodesToScore"), profile.percentage_of_nodes_to_score, errors);

@@ -28,7 +28,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, seen: Arc<Mutex<Vec<
     }
     let target = request.split(' ').nth(1).unwrap().to_owned();
     seen.lock().push(target.clone());
-    // The name is known to the proxy alone.
+    // Only the proxy knows the name.
     let port = target.rsplit(':').next().unwrap().parse().unwrap();
     let Ok(mut there) = TcpStream::connect(("127.0.0.1", port)).await else {
         let _ = stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;

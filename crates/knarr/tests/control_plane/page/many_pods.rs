@@ -35,8 +35,8 @@ async fn a_list_of_many_pods_draws_only_what_is_in_view() {
     browser.until("document.querySelector('#nav a')").await;
     // From the click to the first rows, and to all of them.
     let measure = format!(
-        "(async () => {{ const begin = performance.now(); location.hash = '#/list/pods'; \
-         const until = async (done) => {{ while (!done()) await new Promise((next) => setTimeout(next, 5)); return Math.round(performance.now() - begin); }}; \
+        "(async () => {{ const start = performance.now(); location.hash = '#/list/pods'; \
+         const until = async (done) => {{ while (!done()) await new Promise((next) => setTimeout(next, 5)); return Math.round(performance.now() - start); }}; \
          const first = await until(() => document.querySelector('.grid-row')); \
          const all = await until(() => document.querySelector('[role=status]')?.textContent === '{count} of {count}'); \
          return {{ first, all, rows: document.querySelectorAll('.grid-row').length, memory: performance.memory.usedJSHeapSize >> 20 }}; }})()"
@@ -71,7 +71,7 @@ async fn quick(browser: &mut Browser, count: usize) {
     let measure = "(async () => { \
          const frame = () => new Promise((next) => requestAnimationFrame(() => setTimeout(next))); \
          const times = async (values, act) => { const all = []; \
-           for (const value of values) { await frame(); const begin = performance.now(); act(value); await frame(); all.push(performance.now() - begin); } \
+           for (const value of values) { await frame(); const start = performance.now(); act(value); await frame(); all.push(performance.now() - start); } \
            all.sort((a, b) => a - b); return { middle: Math.round(all[all.length >> 1]), worst: Math.round(all.at(-1)) }; }; \
          const field = document.querySelector('main input[type=search]'); \
          const type = (text) => { field.value = text; field.dispatchEvent(new Event('input')); }; \

@@ -114,11 +114,11 @@ async fn tokens_are_of_the_pod_s_service_account() {
              requiredServiceAccountAnnotationKeys: [{required}], optionalServiceAccountAnnotationKeys: [extra]}}\n"
         )
     };
-    let answers = responds("Global", "");
+    let reply = responds("Global", "");
     let checked = format!(
         "case \"$REQUEST\" in *'\"serviceAccountToken\":\"token-aud-'*) ;; *) exit 1;; esac\n\
          case \"$REQUEST\" in *'\"extra\":\"a\"'*) ;; *'\"extra\":\"b\"'*) ;; *) exit 1;; esac\n\
-         case \"$REQUEST\" in *other*) exit 1;; esac\n{answers}"
+         case \"$REQUEST\" in *other*) exit 1;; esac\n{reply}"
     );
     let echoes = "T=$(echo \"$REQUEST\" | sed 's/.*\"serviceAccountToken\":\"\\([^\"]*\\)\".*/\\1/')\n\
         respond \"\\\"cacheKeyType\\\":\\\"Global\\\",\\\"auth\\\":{\\\"r.io\\\":{\\\"username\\\":\\\"u\\\",\\\"password\\\":\\\"$T\\\"}}\"";
@@ -130,7 +130,7 @@ async fn tokens_are_of_the_pod_s_service_account() {
         // Not asked without a service account, without an annotation, or for one that does not exist.
         (&checked, attributes(true, "ServiceAccount", "needed"), ["", "plain", "missing"], [false; 3], 0),
         // A pod without a service account gets what the plugin gives without a token.
-        (&answers, attributes(false, "ServiceAccount", ""), ["", "", ""], [true; 3], 1),
+        (&reply, attributes(false, "ServiceAccount", ""), ["", "", ""], [true; 3], 1),
         (&echoes.to_owned(), attributes(true, "ServiceAccount", ""), ["a", "a", "a"], [false; 3], 3),
         (&echoes.to_owned(), attributes(true, "Token", ""), ["a", "a", "a"], [true; 3], 3),
     ] {
