@@ -137,7 +137,7 @@ mod tests {
             let capacity = Capacity::of(&serde_json::from_value(api.clone()).unwrap());
             let found = capacity.consumed(requested.map(|text| Quantity::parse(text).unwrap()).as_ref());
             assert_eq!(found, Quantity::parse(consumed).unwrap(), "{api} {requested:?}");
-            assert_eq!(capacity.allows(found), allowed, "{api} {requested:?}");
+            assert_eq!(capacity.allows(&found), allowed, "{api} {requested:?}");
         }
     }
 }
