@@ -52,16 +52,6 @@ impl Images {
         obtained
     }
 
-    pub async fn ensure_for_volume(
-        &self,
-        pod: &Pod,
-        container: &Container,
-        objects: &Subscription,
-    ) -> Result<Image, String> {
-        let ensured = self.ensure(pod, container, objects, PodSandboxConfig::default()).await;
-        ensured.map_err(|failure| failure.message)
-    }
-
     async fn obtain(
         &self,
         step: &tracing::Span,

@@ -82,7 +82,7 @@ struct Failure {
     failure: PullFailure,
 }
 
-const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
+pub const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
 impl Images {

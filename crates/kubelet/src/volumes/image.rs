@@ -1,56 +1,102 @@
-//! Image volumes.
+//! Image volumes: pulled when a container that mounts them starts, so that a failure is one of that container, as with its own
+//! image.
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
+use knarr_cri::messages::PodSandboxConfig;
+use tokio::time::Instant;
 
 use super::{Mounted, VolumeError};
 use crate::context::Context;
+use crate::images::{INITIAL_BACKOFF, ImageFailure};
 use crate::mount;
 use crate::objects::Subscription;
+use crate::pod;
 use crate::private;
 use crate::settings::Settings;
 
 /// The volume kind in the path below the pod's directory.
-pub const KIND: &str = "image";
+const KIND: &str = "image";
 
-/// Pulls the image. A newer runtime mounts it into containers itself; for an older containerd it is mounted on the
-/// node, and containers get that directory.
-pub async fn mount(
+/// Pulls the images that a container mounts as volumes. Returns them by the volume's name.
+pub async fn mount_for(
     context: &Context,
     pod: &Pod,
+    container: &Container,
     objects: &Subscription,
-    name: &str,
-    source: &ImageVolumeSource,
-    target: PathBuf,
-) -> Result<Mounted, VolumeError> {
-    let reference = source.reference.clone().unwrap_or_default();
-    let container = Container {
-        name: name.to_string(),
-        image: Some(reference.clone()),
-        image_pull_policy: source.pull_policy.clone(),
-        ..Default::default()
-    };
-    let image = context.images.ensure_for_volume(pod, &container, objects).await.map_err(VolumeError::Image)?;
-    if context.runtime_name != "containerd" || mounts_images(&context.runtime_version) {
-        return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
+    sandbox: &PodSandboxConfig,
+) -> Result<Vec<(String, Mounted)>, ImageFailure> {
+    let is_mounted = |name: &str| container.volume_mounts.iter().flatten().any(|mount| mount.name == name);
+    let mut mounted = Vec::new();
+    for volume in pod::spec(pod).volumes.iter().flatten().filter(|volume| is_mounted(&volume.name)) {
+        let Some(source) = &volume.image else { continue };
+        let image = ImageVolume { context, pod, name: &volume.name, source };
+        mounted.push((volume.name.clone(), image.mount(objects, sandbox).await?));
     }
-    if !mount::is_mount_point(&target) {
-        private::create_all(&target).map_err(VolumeError::file(&target))?;
-        let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or(reference);
-        let (socket, directory) = (context.runtime.socket().to_path_buf(), target.clone());
-        let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &name, &directory));
-        let mounted = work.await.map_err(|error| VolumeError::Image(error.to_string()))?;
-        mounted.map_err(|error| VolumeError::Image(error.to_string()))?;
+    Ok(mounted)
+}
+
+struct ImageVolume<'a> {
+    context: &'a Context,
+    pod: &'a Pod,
+    name: &'a str,
+    source: &'a ImageVolumeSource,
+}
+
+impl ImageVolume<'_> {
+    async fn mount(&self, objects: &Subscription, sandbox: &PodSandboxConfig) -> Result<Mounted, ImageFailure> {
+        let reference = self.source.reference.clone().unwrap_or_default();
+        let as_container = Container {
+            name: self.name.to_string(),
+            image: Some(reference.clone()),
+            image_pull_policy: self.source.pull_policy.clone(),
+            ..Default::default()
+        };
+        let Context { images, metrics, runtime_name, runtime_version, .. } = self.context;
+        let image = images.ensure(self.pod, &as_container, objects, sandbox.clone()).await?;
+        metrics.count("kubelet_image_volume_requested_total", &[]);
+        let mounted = if runtime_name != "containerd" || mounts_images(runtime_version) {
+            Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) })
+        } else {
+            let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or(reference);
+            self.mount_on_node(name).await
+        };
+        let outcome = match mounted.is_ok() {
+            true => "kubelet_image_volume_mounted_succeed_total",
+            false => "kubelet_image_volume_mounted_errors_total",
+        };
+        metrics.count(outcome, &[]);
+        mounted.map_err(|error| {
+            let message = error.event_message(self.name);
+            ImageFailure { reason: "CreateContainerError", message, retry_at: Instant::now() + INITIAL_BACKOFF }
+        })
     }
-    Ok(Mounted { path: target, read_only: true, relabel: false, image: None })
+
+    /// Newer runtimes mount images into containers themselves; with an older containerd containers get a directory of the
+    /// node.
+    async fn mount_on_node(&self, image: String) -> Result<Mounted, VolumeError> {
+        let directory = self.context.settings.pod_directory(pod::uid(self.pod));
+        let target = kind_directory(&directory).join(self.name);
+        if !mount::is_mount_point(&target) {
+            private::create_all(&target).map_err(VolumeError::file(&target))?;
+            let (socket, path) = (self.context.runtime.socket().to_path_buf(), target.clone());
+            let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &image, &path));
+            let mounted = work.await.map_err(|error| VolumeError::Image(error.to_string()))?;
+            mounted.map_err(|error| VolumeError::Image(error.to_string()))?;
+        }
+        Ok(Mounted { path: target, read_only: true, relabel: false, image: None })
+    }
+}
+
+fn kind_directory(pod_directory: &Path) -> PathBuf {
+    pod_directory.join("volumes").join(format!("kubernetes.io~{KIND}"))
 }
 
 /// Unmounts the images of a pod and releases their snapshots in the runtime.
 pub fn unmount_all(settings: &Settings, pod_directory: &Path) {
     let socket = settings.runtime_endpoint.strip_prefix("unix://").unwrap_or(&settings.runtime_endpoint).to_string();
-    let directory = pod_directory.join("volumes").join(format!("kubernetes.io~{KIND}"));
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(kind_directory(pod_directory)).into_iter().flatten().flatten() {
         if let Err(error) = knarr_cri::containerd::unmount_image(Path::new(&socket), &entry.path()) {
             tracing::warn!(%error, volume = %entry.path().display(), "cannot unmount an image");
         }

@@ -10,7 +10,7 @@ mod content;
 mod disk;
 mod empty_dir;
 mod host_path;
-mod image;
+pub mod image;
 mod in_tree;
 mod memory_budget;
 mod mounter;
@@ -134,6 +134,15 @@ pub struct MountedVolumes {
     pub renew_at: Option<Timestamp>,
 }
 
+impl MountedVolumes {
+    /// These volumes and some more.
+    pub fn with(&self, more: Vec<(String, Mounted)>) -> Self {
+        let mut all = self.clone();
+        all.volumes.extend(more);
+        all
+    }
+}
+
 /// The mount point of the shared tmpfs.
 pub fn memory_directory(settings: &Settings) -> PathBuf {
     settings.root.join("memory")
@@ -169,7 +178,7 @@ fn share(settings: &Settings) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Creates or updates all volumes at the same time; correct ones stay unchanged. Records an event for each failure, and
+/// Creates or updates all volumes but images at the same time; correct ones stay unchanged. Records an event for each failure, and
 /// returns all of them. `first` means that the pod has no volumes yet.
 pub async fn mount_all(
     context: &Context,
@@ -179,7 +188,8 @@ pub async fn mount_all(
     first: bool,
 ) -> Result<MountedVolumes, Vec<(String, VolumeError)>> {
     let used = used_names(pod);
-    let volumes = pod::spec(pod).volumes.iter().flatten().filter(|volume| used.contains(volume.name.as_str()));
+    let volumes = pod::spec(pod).volumes.iter().flatten();
+    let volumes = volumes.filter(|volume| volume.image.is_none() && used.contains(volume.name.as_str()));
     let memory = &MemoryBudget::default();
     let mounts = volumes.map(|volume| async move {
         let is_csi = AtomicBool::new(volume.csi.is_some());

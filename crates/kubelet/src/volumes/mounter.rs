@@ -8,7 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::memory_budget::MemoryBudget;
 use super::memory_directory;
-use super::{Mounted, VolumeError, atomic, claim, content, disk, empty_dir, host_path, image, in_tree};
+use super::{Mounted, VolumeError, atomic, claim, content, disk, empty_dir, host_path, in_tree};
 use crate::context::Context;
 use crate::csi::{CsiVolume, MountRequest};
 use crate::downward_api::DownwardContext;
@@ -65,13 +65,6 @@ impl VolumeMounter<'_> {
             let path = host_path::check(&source.path, source.type_.as_deref().unwrap_or_default())?;
             return Ok((Mounted { path, read_only: false, relabel: false, image: None }, None));
         }
-        if let Some(source) = &volume.image {
-            let target = self.directory(image::KIND);
-            return Ok((
-                image::mount(self.context, self.pod, self.objects, &self.volume.name, source, target).await?,
-                None,
-            ));
-        }
         if let Some(source) = &volume.persistent_volume_claim {
             let claimed = claim::resolve(self.context, self.pod, &source.claim_name).await?;
             return self.mount_claimed(claimed, source.read_only.unwrap_or(false)).await;
@@ -122,14 +115,6 @@ impl VolumeMounter<'_> {
         if succeeded {
             let labels = [("operation_name", "overall_volume_mount"), ("plugin_name", plugin)];
             metrics.observe("volume_operation_total_seconds", &labels, took);
-        }
-        if self.volume.image.is_some() {
-            metrics.count("kubelet_image_volume_requested_total", &[]);
-            let outcome = match succeeded {
-                true => "kubelet_image_volume_mounted_succeed_total",
-                false => "kubelet_image_volume_mounted_errors_total",
-            };
-            metrics.count(outcome, &[]);
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use knarr_cri::messages::{ContainerFilter, ContainerState, PodSandboxConfig};
+use knarr_cri::messages::{ContainerFilter, ContainerState, Image, PodSandboxConfig};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,13 +20,15 @@ use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
 use crate::container::security::container_security;
 use crate::context::Context;
+use crate::images::ImageFailure;
 use crate::journey_events;
 use crate::log_links;
 use crate::objects::Subscription;
 use crate::pod::{self, FoundContainer};
 use crate::private;
 use crate::runtime::{ContainerView, EventHandler, Sandbox, label, observe_container};
-use crate::volumes::MountedVolumes;
+use crate::volumes::image::mount_for;
+use crate::volumes::{Mounted, MountedVolumes};
 
 /// Why a container failed to start, for its status.
 #[derive(Debug)]
@@ -66,11 +68,11 @@ enum CreatedContainer {
 }
 
 impl Start {
-    pub async fn run(self) -> Result<ContainerView, StartFailure> {
+    pub async fn run(mut self) -> Result<ContainerView, StartFailure> {
         let Some(found) = pod::find(&self.pod, &self.name) else {
             return Err(self.failed("CreateContainerConfigError", "the pod has no such container".into()));
         };
-        let context = &self.context;
+        let context = self.context.clone();
         let sandbox_config = sandbox_config(
             &self.pod,
             self.sandbox.attempt,
@@ -78,15 +80,14 @@ impl Start {
             &context.node_dns,
             &context.cgroup_parent(&self.pod),
         );
-        let pull = context.images.ensure(&self.pod, &found.container, &self.objects, sandbox_config.clone());
         let pulled = tokio::select! {
-            pulled = pull => pulled,
+            pulled = self.pull(&found.container, &sandbox_config) => pulled,
             // A pull may take very long; a terminating pod does not wait for it.
             () = self.terminating.cancelled() => {
                 return Err(self.failed("ContainerCreating", "the pod terminates before its image is pulled".into()));
             }
         };
-        let image = pulled.map_err(|failure| {
+        let (image, image_volumes) = pulled.map_err(|failure| {
             context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
             StartFailure {
                 reason: failure.reason.to_string(),
@@ -95,6 +96,9 @@ impl Start {
                 remains: None,
             }
         })?;
+        if !image_volumes.is_empty() {
+            self.volumes = Arc::new(self.volumes.with(image_volumes));
+        }
         let config = self.config(&found, &image).await.map_err(|message| {
             context.events.about_container(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
@@ -114,6 +118,17 @@ impl Start {
         self.post_start(&found, &id, view).await
     }
 
+    /// The container's image, and the volumes that are images.
+    async fn pull(
+        &self,
+        container: &Container,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<(Image, Vec<(String, Mounted)>), ImageFailure> {
+        let Self { context, pod, objects, .. } = self;
+        let volumes = mount_for(context, pod, container, objects, sandbox).await?;
+        Ok((context.images.ensure(pod, container, objects, sandbox.clone()).await?, volumes))
+    }
+
     fn failed(&self, reason: &str, message: String) -> StartFailure {
         let labels = [("container_type", pod::container_type(&self.pod, &self.name)), ("code", reason)];
         self.context.metrics.count("kubelet_started_containers_errors_total", &labels);
@@ -124,7 +139,7 @@ impl Start {
     async fn config(
         &self,
         found: &FoundContainer,
-        image: &knarr_cri::messages::Image,
+        image: &Image,
     ) -> Result<knarr_cri::messages::ContainerConfig, String> {
         let FoundContainer { container, .. } = found;
         let context = &self.context;
