@@ -16,26 +16,8 @@ pub struct HookTarget<'a> {
     pub addresses: &'a [String],
 }
 
-/// Runs a hook to completion or to the limit. The error is the event's message.
+/// Runs a hook to completion. The runtime ends a command at the limit. The error is the event's message.
 pub async fn run_hook(
-    context: &Context,
-    hook: &LifecycleHandler,
-    target: &HookTarget<'_>,
-    limit: Option<Duration>,
-) -> Result<(), String> {
-    let work = perform(context, hook, target, limit);
-    match limit {
-        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            if hook.sleep.is_some() {
-                context.metrics.count("kubelet_sleep_action_terminated_early_total", &[]);
-            }
-            Err("the hook took too long".into())
-        }),
-        None => work.await,
-    }
-}
-
-async fn perform(
     context: &Context,
     hook: &LifecycleHandler,
     target: &HookTarget<'_>,

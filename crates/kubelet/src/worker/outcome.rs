@@ -13,6 +13,7 @@ use super::start::StartFailure;
 use super::state::{Operation, Termination, Waiting};
 use super::{Message, Worker};
 use crate::api_text::api_text;
+use crate::container::user_namespace;
 use crate::journey_events;
 use crate::pod;
 use crate::resources::AllocationRefusal;
@@ -177,7 +178,7 @@ impl Worker {
     }
 
     fn finish_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
-        self.state.starts.attempted.insert(name.clone());
+        let is_first = self.state.starts.attempted.insert(name.clone());
         match result {
             Ok(view) => {
                 self.state.starts.waiting.remove(&name);
@@ -205,6 +206,10 @@ impl Worker {
                     message = failure.message,
                     "a container failed to start"
                 );
+                // A user namespace that does not work is often noticed only here. Each pod counts once.
+                if is_first && self.state.starts.waiting.is_empty() && user_namespace::is_requested(&self.pod) {
+                    self.context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
+                }
                 let waiting = Waiting { reason: failure.reason, message: failure.message };
                 self.state.starts.waiting.insert(name.clone(), waiting);
                 self.state.starts.retry_at.insert(name, failure.retry_at);

@@ -40,6 +40,11 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
     if restart { AfterExit::Restart } else { AfterExit::Stay }
 }
 
+/// Whether a main container starts again after it failed a probe. Rules about exit codes do not apply to one that runs.
+pub fn restarts_on_failure(pod: &Pod, container: &Container) -> bool {
+    container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod)) != "Never"
+}
+
 /// What to do about a container of the pod that exited.
 pub fn after_exit_of(
     pod: &Pod,

@@ -13,13 +13,14 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_cri::Runtime;
-use knarr_cri::messages::ContainerState;
+use knarr_cri::messages::{ContainerState, RuntimeHandler, RuntimeHandlerFeatures, StatusResponse};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::fake_runtime::{BEHAVIOURS, Behaviour, FakeRuntime, Served, stop_time};
 use super::{Handle, Message, Worker};
-use crate::context::Context;
+use crate::context::{Context, RuntimeFeatures};
+use crate::counters::{FAMILIES, Values};
 use crate::runtime::{RuntimePod, watch_events};
 use crate::settings::Settings;
 
@@ -370,6 +371,87 @@ async fn a_pod_ends_while_its_hook_gets_no_response() {
         held.is_some()
     };
     rig.until(&format!("{what}: it is called"), is_called).await;
+    rig.delete(what).await;
+    rig.assert_nothing_is_left(what);
+}
+
+/// A pre-stop hook that outlasts the grace period goes on until its container is stopped, and does not delay that.
+#[tokio::test(start_paused = true)]
+async fn a_pod_ends_though_its_pre_stop_hook_does_not() {
+    let what = "an endless hook";
+    let hook = json!({"preStop": {"exec": {"command": ["sleep", "inf"]}}});
+    let containers = json!([{"name": "c", "image": "image:1", "lifecycle": hook}]);
+    let mut rig = Rig::start(json!({"containers": containers}), |_| {}).await;
+    rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+    rig.runtime.fake.will("ExecSync", Behaviour::Hang);
+    rig.runtime.fake.will("StopContainer", Behaviour::Late);
+    let started = tokio::time::Instant::now();
+    let (fake, hung) = (rig.runtime.fake.clone(), Arc::new(Mutex::new(Vec::new())));
+    let watched = hung.clone();
+    let watch = tokio::spawn(async move {
+        loop {
+            let is_stopping = fake.account.lock().calls.contains(&"StopContainer");
+            if is_stopping {
+                watched.lock().push(fake.is_hanging());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    rig.delete(what).await;
+    watch.abort();
+    assert!(started.elapsed() >= Duration::from_secs(5), "{what}: the grace period is its own");
+    assert_eq!(hung.lock().first(), Some(&true), "{what}: it goes on while the container is stopped");
+    rig.until(&format!("{what}: it is given up then"), |rig| !rig.runtime.fake.is_hanging()).await;
+    rig.assert_nothing_is_left(what);
+}
+
+/// An image volume that cannot be pulled keeps the containers that mount it from starting, and only those.
+#[tokio::test(start_paused = true)]
+async fn a_missing_image_volume_is_a_failure_of_its_containers() {
+    let what = "an image volume";
+    let mount = json!([{"name": "v", "mountPath": "/v"}]);
+    let containers =
+        json!([{"name": "c", "image": "image:1", "volumeMounts": mount}, {"name": "d", "image": "image:1"}]);
+    let volumes = json!([{"name": "v", "image": {"reference": "missing:1", "pullPolicy": "Never"}}]);
+    let mut rig = Rig::start(json!({"containers": containers, "volumes": volumes}), |_| {}).await;
+    let waits = |rig: &Rig, name: &str| {
+        let status = rig.worker.status.lock();
+        let mut containers = status.container_statuses.iter().flatten().filter(|container| container.name == name);
+        containers.next().and_then(|container| container.state.as_ref()?.waiting.as_ref()?.reason.clone())
+    };
+    rig.until(what, |rig| waits(rig, "c").as_deref() == Some("ErrImageNeverPull")).await;
+    rig.until(what, |rig| rig.runtime.fake.containers().contains(&("d".into(), ContainerState::Running))).await;
+    rig.runtime.fake.add_image("missing:1");
+    rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+    rig.delete(what).await;
+    rig.assert_nothing_is_left(what);
+}
+
+/// A pod with a user namespace counts as failed for its sandbox, and for the first start of a container; retries of that
+/// container do not count again.
+#[tokio::test(start_paused = true)]
+async fn failures_of_pods_with_user_namespaces_are_counted() {
+    let what = "a user namespace";
+    let mut rig = Rig::start(json!({"hostUsers": false}), |_| {}).await;
+    let failures = |rig: &Rig| {
+        let family = FAMILIES.iter().find(|family| family.name == "kubelet_started_user_namespaced_pods_errors_total");
+        match rig.context.metrics.values(family.expect("a metric")) {
+            Some(Values::Numbers(values)) => values.values().sum::<f64>() as u64,
+            _ => 0,
+        }
+    };
+    rig.until(&format!("{what}: the runtime has none"), |rig| failures(rig) >= 1).await;
+    let features = Some(RuntimeHandlerFeatures { user_namespaces: true, ..Default::default() });
+    let handler = RuntimeHandler { features, ..Default::default() };
+    for _ in 0..2 {
+        rig.runtime.fake.will("CreateContainer", Behaviour::Fail);
+    }
+    let status = StatusResponse { runtime_handlers: vec![handler], ..Default::default() };
+    *rig.context.runtime_features.write() = RuntimeFeatures::of(&status);
+    let before = failures(&rig);
+    rig.until(&format!("{what}: ready"), Rig::is_ready).await;
+    assert!(rig.runtime.fake.has_deviated(), "{what}: two starts failed");
+    assert_eq!(failures(&rig), before + 1, "{what}: the container counts once");
     rig.delete(what).await;
     rig.assert_nothing_is_left(what);
 }

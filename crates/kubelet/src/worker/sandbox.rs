@@ -87,7 +87,16 @@ pub async fn create_sandbox(
     attempt: u32,
     worker: EventHandler,
 ) -> Result<Sandbox, String> {
+    let own_users = user_namespace::is_requested(pod);
+    context.metrics.count("kubelet_started_pods_total", &[]);
+    if own_users {
+        context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
+    }
     let failed = |message: String| {
+        context.metrics.count("kubelet_started_pods_errors_total", &[]);
+        if own_users {
+            context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
+        }
         context.events.about_pod(
             pod,
             true,
@@ -97,7 +106,6 @@ pub async fn create_sandbox(
         message
     };
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
-    let own_users = user_namespace::is_requested(pod);
     if own_users {
         prepare_user_namespace(context, pod, &handler).map_err(failed)?;
     }
@@ -112,20 +120,12 @@ pub async fn create_sandbox(
     private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
     let step = journey_events::sandbox(pod);
-    context.metrics.count("kubelet_started_pods_total", &[]);
-    if own_users {
-        context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
-    }
     let started = std::time::Instant::now();
     let id = match context.runtime.run_pod_sandbox(config, &handler).await {
         Ok(id) => id,
         Err(error) => match find_sandbox(context, pod, attempt).await {
             Some(id) => id,
             None => {
-                context.metrics.count("kubelet_started_pods_errors_total", &[]);
-                if own_users {
-                    context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
-                }
                 context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
                 step.record("failed", error.rpc_message());
                 return Err(failed(error.rpc_message()));

@@ -1,13 +1,15 @@
-//! Stops one container: its pre-stop hook first, then the signal, then the kill, all within the grace period.
+//! Stops one container: its pre-stop hook first, then the signal, then the kill, within the grace period and two seconds more.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::hooks::{HookTarget, run_hook};
 use super::plan::StopReason;
+use super::restart::restarts_on_failure;
 use crate::context::Context;
 use crate::journey_events::{self, pod_step};
 use crate::pod;
@@ -26,46 +28,74 @@ pub struct Stop {
     pub turn: Option<Arc<Notify>>,
 }
 
-/// The minimum time for the process to exit, however long the hook and the others took.
-const MIN_GRACE_AFTER_WAIT: Duration = Duration::from_secs(2);
+/// The minimum time for the process to exit, however short the grace period is or however long the hook and the others took.
+const MIN_GRACE: Duration = Duration::from_secs(2);
 
 impl Stop {
     pub async fn run(self) -> Result<(), knarr_cri::CallError> {
-        let context = &self.context;
-        let whole = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
-        let mut grace = whole;
-        if !self.hurried {
-            let message = killing_message(&self.pod, &self.name, &self.why);
-            context.events.about_container(&self.pod, &self.name, false, "Killing", message);
-            grace = self.pre_stop(grace).await;
+        let grace = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
+        if self.hurried {
+            return self.stop(grace).await;
         }
-        grace = self.wait_for_turn(grace).await;
-        if grace < whole {
-            grace = grace.max(MIN_GRACE_AFTER_WAIT);
+        let message = killing_message(&self.pod, &self.name, &self.why);
+        self.context.events.about_container(&self.pod, &self.name, false, "Killing", message);
+        let found = pod::find(&self.pod, &self.name);
+        let hook = found.as_ref().and_then(|found| found.container.lifecycle.as_ref()?.pre_stop.as_ref());
+        let (Some(found), Some(hook), false) = (&found, hook, grace.is_zero()) else { return self.stop(grace).await };
+        self.stop_after_hook(&found.container, hook, grace).await
+    }
+
+    /// Stops the container when its hook has finished or the grace period is over. A hook that takes longer goes on until
+    /// the container is dead.
+    async fn stop_after_hook(
+        &self,
+        container: &Container,
+        hook: &LifecycleHandler,
+        grace: Duration,
+    ) -> Result<(), knarr_cri::CallError> {
+        let started = Instant::now();
+        let mut running = std::pin::pin!(self.pre_stop(container, hook, grace.saturating_add(MIN_GRACE)));
+        if tokio::time::timeout(grace, &mut running).await.is_ok() {
+            return self.stop(grace.saturating_sub(started.elapsed())).await;
         }
-        let _step = pod_step!("container-stopped", &self.pod, container = self.name.as_str());
-        match context.runtime.stop_container(&self.id, grace).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other,
+        if hook.sleep.is_some() {
+            self.context.metrics.count("kubelet_sleep_action_terminated_early_total", &[]);
+        }
+        let mut stop = std::pin::pin!(self.stop(Duration::ZERO));
+        tokio::select! {
+            biased;
+            () = running => stop.await,
+            stopped = &mut stop => {
+                self.report_failed_hook("the container was stopped first");
+                stopped
+            }
         }
     }
 
-    /// Runs the pre-stop hook. Returns the rest of the grace period.
-    async fn pre_stop(&self, grace: Duration) -> Duration {
-        let Some(found) = pod::find(&self.pod, &self.name) else { return grace };
-        let hook = found.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-        let Some(hook) = hook.filter(|_| !grace.is_zero()) else { return grace };
-        let started = Instant::now();
-        let target = HookTarget { container: &found.container, id: &self.id, addresses: &self.addresses };
+    /// Runs the pre-stop hook and reports its failure.
+    async fn pre_stop(&self, container: &Container, hook: &LifecycleHandler, limit: Duration) {
+        let target = HookTarget { container, id: &self.id, addresses: &self.addresses };
         let step = journey_events::hook(&self.pod, &self.name, "preStop");
-        let ran = run_hook(&self.context, hook, &target, Some(grace)).await;
+        let ran = run_hook(&self.context, hook, &target, Some(limit)).await;
         journey_events::outcome(&step, &ran);
-        drop(step);
         if let Err(why) = ran {
-            tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");
-            self.context.events.about_container(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
+            self.report_failed_hook(&why);
         }
-        grace.saturating_sub(started.elapsed())
+    }
+
+    fn report_failed_hook(&self, why: &str) {
+        tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");
+        self.context.events.about_container(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
+    }
+
+    /// Sends the signal when it is the container's turn, and kills it after the rest of the grace period.
+    async fn stop(&self, grace: Duration) -> Result<(), knarr_cri::CallError> {
+        let grace = self.wait_for_turn(grace).await.max(MIN_GRACE);
+        let _step = pod_step!("container-stopped", &self.pod, container = self.name.as_str());
+        match self.context.runtime.stop_container(&self.id, grace).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        }
     }
 
     /// Waits until others have stopped, within the grace period. Returns the rest of it.
@@ -87,8 +117,7 @@ pub fn starts_again(pod: &Pod, name: &str, why: &StopReason) -> bool {
 }
 
 fn may_restart(pod: &Pod, container: &Container, why: &StopReason) -> bool {
-    let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
-    policy != "Never" || *why == StopReason::ImageChanged
+    *why == StopReason::ImageChanged || restarts_on_failure(pod, container)
 }
 
 /// The event message for a container that is stopped.
@@ -105,11 +134,9 @@ fn killing_message(pod: &Pod, name: &str, why: &StopReason) -> String {
     let Some(container) = pod::main_containers(pod).find(|container| container.name == name) else {
         return format!("Init container {name} {failed}");
     };
-    match (may_restart(pod, container, why), pod::main_containers(pod).count()) {
-        (true, _) => format!("Container {name} {failed}, will be restarted"),
-        // The pod terminates with its only container.
-        (false, 1) => format!("Stopping container {name}"),
-        (false, _) => format!("Container {name} {failed}"),
+    match may_restart(pod, container, why) {
+        true => format!("Container {name} {failed}, will be restarted"),
+        false => format!("Container {name} {failed}"),
     }
 }
 
@@ -148,7 +175,6 @@ mod tests {
             ("Always", vec!["a"], "a", StopReason::PodTerminates, "Stopping container a"),
             ("Always", vec!["a"], "a", StopReason::Liveness, "Container a failed liveness probe, will be restarted"),
             ("OnFailure", vec!["a"], "a", StopReason::Startup, "Container a failed startup probe, will be restarted"),
-            ("Never", vec!["a"], "a", StopReason::Liveness, "Stopping container a"),
             ("Never", vec!["a", "b"], "a", StopReason::Startup, "Container a failed startup probe"),
             ("Never", vec!["a"], "a", StopReason::ImageChanged, "Container a definition changed, will be restarted"),
             ("Always", vec!["a"], "s", StopReason::Startup, "Init container s failed startup probe"),

@@ -1,13 +1,16 @@
 //! The plan of a pod's containers in a sandbox that is ready: their order, restarts, health and resizes.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_client::go_duration;
 
+use super::terminate::terminate;
 use super::{Action, Plan, Situation, StopReason, remove, stop};
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, Sandbox, State};
 use crate::worker::resize;
-use crate::worker::restart::{AfterExit, after_exit, after_exit_of, restarts_all, to_remove_for_restart};
+use crate::worker::restart::{
+    AfterExit, after_exit, after_exit_of, restarts_all, restarts_on_failure, to_remove_for_restart,
+};
 use crate::worker::state::{Operation, Waiting};
 
 pub fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
@@ -24,8 +27,35 @@ pub fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sand
         restart_all(situation, plan);
         return;
     }
+    if initialized && stops_pod(situation) {
+        terminate(situation, plan);
+        return;
+    }
     run_in_order(situation, plan, sandbox, initialized);
     resize(situation, plan);
+}
+
+/// Whether the pod stops as a whole, sidecars included: its main containers that still run failed a probe, and none starts
+/// again.
+fn stops_pod(situation: &Situation<'_>) -> bool {
+    let Situation { pod, runtime, .. } = situation;
+    let mut some_fail = false;
+    for container in pod::main_containers(pod) {
+        let Some(view) = runtime.latest(&container.name) else { return false };
+        let stays_stopped = match view.state {
+            State::Running => {
+                some_fail = true;
+                let why = reason_to_stop(situation, container, view);
+                matches!(why, Some(StopReason::Liveness | StopReason::Startup)) && !restarts_on_failure(pod, container)
+            }
+            State::Exited => after_exit_of(pod, runtime, Role::Main, container, view) == AfterExit::Stay,
+            State::Created | State::Unknown => false,
+        };
+        if !stays_stopped {
+            return false;
+        }
+    }
+    some_fail
 }
 
 /// Init containers one after the other, then the main containers.
@@ -108,22 +138,28 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
     }
 }
 
-fn stop_if_unhealthy(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
-    let Situation { pod, state, .. } = situation;
-    let results = state.probes.get(&view.id).copied().unwrap_or_default();
-    let grace_of = |probe: &Option<Probe>| {
-        let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
-        own.unwrap_or_else(|| pod::grace_seconds(pod)).max(1)
-    };
-    if results.startup_failed {
-        stop(situation, plan, view, grace_of(&container.startup_probe), StopReason::Startup);
-    } else if results.liveness_failed {
-        stop(situation, plan, view, grace_of(&container.liveness_probe), StopReason::Liveness);
-    } else if container.image.as_deref().is_some_and(|image| image != view.image)
-        && view.annotations.contains_key(crate::runtime::label::IMAGE)
-    {
-        stop(situation, plan, view, pod::grace_seconds(pod), StopReason::ImageChanged);
+/// Why a running container must stop: another image is desired, or a probe failed.
+fn reason_to_stop(situation: &Situation<'_>, container: &Container, view: &ContainerView) -> Option<StopReason> {
+    let results = situation.state.probes.get(&view.id).copied().unwrap_or_default();
+    let knows_image = view.annotations.contains_key(crate::runtime::label::IMAGE);
+    if knows_image && container.image.as_deref().is_some_and(|image| image != view.image) {
+        return Some(StopReason::ImageChanged);
     }
+    if results.liveness_failed {
+        return Some(StopReason::Liveness);
+    }
+    results.startup_failed.then_some(StopReason::Startup)
+}
+
+fn stop_if_unhealthy(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
+    let Some(why) = reason_to_stop(situation, container, view) else { return };
+    let probe = match why {
+        StopReason::Liveness => container.liveness_probe.as_ref(),
+        StopReason::Startup => container.startup_probe.as_ref(),
+        _ => None,
+    };
+    let own = probe.and_then(|probe| probe.termination_grace_period_seconds);
+    stop(situation, plan, view, own.unwrap_or_else(|| pod::grace_seconds(situation.pod)).max(1), why);
 }
 
 /// Starts a container if nothing prevents it. Containers of a pod start one after the other, as their order and their

@@ -204,6 +204,32 @@ fn unhealthy_containers_are_stopped_and_a_lost_sandbox_replaced() {
 }
 
 #[test]
+fn a_pod_whose_last_container_fails_for_good_stops_as_a_whole() {
+    let with = |policy: &str| {
+        pod(json!({ "restartPolicy": policy, "terminationGracePeriodSeconds": 30,
+            "initContainers": [{ "name": "side", "restartPolicy": "Always" }],
+            "containers": [{ "name": "a", "livenessProbe": { "terminationGracePeriodSeconds": 3 } }, { "name": "b" }] }))
+    };
+    let mut state = mounted();
+    for id in ["id-a", "id-side"] {
+        state.probes.entry(id.into()).or_default().liveness_failed = true;
+    }
+    let of = |b: State| runtime(vec![view("side", State::Running, 0), view("a", State::Running, 0), view("b", b, 0)]);
+    let whole = vec!["stop a 30 PodTerminates", "stop side 30 PodTerminates later"];
+    let single = vec!["stop side 30 Liveness", "stop a 3 Liveness"];
+    let cases = [
+        ("nothing is left to run", "Never", State::Exited, whole),
+        ("another container runs", "Never", State::Running, single.clone()),
+        ("it starts again", "OnFailure", State::Exited, single),
+    ];
+    for (title, policy, b, expected) in cases {
+        assert_eq!(actions(&with(policy), &of(b), &state, 100), expected, "{title}");
+    }
+    let dead = runtime(vec![view("side", State::Exited, 1), view("a", State::Running, 0), view("b", State::Exited, 0)]);
+    assert_eq!(actions(&with("Never"), &dead, &state, 100), ["stop a 30 PodTerminates"], "no sidecar starts meanwhile");
+}
+
+#[test]
 fn what_is_set_aside_comes_first() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let mut state = WorkerState { to_allocate: true, ..Default::default() };
