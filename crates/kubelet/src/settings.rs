@@ -77,6 +77,8 @@ pub struct Settings {
     pub limited_swap: bool,
     /// The cgroup below which all pods live.
     pub cgroup_root: String,
+    /// The container runtime's cgroup, for its statistics.
+    pub runtime_cgroup: Option<String>,
     pub log_max_size: u64,
     pub log_max_files: u32,
     pub image_gc_high_percent: u8,
@@ -306,6 +308,7 @@ impl Settings {
             fail_swap_on: false,
             limited_swap: false,
             cgroup_root: "/".to_string(),
+            runtime_cgroup: None,
             log_max_size: 10 << 20,
             log_max_files: 5,
             image_gc_high_percent: 85,

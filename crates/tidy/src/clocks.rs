@@ -32,7 +32,7 @@ const READS_THE_CLOCK: &[(&str, &str)] = &[
     ("kubelet/src/node/shutdown.rs", "metrics"),
     ("kubelet/src/node/startup.rs", "metrics"),
     ("kubelet/src/runtime/events.rs", "a metric"),
-    ("kubelet/src/server/cadvisor.rs", "times of samples"),
+    ("kubelet/src/server/cadvisor/mod.rs", "times of samples"),
     ("kubelet/src/server/checkpoint.rs", "names of files"),
     ("kubelet/src/server/logs.rs", "log lines since a time, which have their own"),
     ("kubelet/src/server/metrics.rs", "times of samples"),

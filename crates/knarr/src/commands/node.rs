@@ -80,6 +80,9 @@ pub struct NodeArguments {
     /// Parent cgroup of all pods of this node.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
+    /// Cgroup of the container runtime, whose usage the node's stats summary reports.
+    #[arg(long)]
+    pub runtime_cgroups: Option<String>,
     #[command(flatten)]
     pub eviction: EvictionArguments,
     #[command(flatten)]
@@ -222,6 +225,7 @@ pub async fn run(
     settings.system_log_query = arguments.enable_system_log_query;
     settings.tracing = tracing(arguments)?;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
+    settings.runtime_cgroup.clone_from(&arguments.runtime_cgroups);
     settings.eviction = arguments.eviction.eviction()?;
     settings.health =
         (arguments.healthz_port > 0).then(|| SocketAddr::new(arguments.healthz_bind_address, arguments.healthz_port));

@@ -16,6 +16,23 @@ pub fn join(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
 }
 
+/// The cgroup of a process, from its `/proc/PID/cgroup`. In version 1 it is systemd's if there is one, otherwise that of CPU
+/// and memory if both are the same.
+pub fn cgroup_of_process(table: &str, is_unified: bool) -> Option<String> {
+    let of = |wanted: &str| {
+        table.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            controllers.split(',').any(|controller| controller == wanted).then(|| path.to_string())
+        })
+    };
+    if is_unified {
+        return of("");
+    }
+    let (cpu, memory) = (of("cpu")?, of("memory")?);
+    (cpu == memory).then(|| of("name=systemd").unwrap_or(cpu))
+}
+
 /// Maps shares of 2 to 262144 to weights of 1 to 10000.
 pub fn weight(shares: i64) -> i64 {
     1 + (shares - 2) * 9999 / 262_142
@@ -109,6 +126,23 @@ mod tests {
         }
         let unified = "30 24 0:26 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
         assert!(matches!(parse_mounts(unified), Some(Hierarchy::Unified(path)) if path == Path::new("/sys/fs/cgroup")));
+    }
+
+    #[test]
+    fn a_process_is_found_in_its_cgroup() {
+        let systemd =
+            "4:memory:/system.slice/k\n3:cpu,cpuacct:/system.slice/k\n1:name=systemd:/system.slice/k\n0::/x\n";
+        let plain = "4:memory:/k\n3:cpu,cpuacct:/k\n0::/\n";
+        let apart = "4:memory:/k\n3:cpu,cpuacct:/\n1:name=systemd:/k\n";
+        for (table, is_unified, expected) in [
+            (systemd, false, Some("/system.slice/k")),
+            (systemd, true, Some("/x")),
+            (plain, false, Some("/k")),
+            (apart, false, None),
+            ("", true, None),
+        ] {
+            assert_eq!(cgroup_of_process(table, is_unified).as_deref(), expected, "{table}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::pod;
 use amounts::pod_amounts;
 use cpu::{cpu_quota, cpu_shares};
 use driver::{Driver, SliceLimits};
-use hierarchy::{Hierarchy, delegate, join, kill_all, parse_mounts, remove_tree, weight};
+use hierarchy::{Hierarchy, cgroup_of_process, delegate, join, kill_all, parse_mounts, remove_tree, weight};
 use pressure::PressureStats;
 use qos::{QosClass, qos_class};
 
@@ -244,6 +244,15 @@ impl Cgroups {
             open.extend(entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
         }
         found
+    }
+
+    pub fn exists(&self, path: &str) -> bool {
+        !self.directories(path).is_empty()
+    }
+
+    /// The cgroup that this process is in.
+    pub fn own_path(&self) -> Option<String> {
+        cgroup_of_process(&std::fs::read_to_string("/proc/self/cgroup").ok()?, self.is_unified())
     }
 
     pub fn pods_path(&self) -> String {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderValue, Response, header};
 use k8s_openapi::jiff::Timestamp;
 
-use super::stats::{containers, node_usage, usage_of_container};
+use super::stats::{containers, node_usage, of_running, usage_of_container};
 use super::{Body, Server, full};
 use crate::cgroup::{Details, Usage};
 use crate::counters::{Counters, FAMILIES, Family, Histogram, Kind, Values};
@@ -252,7 +252,8 @@ pub async fn samples(server: &Server) -> Vec<UsageSample> {
     for worker in server.pods.all() {
         let pod = worker.pod.lock().clone();
         let (namespace, name) = (pod::namespace(&pod).to_string(), pod::name(&pod).to_string());
-        for stats in by_pod.remove(pod::uid(&pod)).unwrap_or_default() {
+        let running = of_running(&worker.runtime.lock(), by_pod.remove(pod::uid(&pod)).unwrap_or_default());
+        for stats in running {
             let attributes = stats.attributes.clone().unwrap_or_default();
             let view = worker.runtime.lock().by_id(&attributes.id).cloned().unwrap_or_default();
             samples.push(UsageSample {

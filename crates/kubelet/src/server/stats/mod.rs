@@ -23,7 +23,7 @@ use crate::cgroup::pressure::{PressureStats, Stall};
 use crate::csi::VolumeStats;
 use crate::filesystem::usage_of;
 use crate::pod::uid;
-use crate::runtime::label;
+use crate::runtime::{ContainerView, RuntimePod, label};
 use node::node;
 use pod::one_pod;
 
@@ -37,6 +37,13 @@ pub async fn containers(server: &Server) -> HashMap<String, Vec<ContainerStats>>
         }
     }
     by_pod
+}
+
+/// The containers that run. The runtime also reports those that exited, which use nothing any more.
+pub fn of_running(runtime: &RuntimePod, mut stats: Vec<ContainerStats>) -> Vec<ContainerStats> {
+    let runs = |id: &str| runtime.by_id(id).is_some_and(ContainerView::is_running);
+    stats.retain(|stats| stats.attributes.as_ref().is_some_and(|attributes| runs(&attributes.id)));
+    stats
 }
 
 /// The CSI volumes of all pods, as their drivers measure them, by the path at which a pod has them.
@@ -57,7 +64,8 @@ pub async fn summary(server: &Arc<Server>) -> Value {
         .filter(|worker| worker.runtime.lock().running().next().is_some())
         .map(|worker| {
             let key = uid(&worker.pod.lock()).to_string();
-            one_pod(server, worker, by_pod.remove(&key).unwrap_or_default(), &measured, now)
+            let stats = of_running(&worker.runtime.lock(), by_pod.remove(&key).unwrap_or_default());
+            one_pod(server, worker, stats, &measured, now)
         })
         .collect();
     let mut node = node(server, now);
@@ -146,4 +154,25 @@ fn network(path: &str, now: Timestamp) -> Value {
         map.extend(first);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::State;
+    use knarr_cri::messages::ContainerAttributes;
+
+    #[test]
+    fn exited_containers_are_left_out() {
+        let view = |id: &str, state| ContainerView { id: id.into(), name: "c".into(), state, ..Default::default() };
+        let containers = vec![view("old", State::Exited), view("new", State::Running)];
+        let runtime = RuntimePod { containers, ..Default::default() };
+        let stats = ["old", "new", "unknown"].map(|id| {
+            let attributes = Some(ContainerAttributes { id: id.into(), ..Default::default() });
+            ContainerStats { attributes, ..Default::default() }
+        });
+        let kept = of_running(&runtime, stats.to_vec());
+        let ids: Vec<String> = kept.into_iter().filter_map(|stats| Some(stats.attributes?.id)).collect();
+        assert_eq!(ids, ["new"]);
+    }
 }

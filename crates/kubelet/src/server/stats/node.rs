@@ -1,10 +1,10 @@
-//! The node's usage, and that of all pods together.
+//! The node's usage, that of the kubelet, and that of all pods together.
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{Server, add_pressure, cpu, filesystem, memory, network, time};
-use crate::cgroup::{Usage, pressure};
+use crate::cgroup::{Cgroups, Usage, pressure};
 use crate::host;
 
 /// The usage of the whole node, from the root cgroup if the kernel keeps totals there, otherwise from /proc.
@@ -48,27 +48,45 @@ pub fn node(server: &Server, now: Timestamp) -> Value {
         value["runtime"] = json!({ "imageFs": fs, "containerFs": fs });
     }
     add_pressure(&mut value, &pressure::host());
-    value["systemContainers"] = Value::Array(all_pods(server, now).into_iter().collect());
+    value["systemContainers"] = Value::Array(system_containers(server, now));
     value
 }
 
-/// The usage and the available memory of all pods together.
-fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
+/// The cgroups of the kubelet itself, of the runtime if it is known, and of all pods together. Only the pods have a limit.
+fn system_containers(server: &Server, now: Timestamp) -> Vec<Value> {
     let context = &server.context;
-    let cgroups = context.cgroups.as_ref()?;
-    let pods = cgroups.pods_usage();
+    let Some(cgroups) = &context.cgroups else { return Vec::new() };
+    let age = context.started_at.elapsed();
+    let started = now.checked_sub(SignedDuration::try_from(age).unwrap_or_default()).unwrap_or(now);
+    let own = cgroups.own_path().map(|path| system_container(server, cgroups, "kubelet", &path, None, (started, now)));
+    let booted = Timestamp::from_second(context.host.booted_at).unwrap_or(now);
     let whole = crate::node::memory_for_pods(&context.settings, &context.host);
-    let available = pods.working_set.map(|used| whole.saturating_sub(used));
+    let runtime = context.settings.runtime_cgroup.as_ref().filter(|path| cgroups.exists(path));
+    let runtime = runtime.map(|path| system_container(server, cgroups, "runtime", path, None, (booted, now)));
+    let pods = system_container(server, cgroups, "pods", &cgroups.pods_path(), Some(whole), (booted, now));
+    own.into_iter().chain(runtime).chain([pods]).collect()
+}
+
+fn system_container(
+    server: &Server,
+    cgroups: &Cgroups,
+    name: &str,
+    path: &str,
+    limit: Option<u64>,
+    (started, now): (Timestamp, Timestamp),
+) -> Value {
+    let usage = cgroups.usage(path);
+    let available = limit.zip(usage.working_set).map(|(whole, used)| whole.saturating_sub(used));
     let mut value = json!({
-        "name": "pods",
-        "startTime": time(Timestamp::from_second(context.host.booted_at).unwrap_or(now)),
-        "cpu": cpu(server, "pods", pods.cpu_nanoseconds, now),
-        "memory": memory(&pods, available, now),
+        "name": name,
+        "startTime": time(started),
+        "cpu": cpu(server, name, usage.cpu_nanoseconds, now),
+        "memory": memory(&usage, available, now),
         "io": { "time": time(now) },
-        "swap": { "time": time(now), "swapUsageBytes": cgroups.details(&cgroups.pods_path()).swap.unwrap_or(0) },
+        "swap": { "time": time(now), "swapUsageBytes": cgroups.details(path).swap.unwrap_or(0) },
     });
-    add_pressure(&mut value, &cgroups.waits(&cgroups.pods_path()));
-    Some(value)
+    add_pressure(&mut value, &cgroups.waits(path));
+    value
 }
 
 fn swap(now: Timestamp) -> Value {

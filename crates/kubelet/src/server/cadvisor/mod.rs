@@ -1,5 +1,9 @@
 //! Usage of containers and pods under cAdvisor's metric names (`/metrics/cadvisor`).
 
+mod devices;
+mod disk;
+mod processes;
+
 use std::sync::Arc;
 
 use http::Response;
@@ -11,6 +15,8 @@ use super::{Body, Server};
 use crate::cgroup::pressure::{PressureStats, Stalls};
 use crate::cgroup::{Details, Usage};
 use crate::filesystem::usage_of;
+use disk::Disk;
+use processes::Processes;
 
 /// One cgroup that is reported: the whole node, a pod, or a container.
 struct Subject {
@@ -20,10 +26,12 @@ struct Subject {
     details: Details,
     started: Option<Timestamp>,
     waits: PressureStats,
-    /// Open files of a container's processes.
-    open: Option<Open>,
+    /// What a container's processes have open, and may have.
+    processes: Option<Processes>,
     /// Bytes and files of the container's writable layer.
     layer: Option<(u64, u64)>,
+    /// The disk with the node's file system.
+    disk: Option<Disk>,
     /// The path of the kernel's table of the pod's interfaces.
     interfaces: Option<String>,
 }
@@ -113,7 +121,7 @@ const FAMILIES: &[Family] = &[
         count(s.details.killed)
     }),
     Family("container_processes", "gauge", "Processes in the container.", &[], |s| {
-        count(s.open.map(|open| open.processes).or(s.usage.processes))
+        count(s.processes.map(|own| own.count).or(s.usage.processes))
     }),
     Family("container_threads", "gauge", "Threads in the container.", &[], |s| count(s.usage.processes)),
     Family(
@@ -121,11 +129,18 @@ const FAMILIES: &[Family] = &[
         "gauge",
         "File descriptors that the container's processes have open.",
         &[],
-        |s| count(s.open.map(|open| open.files)),
+        |s| count(s.processes.map(|own| own.files)),
     ),
     Family("container_sockets", "gauge", "Sockets that the container's processes have open.", &[], |s| {
-        count(s.open.map(|open| open.sockets))
+        count(s.processes.map(|own| own.sockets))
     }),
+    Family(
+        "container_ulimits_soft",
+        "gauge",
+        "The soft limit of open files of the container's first process; -1 without a limit.",
+        &[("ulimit", "max_open_files")],
+        |s| s.processes.and_then(|own| own.soft_limit).map(|limit| limit as f64),
+    ),
     Family("container_threads_max", "gauge", "The limit of threads in the container.", &[], |s| {
         // No limit is 0, as in cAdvisor.
         count(Some(s.details.processes_limit.unwrap_or(0)))
@@ -172,7 +187,7 @@ pub async fn page(server: &Arc<Server>) -> Response<Body> {
     last_seen(&mut page, &subjects, now);
     pressure(&mut page, &subjects, now);
     faults(&mut page, &subjects, now);
-    traffic(&mut page, &subjects, now);
+    devices::traffic(&mut page, &subjects, now);
     interfaces(&mut page, &subjects, now);
     host(&mut page, server);
     page.response()
@@ -194,7 +209,8 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
         usage,
         details: cgroups.details(id),
         waits: cgroups.waits(id),
-        open: None,
+        processes: None,
+        disk: None,
         started: None,
         layer: None,
         interfaces: None,
@@ -202,6 +218,7 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
     let plain = |id: &str| [String::new(), id.to_string(), String::new(), String::new(), String::new(), String::new()];
     let mut all = vec![of("/", plain("/"), node_usage(server))];
     all[0].interfaces = Some("/proc/net/dev".to_string());
+    all[0].disk = Disk::of(&server.context.settings.root);
     for id in cgroups.class_paths() {
         all.push(of(&id, plain(&id), cgroups.usage(&id)));
     }
@@ -209,9 +226,9 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
         let UsageSample { namespace, pod, container, id, image, name, started, layer, interfaces, .. } = sample;
         // The container's cgroup, if found, has more details than the runtime.
         let usage = Some(cgroups.usage(&id)).filter(|usage| *usage != Usage::default()).unwrap_or(sample.usage);
-        let open = container.as_ref().map(|_| open_in(&cgroups.processes(&id)));
+        let processes = container.as_ref().map(|_| Processes::of(&cgroups.processes(&id)));
         let labels = [container.unwrap_or_default(), id.clone(), image, name, namespace, pod];
-        all.push(Subject { started, layer, interfaces, open, ..of(&id, labels, usage) });
+        all.push(Subject { started, layer, interfaces, processes, ..of(&id, labels, usage) });
     }
     all
 }
@@ -243,26 +260,6 @@ fn pressure(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     }
 }
 
-/// The number of processes and of their open files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Open {
-    processes: u64,
-    files: u64,
-    sockets: u64,
-}
-
-fn open_in(processes: &[i32]) -> Open {
-    let mut open = Open { processes: processes.len() as u64, ..Open::default() };
-    for process in processes {
-        for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten() {
-            open.files += 1;
-            let target = std::fs::read_link(entry.path()).unwrap_or_default();
-            open.sockets += u64::from(target.to_string_lossy().starts_with("socket:"));
-        }
-    }
-    open
-}
-
 fn faults(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     let name = "container_memory_failures_total";
     page.family(name, "counter", "Page faults, by kind.");
@@ -276,32 +273,6 @@ fn faults(page: &mut Page, subjects: &[Subject], now: Timestamp) {
             }
         }
     }
-}
-
-fn traffic(page: &mut Page, subjects: &[Subject], now: Timestamp) {
-    use crate::cgroup::DeviceTraffic;
-    let families: [(&str, &str, fn(&DeviceTraffic) -> u64); 4] = [
-        ("container_fs_reads_bytes_total", "Bytes read from the device.", |device| device.read_bytes),
-        ("container_fs_writes_bytes_total", "Bytes written to the device.", |device| device.written_bytes),
-        ("container_fs_reads_total", "Read operations on the device.", |device| device.reads),
-        ("container_fs_writes_total", "Write operations on the device.", |device| device.writes),
-    ];
-    for (name, help, read) in families {
-        page.family(name, "counter", help);
-        for subject in subjects {
-            for device in &subject.details.devices {
-                let label = device_name(&device.device);
-                page.value(name, &subject.with(&[("device", &label)]), read(device) as f64, Some(now));
-            }
-        }
-    }
-}
-
-/// `/dev/sda` for `8:0`.
-fn device_name(numbers: &str) -> String {
-    let link = std::fs::read_link(format!("/sys/dev/block/{numbers}")).unwrap_or_default();
-    let name = link.file_name().map(|name| format!("/dev/{}", name.to_string_lossy()));
-    name.unwrap_or_else(|| numbers.to_string())
 }
 
 fn interfaces(page: &mut Page, subjects: &[Subject], now: Timestamp) {
