@@ -16,6 +16,7 @@ use crate::CONTAINERD_NAMESPACE;
 use crate::error::CallError;
 use crate::exec_output;
 use crate::messages::*;
+use crate::privileges::{Privileges, forget_usage};
 
 /// The timeout of calls that only read or change a record; starting processes may take long on a busy node.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -316,8 +317,11 @@ impl Runtime {
     pub async fn list_container_stats(&self, filter: ContainerStatsFilter) -> Result<Vec<ContainerStats>> {
         let request = ListContainerStatsRequest { filter: Some(filter) };
         let path = "/runtime.v1.RuntimeService/ListContainerStats";
-        let response: ListContainerStatsResponse =
+        let mut response: ListContainerStatsResponse =
             self.call("ListContainerStats", path, request, SHORT_TIMEOUT).await?;
+        if !Privileges::read().cgroups {
+            forget_usage(&mut response.stats);
+        }
         Ok(response.stats)
     }
 

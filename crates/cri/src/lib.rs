@@ -12,9 +12,11 @@ pub mod messages;
 mod client;
 mod error;
 mod exec_output;
+mod privileges;
 
 pub use client::{Observer, Runtime};
 pub use error::CallError;
+pub use privileges::{Privileges, in_user_namespace};
 
 /// The containerd namespace of everything created through CRI.
 pub(crate) const CONTAINERD_NAMESPACE: &str = "k8s.io";

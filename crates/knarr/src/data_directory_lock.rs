@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,16 +15,32 @@ use nix::unistd::Pid;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The lock held by this process; released when the process exits, however it exits.
 pub struct DataDirectoryLock {
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl DataDirectoryLock {
     /// Holds the lock until the process has exited.
     pub fn until_exit(self) {
         std::mem::forget(self);
+    }
+
+    /// Leaves the lock to a process that has inherited its descriptor. It is released when that process exits.
+    pub fn hand_over(mut self, process: u32) -> std::io::Result<()> {
+        sign(&mut self.lock, process)?;
+        // Dropping it would unlock it for both; closing it does not.
+        let descriptor = self.lock.as_raw_fd();
+        self.until_exit();
+        nix::unistd::close(descriptor).map_err(Into::into)
+    }
+}
+
+impl AsRawFd for DataDirectoryLock {
+    fn as_raw_fd(&self) -> RawFd {
+        self.lock.as_raw_fd()
     }
 }
 
@@ -52,13 +69,14 @@ pub fn acquire(data: &Path) -> anyhow::Result<DataDirectoryLock> {
             Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
         }
     };
-    let sign = |lock: &mut File| {
-        lock.set_len(0)?;
-        lock.rewind()?;
-        writeln!(lock, "{}", std::process::id())
-    };
-    sign(&mut lock).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(DataDirectoryLock { _lock: lock })
+    sign(&mut lock, std::process::id()).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(DataDirectoryLock { lock })
+}
+
+fn sign(lock: &mut File, process: u32) -> std::io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "{process}")
 }
 
 /// Whether a process has ever used a data directory.
@@ -69,17 +87,22 @@ pub fn was_here(data: &Path) -> bool {
 /// The process that uses a data directory, if any.
 pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
     let path = lock_path(data);
-    let file = match File::open(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.with_context(|| format!("cannot open {}", path.display()))?,
-    };
-    match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        Ok(_) => Ok(None),
-        Err((file, Errno::EWOULDBLOCK)) => match read_pid(file) {
-            Some(pid) => Ok(Some(pid)),
-            None => bail!("a process holds {} but has not written its id", path.display()),
-        },
-        Err((_, error)) => Err(error).with_context(|| format!("cannot check {}", path.display())),
+    let started = Instant::now();
+    loop {
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file.with_context(|| format!("cannot open {}", path.display()))?,
+        };
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Ok(_) => return Ok(None),
+            Err((file, Errno::EWOULDBLOCK)) => match read_pid(file) {
+                Some(pid) => return Ok(Some(pid)),
+                // It writes its id right after it has locked the file.
+                None if started.elapsed() < SIGN_TIMEOUT => std::thread::sleep(POLL_INTERVAL),
+                None => bail!("a process holds {} but has not written its id", path.display()),
+            },
+            Err((_, error)) => return Err(error).with_context(|| format!("cannot check {}", path.display())),
+        }
     }
 }
 
@@ -87,14 +110,20 @@ pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
 pub fn stop(data: &Path, timeout: Duration) -> anyhow::Result<bool> {
     let Some(pid) = find(data)? else { return Ok(false) };
     kill(pid, Signal::SIGTERM).with_context(|| format!("cannot stop process {pid}: are you root?"))?;
+    wait_for_exit(data, timeout)?;
+    Ok(true)
+}
+
+/// Waits for the exit of the process that uses a data directory.
+pub fn wait_for_exit(data: &Path, timeout: Duration) -> anyhow::Result<()> {
     let started = Instant::now();
-    while find(data)?.is_some() {
+    while let Some(pid) = find(data)? {
         if started.elapsed() > timeout {
             bail!("process {pid} did not stop within {} s; see its log", timeout.as_secs());
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    Ok(true)
+    Ok(())
 }
 
 fn lock_path(data: &Path) -> PathBuf {
@@ -124,5 +153,22 @@ mod tests {
         assert_eq!(find(directory.path()).unwrap(), None);
         assert!(acquire(directory.path()).is_ok());
         assert!(was_here(directory.path()));
+    }
+
+    #[test]
+    fn a_lock_is_left_to_a_process_that_inherited_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = acquire(directory.path()).unwrap();
+        let mut command = std::process::Command::new("cat");
+        command.stdin(std::process::Stdio::piped()).stdout(lock.lock.try_clone().unwrap());
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        lock.hand_over(child.id()).unwrap();
+        let holder = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        assert_eq!(find(directory.path()).unwrap(), Some(holder));
+        assert!(wait_for_exit(directory.path(), Duration::ZERO).is_err());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        wait_for_exit(directory.path(), Duration::ZERO).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value, toml};
 
 use super::snippets::{Snippet, merge};
+use crate::privileges::Privileges;
 
 /// The settings in which two containerds on one host differ.
 #[derive(Clone, Debug)]
@@ -23,8 +24,8 @@ pub struct ContainerdConfig {
     pub cni_configuration: PathBuf,
     /// The directory of `hosts.toml` files per registry, for mirrors and private CAs.
     pub registry_configuration: PathBuf,
-    /// Without CAP_SYS_RESOURCE a score below our own can't be set, and containers would not start.
-    pub restrict_oom_score: bool,
+    /// What containers cannot be given here is turned off: they would not start.
+    pub privileges: Privileges,
     /// Whether systemd manages the cgroups.
     pub systemd_cgroup: bool,
     /// What the operator adds, such as runtime handlers of other kinds; in the order of their names.
@@ -118,9 +119,9 @@ fn base(config: &ContainerdConfig, format: Format) -> Table {
         Format::Version3WithBinDirs => ("bin_dirs", Value::Array(vec![binaries])),
         Format::Version2 | Format::Version3 => ("bin_dir", binaries),
     };
-    let cri = vec![
+    let mut cri = vec![
         ("sandbox_image", Value::from(config.sandbox_image.as_str())),
-        ("restrict_oom_score_adj", Value::from(config.restrict_oom_score)),
+        ("restrict_oom_score_adj", Value::from(!config.privileges.lower_oom_scores)),
         ("stream_server_address", Value::from("127.0.0.1")),
         ("stream_server_port", Value::from("0")),
         ("max_container_log_line_size", Value::from(16384)),
@@ -129,6 +130,8 @@ fn base(config: &ContainerdConfig, format: Format) -> Table {
         ("registry", table(vec![("config_path", text(&config.registry_configuration))])),
         ("containerd", table(containerd)),
     ];
+    let lacking = [("disable_apparmor", config.privileges.apparmor), ("disable_cgroup", config.privileges.cgroups)];
+    cri.extend(lacking.into_iter().filter(|(_, is_possible)| !is_possible).map(|(key, _)| (key, Value::from(true))));
     let opt = table(vec![("path", text(&config.root.join("opt")))]);
     file.insert("plugins".into(), table(vec![("io.containerd.internal.v1.opt", opt), (CRI, table(cri))]));
     file
@@ -147,7 +150,7 @@ pub mod tests {
             cni_binaries: "/usr/lib/cni".into(),
             cni_configuration: "/data/cni".into(),
             registry_configuration: "/data/registries".into(),
-            restrict_oom_score: true,
+            privileges: Privileges { lower_oom_scores: false, apparmor: true, cgroups: true },
             systemd_cgroup: false,
             snippets: Vec::new(),
         }
@@ -210,6 +213,21 @@ pub mod tests {
         assert_eq!(at(&file, &["plugins", CRI, "containerd"]), None, "{file}");
         // This plugin obeys labels, which images can set.
         assert!(file.contains("\"io.containerd.internal.v1.restart\""), "{file}");
+    }
+
+    #[test]
+    fn only_what_the_kernel_refuses_is_turned_off() {
+        let runtime = "io.containerd.cri.v1.runtime";
+        let refused = Privileges { lower_oom_scores: false, apparmor: false, cgroups: false };
+        for (privileges, expected) in [(config().privileges, None), (refused, Some(Value::from(true)))] {
+            let config = ContainerdConfig { privileges, ..config() };
+            for (format, plugin) in [(Format::Version2, CRI), (Format::Version3, runtime)] {
+                let file = render(&config, format);
+                for key in ["disable_apparmor", "disable_cgroup"] {
+                    assert_eq!(at(&file, &["plugins", plugin, key]), expected, "{key} in\n{file}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, TcpListener};
 
+use knarr_cri::{Privileges, in_user_namespace};
 use knarr_network::cidr::Cidr;
 
-use super::{Finding, Listen};
+use super::{Finding, Listen, Verdict};
 use crate::address::{FALLBACK_ADDRESS, own_address};
 
 /// Controllers that pods' limits need.
@@ -24,7 +25,18 @@ pub fn root() -> Finding {
 pub fn cgroups() -> Finding {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let unified = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    check_cgroups(&mounts, &unified)
+    let found = check_cgroups(&mounts, &unified);
+    if in_user_namespace() { of_user_namespace(found, Privileges::read().cgroups) } else { found }
+}
+
+/// In a user namespace, a node does without the cgroups that it does not get.
+fn of_user_namespace(found: Finding, is_delegated: bool) -> Finding {
+    let remedy = "delegate a cgroup of version 2 with all controllers to the user";
+    match (found.verdict, is_delegated) {
+        (Verdict::Good, true) => found,
+        (_, true) => Finding::poor("cgroups", found.found, remedy),
+        (_, false) => Finding::poor("cgroups", "none is delegated to this user namespace: pods have no limits", remedy),
+    }
 }
 
 fn check_cgroups(mounts: &str, unified: &str) -> Finding {
@@ -148,8 +160,20 @@ fn meminfo(key: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
     use super::*;
+
+    #[test]
+    fn a_node_in_a_user_namespace_does_without_cgroups() {
+        let (good, lacking) = (Finding::good("cgroups", "version 2"), Finding::missing("cgroups", "without cpu", "x"));
+        for (found, is_delegated, verdict) in [
+            (&good, true, Verdict::Good),
+            (&good, false, Verdict::Poor),
+            (&lacking, true, Verdict::Poor),
+            (&lacking, false, Verdict::Poor),
+        ] {
+            assert_eq!(of_user_namespace(found.clone(), is_delegated).verdict, verdict, "{found:?} {is_delegated}");
+        }
+    }
 
     #[test]
     fn cgroups_of_both_versions_are_checked() {

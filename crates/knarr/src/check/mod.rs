@@ -15,6 +15,8 @@ use knarr_network::cidr::Cidr;
 
 use crate::address::interface_addresses;
 
+pub use programs::{INSTALL, find_in};
+
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
@@ -56,15 +58,15 @@ pub struct Listen {
 }
 
 impl Finding {
-    fn good(name: impl Into<String>, found: impl Into<String>) -> Self {
+    pub fn good(name: impl Into<String>, found: impl Into<String>) -> Self {
         Finding { name: name.into(), verdict: Verdict::Good, found: found.into(), remedy: String::new() }
     }
 
-    fn poor(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn poor(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { name: name.into(), verdict: Verdict::Poor, found: found.into(), remedy: remedy.into() }
     }
 
-    fn missing(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn missing(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Finding { name: name.into(), verdict: Verdict::Missing, found: found.into(), remedy: remedy.into() }
     }
 }

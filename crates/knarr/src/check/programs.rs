@@ -1,5 +1,6 @@
 //! Programs that a node runs.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -54,8 +55,12 @@ fn of_version(name: &str, printed: String) -> Finding {
 }
 
 fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
+    find_in(name, &std::env::var_os("PATH")?)
+}
+
+/// A program in the directories of a `PATH`.
+pub fn find_in(name: &str, path: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path)
         .map(|directory| directory.join(name))
         .find(|path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0))
 }

@@ -1,22 +1,22 @@
 //! `knarr cluster`: clusters of several nodes on this host.
 
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use crate::local_cluster::{Clusters, Listed, PortMapping, Progress, Settings, Spec, context_of, relay};
+use crate::local_cluster::{
+    Clusters, Listed, PortMapping, Progress, Settings, Spec, Task, context_of, relay, run_init, run_namespace,
+};
 use crate::output::table;
-
-/// Where local clusters are kept by default.
-pub const DIRECTORY: &str = "/var/lib/knarr-clusters";
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Where clusters are kept.
-    #[arg(long, global = true, env = "KNARR_CLUSTERS", default_value = DIRECTORY, value_parser = crate::paths::absolute())]
-    directory: PathBuf,
+    /// Where clusters are kept; by default /var/lib/knarr-clusters for root, and knarr/clusters in the user's data directory for others.
+    #[arg(long, global = true, env = "KNARR_CLUSTERS", value_parser = crate::paths::absolute())]
+    directory: Option<PathBuf>,
     /// The kubeconfig file to which contexts are added; by default that of kubectl.
     #[arg(long, global = true, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -79,10 +79,74 @@ enum Cluster {
     /// Relay the mapped ports of a cluster.
     #[command(hide = true)]
     Relay { name: String },
+    /// Become root of the namespaces of a cluster.
+    #[command(hide = true)]
+    Namespace {
+        name: String,
+        #[command(flatten)]
+        inherited: Inherited,
+    },
+    /// Be the first process in the namespaces of a cluster.
+    #[command(hide = true)]
+    Init {
+        name: String,
+        #[command(flatten)]
+        inherited: Inherited,
+    },
+    /// Do something in the namespaces of a cluster.
+    #[command(hide = true)]
+    Inside {
+        name: String,
+        #[command(flatten)]
+        task: InsideTask,
+    },
+}
+
+/// Descriptors that a process has inherited.
+#[derive(Args, Clone, Debug)]
+struct Inherited {
+    /// Those that are closed when it ends.
+    #[arg(long)]
+    held: Vec<RawFd>,
+    /// Sockets on which it accepts connections.
+    #[arg(long)]
+    listening: Vec<RawFd>,
+    /// Whether it is in the cgroup of the cluster.
+    #[arg(long)]
+    cgroup: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+struct InsideTask {
+    /// Create the network and start the nodes.
+    #[arg(long)]
+    start: bool,
+    /// Stop the nodes.
+    #[arg(long)]
+    stop: bool,
+    /// Delete the data of the nodes.
+    #[arg(long)]
+    delete: bool,
+    /// Import an image archive into all nodes.
+    #[arg(long)]
+    load: Option<PathBuf>,
+}
+
+impl InsideTask {
+    fn task(&self) -> Task<'_> {
+        match &self.load {
+            Some(archive) => Task::Load(archive),
+            None if self.start => Task::Start,
+            None if self.stop => Task::Stop,
+            None => Task::Delete,
+        }
+    }
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let clusters = Clusters::new(arguments.directory, user_kubeconfig(arguments.kubeconfig)?);
+    let directory = arguments.directory.map_or_else(default_directory, Ok)?;
+    let clusters = Clusters::new(directory, user_kubeconfig(arguments.kubeconfig)?);
     let started = Instant::now();
     let progress = |what: &str| eprintln!("{:6.1}s  {what}", started.elapsed().as_secs_f32());
     match arguments.command {
@@ -108,6 +172,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 is_offline: offline,
                 ports: port,
                 registry,
+                api_port: None,
                 server_flags: Vec::new(),
                 agent_flags: agent_flag,
             };
@@ -137,6 +202,18 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             Ok(())
         }
         Cluster::Relay { name } => relay(&clusters.directory_of(&name), &clusters.read(&name)?).await,
+        Cluster::Namespace { name, inherited } => {
+            run_namespace(&clusters.directory_of(&name), &inherited.held, &inherited.listening, inherited.cgroup)
+        }
+        Cluster::Init { name, inherited } => {
+            let spec = clusters.read(&name)?;
+            let Inherited { held, listening, cgroup } = &inherited;
+            run_init(&clusters.directory_of(&name), &spec, held, listening, *cgroup).await
+        }
+        Cluster::Inside { name, task } => {
+            // Whoever entered the namespaces prints it with the time.
+            clusters.inside(&name, task.task(), &|what: &str| println!("{what}")).await
+        }
     }
 }
 
@@ -162,12 +239,25 @@ async fn create(
 fn list(clusters: &Clusters) -> anyhow::Result<()> {
     let row = |listed: Listed| {
         let nodes = format!("{}/{}", listed.running, listed.spec.nodes);
-        let api = format!("https://{}:6443", listed.spec.address(1));
-        [listed.spec.name.clone(), nodes, api, context_of(&listed.spec.name)]
+        [listed.spec.name.clone(), nodes, listed.spec.api(), context_of(&listed.spec.name)]
     };
     let rows: Vec<[String; 4]> = clusters.list()?.into_iter().map(row).collect();
     print!("{}", table(["NAME", "RUNNING", "API", "CONTEXT"], &rows));
     Ok(())
+}
+
+/// Where local clusters are kept by default.
+pub fn default_directory() -> anyhow::Result<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    directory_of(nix::unistd::geteuid().is_root(), absolute("XDG_DATA_HOME"), absolute("HOME"))
+}
+
+fn directory_of(is_root: bool, data: Option<PathBuf>, home: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if is_root {
+        return Ok(PathBuf::from("/var/lib/knarr-clusters"));
+    }
+    let data = data.or_else(|| home.map(|home| home.join(".local/share")));
+    Ok(data.context("HOME is not set: use --directory")?.join("knarr/clusters"))
 }
 
 /// The text of a configuration file; that of an empty one if none was given.
@@ -185,4 +275,22 @@ fn user_kubeconfig(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     }
     let home = std::env::var_os("HOME").context("HOME is not set: use --kubeconfig")?;
     Ok(PathBuf::from(home).join(".kube/config"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_keep_clusters_in_directories_of_their_own() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        for (is_root, data, home, expected) in [
+            (true, path("/data"), path("/root"), path("/var/lib/knarr-clusters")),
+            (false, path("/data"), path("/home/ann"), path("/data/knarr/clusters")),
+            (false, None, path("/home/ann"), path("/home/ann/.local/share/knarr/clusters")),
+            (false, None, None, None),
+        ] {
+            assert_eq!(directory_of(is_root, data, home).ok(), expected);
+        }
+    }
 }

@@ -32,9 +32,9 @@ pub struct Arguments {
     /// The node of the local cluster.
     #[arg(long, default_value = "node-1", requires = "cluster")]
     node: String,
-    /// Where local clusters are kept.
-    #[arg(long, default_value = super::cluster::DIRECTORY, requires = "cluster")]
-    directory: PathBuf,
+    /// Where local clusters are kept; by default where `knarr cluster` keeps them.
+    #[arg(long, requires = "cluster")]
+    directory: Option<PathBuf>,
 }
 
 /// Whose lines to print.
@@ -85,7 +85,10 @@ impl Component {
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let data = match &arguments.cluster {
-        Some(cluster) => data_of(&arguments.directory, cluster, &arguments.node)?,
+        Some(cluster) => {
+            let directory = arguments.directory.clone().map_or_else(super::cluster::default_directory, Ok)?;
+            data_of(&directory, cluster, &arguments.node)?
+        }
         None => arguments.data_dir.clone(),
     };
     let source = match arguments.component {

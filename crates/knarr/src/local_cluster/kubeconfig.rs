@@ -1,17 +1,31 @@
 //! The contexts of clusters in a user's kubeconfig file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde_yaml_ng::{Mapping, Value};
+
+use super::spec::Spec;
 
 /// The name of a cluster's context, cluster and user.
 pub fn context_of(name: &str) -> String {
     format!("knarr-{name}")
 }
 
+/// The file that the first server writes.
+pub fn path(spec: &Spec, directory: &Path) -> PathBuf {
+    spec.data(directory, 1).join("kubeconfig.yaml")
+}
+
+/// The kubeconfig of a cluster, for those who reach its API server at an address.
+pub fn read(spec: &Spec, directory: &Path, address: &str) -> anyhow::Result<Value> {
+    let path = path(spec, directory);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    rename(&text, &context_of(&spec.name), address)
+}
+
 /// The kubeconfig of a cluster's server with another address and with names of its own.
-pub fn rename(server: &str, context: &str, address: &str) -> anyhow::Result<Value> {
+fn rename(server: &str, context: &str, address: &str) -> anyhow::Result<Value> {
     let file: Value = serde_yaml_ng::from_str(server).context("cannot parse the server's kubeconfig")?;
     let first = |list: &str, item: &str| {
         let value = file.get(list).and_then(|list| list.get(0)).and_then(|entry| entry.get(item));

@@ -1,27 +1,21 @@
 //! Creating, starting, stopping and deleting clusters.
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use jiff::Timestamp;
-use knarr_client::k8s_openapi::api::core::v1::Node;
-use knarr_client::kube::{Api, api::ListParams};
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 
 use super::directory::{check_own, create_private};
 use super::kubeconfig::{self, context_of};
-use super::node::Join;
+use super::nodes::Nodes;
+use super::ports::{self, Listeners};
+use super::rootless::{self, Purpose, Task};
 use super::spec::{self, Spec};
-use super::{network, node, ports};
+use super::{Progress, network, node};
 use crate::data_directory_lock;
 
 const FILE: &str = "cluster.json";
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Reports what a long command does.
-pub type Progress<'a> = &'a dyn Fn(&str);
 
 /// The clusters below a directory.
 pub struct Clusters {
@@ -95,10 +89,15 @@ impl Clusters {
     /// removed, except the logs.
     pub async fn create(&self, mut spec: Spec, settings: &Settings, progress: Progress<'_>) -> anyhow::Result<Spec> {
         spec.validate()?;
-        ports::check_free(&spec)?;
-        raise_watch_limits(progress);
+        let is_rootless = !geteuid().is_root();
+        if is_rootless {
+            let has_way_out = rootless::check(spec.is_offline, &[&self.directory], progress)?;
+            spec.is_offline = !has_way_out;
+        } else {
+            raise_watch_limits(progress);
+        }
         {
-            let _choice = network::NetworkChoice::lock().await?;
+            let _choice = if is_rootless { None } else { Some(network::NetworkChoice::lock().await?) };
             let _turn = self.lock()?;
             ensure!(
                 !self.directory_of(&spec.name).join(FILE).exists(),
@@ -106,15 +105,17 @@ impl Clusters {
                 spec.name,
                 spec.name
             );
-            let used: Vec<u8> = self.list()?.iter().map(|listed| listed.spec.network).collect();
             spec.id = spec::new_id();
-            spec.network = spec::free_network(&used, &network::routes()?)?;
+            self.choose_addresses(&mut spec, is_rootless)?;
+            Listeners::bind(&spec)?;
             let directory = self.directory_of(&spec.name);
             create_private(&directory)?;
             std::fs::write(node::settings_path(&directory, true), &settings.server)?;
             std::fs::write(node::settings_path(&directory, false), &settings.agent)?;
             std::fs::write(directory.join(FILE), serde_json::to_vec_pretty(&spec)?)?;
-            network::create_bridge(&spec)?;
+            if !is_rootless {
+                network::create_bridge(&spec)?;
+            }
         }
         if let Err(error) = self.start(&spec.name, progress).await {
             progress("failed; removing what was created");
@@ -125,6 +126,21 @@ impl Clusters {
             return Err(error.context(format!("the logs of its nodes are in {}", logs.display())));
         }
         Ok(spec)
+    }
+
+    /// Chooses a network that nobody uses, or, in a network namespace where all are unused, the port that leads there.
+    fn choose_addresses(&self, spec: &mut Spec, is_rootless: bool) -> anyhow::Result<()> {
+        let others = self.list()?;
+        if is_rootless {
+            let own = spec.ports.iter().map(|mapping| mapping.host).chain(spec.registry);
+            let used: Vec<u16> = others.iter().filter_map(|other| other.spec.api_port).chain(own).collect();
+            spec.network = spec::free_network(&[], &[])?;
+            spec.api_port = Some(spec::free_api_port(&used, ports::is_free)?);
+            return Ok(());
+        }
+        let used: Vec<u8> = others.iter().map(|other| other.spec.network).collect();
+        spec.network = spec::free_network(&used, &network::routes()?)?;
+        Ok(())
     }
 
     /// Copies the logs of nodes to where deleting the cluster leaves them.
@@ -148,117 +164,15 @@ impl Clusters {
 
     /// Starts a cluster that is not running, and waits until its nodes are ready.
     pub async fn start(&self, name: &str, progress: Progress<'_>) -> anyhow::Result<()> {
-        let (spec, started) = (self.read(name)?, Timestamp::now());
-        let directory = self.directory_of(name);
-        progress("creating the network");
-        network::create(&spec)?;
-        for number in 1..=spec.nodes {
-            node::write_registry(&spec, &directory, number)?;
+        let (spec, directory) = (self.read(name)?, self.directory_of(name));
+        if spec.is_rootless() {
+            progress("creating the namespaces");
+            let process = rootless::start(&directory, &spec, Purpose::Run)?;
+            rootless::run_inside(process, name, Task::Start, progress)?;
+        } else {
+            Nodes { spec: &spec, directory: &directory }.start(progress).await?;
         }
-        ports::start(&directory, &spec).await?;
-        progress(if spec.servers > 1 { "starting the first server" } else { "starting the server" });
-        // Servers that were there before are started together: a single one finds no majority of etcd's members.
-        let (joined, new): (Vec<u8>, Vec<u8>) =
-            (2..=spec.servers).partition(|number| node::has_joined(&spec, &directory, *number));
-        let mut children = vec![self.start_node(&spec, 1, None)?];
-        for number in joined {
-            children.push(self.start_node(&spec, number, None)?);
-        }
-        self.wait("the API server", &spec, &mut children, async || {
-            Ok(kubeconfig_path(&spec, &directory).exists() && self.is_ready(&spec).await)
-        })
-        .await?;
-        self.publish(&spec)?;
-        self.start_servers(&spec, &new, &mut children, progress).await?;
-        if spec.nodes > spec.servers {
-            let count = spec.nodes - spec.servers;
-            progress(&format!("starting {count} agent{}", if count == 1 { "" } else { "s" }));
-            let join = node::join(&spec, &directory, "agent")?;
-            for number in spec.servers + 1..=spec.nodes {
-                children.push(self.start_node(&spec, number, Some(&join))?);
-            }
-        }
-        progress("waiting for the nodes");
-        // Nodes that were stopped are ready by their last report from before.
-        let new = children.iter().filter(|(_, child)| child.is_some()).map(|(number, _)| spec.node_name(*number));
-        let new: Vec<String> = new.collect();
-        let since = |name: &str| new.iter().any(|new| new == name).then_some(started);
-        self.wait("the nodes to be ready", &spec, &mut children, async || {
-            Ok(self.ready_nodes(&spec, since).await? >= spec.nodes)
-        })
-        .await
-    }
-
-    /// Starts servers that have not joined yet, one after the other: each changes the members of etcd.
-    async fn start_servers(
-        &self,
-        spec: &Spec,
-        new: &[u8],
-        children: &mut Vec<(u8, Option<Child>)>,
-        progress: Progress<'_>,
-    ) -> anyhow::Result<()> {
-        let directory = self.directory_of(&spec.name);
-        for number in new.iter().copied() {
-            progress(&format!("starting server {number}"));
-            let join = node::join(spec, &directory, "server")?;
-            children.push(self.start_node(spec, number, Some(&join))?);
-            self.wait("the server to join", spec, children, async || {
-                Ok(node::has_joined(spec, &directory, number) && self.ready_nodes(spec, |_| None).await? >= number)
-            })
-            .await?;
-        }
-        Ok(())
-    }
-
-    fn start_node(&self, spec: &Spec, number: u8, join: Option<&Join>) -> anyhow::Result<(u8, Option<Child>)> {
-        let directory = self.directory_of(&spec.name);
-        if data_directory_lock::find(&spec.data(&directory, number))?.is_some() {
-            return Ok((number, None));
-        }
-        Ok((number, Some(node::start(spec, &directory, number, join)?)))
-    }
-
-    /// Waits for a condition; fails when a node's process ends.
-    async fn wait(
-        &self,
-        what: &str,
-        spec: &Spec,
-        children: &mut [(u8, Option<Child>)],
-        mut condition: impl AsyncFnMut() -> anyhow::Result<bool>,
-    ) -> anyhow::Result<()> {
-        const TIMEOUT: Duration = Duration::from_secs(300);
-        let started = Instant::now();
-        while !condition().await? {
-            for (number, child) in children.iter_mut() {
-                if let Some(status) = child.as_mut().map(Child::try_wait).transpose()?.flatten() {
-                    let log = node::log_path(spec, &self.directory_of(&spec.name), *number);
-                    bail!("{} ended ({status}):\n{}", spec.node_name(*number), last_lines(&log));
-                }
-            }
-            ensure!(started.elapsed() < TIMEOUT, "timed out waiting for {what}");
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
-    }
-
-    async fn is_ready(&self, spec: &Spec) -> bool {
-        let Ok(client) = self.client(spec).await else { return false };
-        let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
-        client.request_text(request).await.is_ok()
-    }
-
-    /// How many nodes are ready; of those for which `since` gives a moment, the ones that reported it after that.
-    async fn ready_nodes(&self, spec: &Spec, since: impl Fn(&str) -> Option<Timestamp>) -> anyhow::Result<u8> {
-        let nodes: Api<Node> = Api::all(self.client(spec).await?);
-        let listed = nodes.list(&ListParams::default()).await?;
-        let is_ready = |node: &&Node| node::is_ready(node, since(node.metadata.name.as_deref().unwrap_or_default()));
-        Ok(u8::try_from(listed.items.iter().filter(is_ready).count()).unwrap_or(u8::MAX))
-    }
-
-    async fn client(&self, spec: &Spec) -> anyhow::Result<knarr_client::kube::Client> {
-        let file = tempfile::NamedTempFile::new()?;
-        std::fs::write(file.path(), self.kubeconfig(spec)?)?;
-        Ok(knarr_client::connect(Some(file.path()), "knarr").await?)
+        self.publish(&spec)
     }
 
     /// The kubeconfig of a cluster, as text.
@@ -267,9 +181,7 @@ impl Clusters {
     }
 
     fn kubeconfig_value(&self, spec: &Spec) -> anyhow::Result<serde_yaml_ng::Value> {
-        let path = kubeconfig_path(spec, &self.directory_of(&spec.name));
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        kubeconfig::rename(&text, &context_of(&spec.name), &format!("https://{}:6443", spec.address(1)))
+        kubeconfig::read(spec, &self.directory_of(&spec.name), &spec.api())
     }
 
     fn publish(&self, spec: &Spec) -> anyhow::Result<()> {
@@ -282,16 +194,13 @@ impl Clusters {
     /// Stops the pods and processes of a cluster; its data stay.
     pub fn stop(&self, name: &str, progress: Progress<'_>) -> anyhow::Result<()> {
         let spec = self.read(name)?;
-        self.remove_nodes(&spec, true, progress)?;
-        network::delete(&spec)
+        self.remove_nodes(&spec, true, progress)
     }
 
     /// Deletes a cluster with everything in it.
     pub fn delete(&self, name: &str, progress: Progress<'_>) -> anyhow::Result<()> {
         let spec = self.read(name)?;
         self.remove_nodes(&spec, false, progress)?;
-        progress("removing the network");
-        network::delete(&spec)?;
         let context = context_of(name);
         let _turn = self.lock()?;
         if self.kubeconfig.exists() {
@@ -301,43 +210,39 @@ impl Clusters {
         std::fs::remove_dir_all(&directory).with_context(|| format!("cannot remove {}", directory.display()))
     }
 
+    /// Stops the processes of a cluster and removes its network.
     fn remove_nodes(&self, spec: &Spec, keep_data: bool, progress: Progress<'_>) -> anyhow::Result<()> {
         let directory = self.directory_of(&spec.name);
-        ports::stop(&directory)?;
-        // The namespaces may be gone after a restart of the host; pods are removed within them.
-        network::create(spec)?;
-        // Agents first: the servers then see no node vanish. Servers together: the last ones would wait for a majority.
-        for number in (spec.servers + 1..=spec.nodes).rev() {
-            progress(&format!("stopping {}", spec.node_name(number)));
-            node::stop(spec, &directory, number)?;
+        if spec.is_rootless() {
+            return remove_namespaces(spec, &directory, keep_data, progress);
         }
-        progress(if spec.servers > 1 { "stopping the servers" } else { "stopping the server" });
-        std::thread::scope(|scope| {
-            let stop = |number| scope.spawn(move || node::stop(spec, &self.directory_of(&spec.name), number));
-            let stopping: Vec<_> = (1..=spec.servers).map(stop).collect();
-            stopping.into_iter().try_for_each(|one| match one.join() {
-                Ok(stopped) => stopped.map(drop),
-                Err(_) => bail!("a server could not be stopped"),
-            })
-        })?;
-        for number in (1..=spec.nodes).rev() {
-            progress(&format!("removing the pods of {}", spec.node_name(number)));
-            node::remove(spec, &directory, number, keep_data)
-                .with_context(|| format!("cannot remove {}", spec.node_name(number)))?;
-        }
-        Ok(())
+        Nodes { spec, directory: &directory }.remove(keep_data, progress)?;
+        progress("removing the network");
+        network::delete(spec)
     }
 
     /// Imports an archive of images into all nodes.
     pub fn load(&self, name: &str, archive: &Path, progress: Progress<'_>) -> anyhow::Result<()> {
-        let spec = self.read(name)?;
+        let (spec, directory) = (self.read(name)?, self.directory_of(name));
         let archive = std::path::absolute(archive)?;
-        for number in 1..=spec.nodes {
-            let loaded = node::load(&spec, &self.directory_of(name), number, &archive)
-                .with_context(|| format!("cannot load {} into {}", archive.display(), spec.node_name(number)))?;
-            progress(&format!("{}: {}", spec.node_name(number), loaded.lines().collect::<Vec<_>>().join(" ")));
+        if spec.is_rootless() {
+            rootless::check_visible(&archive)?;
+            let process = rootless::find(&directory)?.with_context(|| format!("cluster {name:?} is not running"))?;
+            return rootless::run_inside(process, name, Task::Load(&archive), progress);
         }
-        Ok(())
+        Nodes { spec: &spec, directory: &directory }.load(&archive, progress)
+    }
+
+    /// Does something within the namespaces of a cluster of an ordinary user.
+    pub async fn inside(&self, name: &str, task: Task<'_>, progress: Progress<'_>) -> anyhow::Result<()> {
+        let (spec, directory) = (self.read(name)?, self.directory_of(name));
+        let nodes = Nodes { spec: &spec, directory: &directory };
+        match task {
+            Task::Start => nodes.start(progress).await,
+            Task::Stop => nodes.remove(true, progress),
+            Task::Delete => nodes.delete_data(),
+            Task::Load(archive) => nodes.load(archive, progress),
+        }
     }
 
     /// Excludes other commands that choose names and networks or change the kubeconfig.
@@ -348,6 +253,28 @@ impl Clusters {
         Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, error)| anyhow::Error::new(error).context("cannot lock"))
     }
+}
+
+/// Ends everything in the namespaces of a cluster. What is deleted belongs in part to other ids of the user, and is deleted in
+/// namespaces where nothing else runs.
+fn remove_namespaces(spec: &Spec, directory: &Path, keep_data: bool, progress: Progress<'_>) -> anyhow::Result<()> {
+    if let Some(process) = rootless::find(directory)?.filter(|_| keep_data) {
+        // Whatever happens there, everything has ended afterwards.
+        let stopped = rootless::run_inside(process, &spec.name, Task::Stop, progress);
+        progress("removing the namespaces");
+        rootless::stop(directory)?;
+        return stopped;
+    }
+    progress("removing the namespaces");
+    rootless::stop(directory)?;
+    if keep_data || !(1..=spec.nodes).any(|number| spec.data(directory, number).exists()) {
+        return Ok(());
+    }
+    progress("deleting the data of the nodes");
+    let process = rootless::start(directory, spec, Purpose::Delete)?;
+    let deleted = rootless::run_inside(process, &spec.name, Task::Delete, progress);
+    rootless::stop(directory)?;
+    deleted
 }
 
 /// Every node watches files. The kernel's default limits suffice for a few nodes of one user.
@@ -362,15 +289,4 @@ fn raise_watch_limits(progress: Progress<'_>) {
             progress(&format!("cannot raise fs.inotify.{name}, many clusters may need it: {error}"));
         }
     }
-}
-
-fn kubeconfig_path(spec: &Spec, directory: &Path) -> PathBuf {
-    spec.data(directory, 1).join("kubeconfig.yaml")
-}
-
-fn last_lines(log: &Path) -> String {
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(10)..].join("\n")
 }

@@ -9,10 +9,16 @@ mod kubeconfig;
 mod lifecycle;
 mod network;
 mod node;
+mod nodes;
 mod ports;
+mod rootless;
 mod spec;
 
 pub use kubeconfig::context_of;
-pub use lifecycle::{Clusters, Listed, Progress, Settings};
+pub use lifecycle::{Clusters, Listed, Settings};
 pub use ports::relay;
+pub use rootless::{Task, run_init, run_namespace};
 pub use spec::{PortMapping, Spec, validate_name};
+
+/// Reports what a long command does.
+pub type Progress<'a> = &'a dyn Fn(&str);

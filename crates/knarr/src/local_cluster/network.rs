@@ -47,6 +47,12 @@ pub fn create_bridge(spec: &Spec) -> anyhow::Result<()> {
     ip(&["link", "set", &bridge, "up"])
 }
 
+/// Creates the bridge in a network namespace that is empty.
+pub fn create_first(spec: &Spec) -> anyhow::Result<()> {
+    ip(&["link", "set", "lo", "up"])?;
+    create_bridge(spec)
+}
+
 /// Creates what is missing of a cluster's network.
 pub fn create(spec: &Spec) -> anyhow::Result<()> {
     create_bridge(spec)?;
@@ -167,6 +173,7 @@ mod tests {
                 is_offline,
                 ports: Vec::new(),
                 registry: None,
+                api_port: None,
                 server_flags: Vec::new(),
                 agent_flags: Vec::new(),
             };

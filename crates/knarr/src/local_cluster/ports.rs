@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use futures::future::try_join_all;
-use knarr_registry::{Access, Store, serve};
+use anyhow::{Context as _, bail, ensure};
+use knarr_registry::{Access, Store, serve as serve_registry};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::spec::{PortMapping, Spec};
@@ -23,17 +22,51 @@ fn directory_of(directory: &Path) -> PathBuf {
     directory.join("ports")
 }
 
-/// Refuses ports that another program uses.
-pub fn check_free(spec: &Spec) -> anyhow::Result<()> {
-    for port in spec.ports.iter().map(|mapping| mapping.host).chain(spec.registry) {
-        std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("cannot use port {port}"))?;
+/// Sockets of this host's loopback address that accept connections for a cluster.
+pub struct Listeners {
+    mapped: Vec<(std::net::TcpListener, PortMapping)>,
+    registry: Option<std::net::TcpListener>,
+}
+
+impl Listeners {
+    /// Fails for ports that another program uses.
+    pub fn bind(spec: &Spec) -> anyhow::Result<Listeners> {
+        let bind = |port: u16| {
+            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("cannot use port {port}"))
+        };
+        let mapped = spec.mappings().into_iter().map(|mapping| Ok((bind(mapping.host)?, mapping)));
+        Ok(Listeners { mapped: mapped.collect::<anyhow::Result<_>>()?, registry: spec.registry.map(bind).transpose()? })
     }
-    Ok(())
+
+    /// The sockets in the order in which `adopt` expects them.
+    pub fn sockets(&self) -> impl Iterator<Item = &std::net::TcpListener> {
+        self.mapped.iter().map(|(socket, _)| socket).chain(&self.registry)
+    }
+
+    /// Those that another process has bound for the same cluster.
+    pub fn adopt(spec: &Spec, sockets: Vec<std::net::TcpListener>) -> anyhow::Result<Listeners> {
+        let mappings = spec.mappings();
+        let expected = mappings.len() + usize::from(spec.registry.is_some());
+        ensure!(sockets.len() == expected, "{} sockets for {expected} ports", sockets.len());
+        let mut sockets = sockets.into_iter();
+        let mapped = mappings.into_iter().zip(sockets.by_ref()).map(|(mapping, socket)| (socket, mapping)).collect();
+        Ok(Listeners { mapped, registry: sockets.next() })
+    }
+}
+
+/// Whether no other program uses a port of the loopback address.
+pub fn is_free(port: u16) -> bool {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// Whether a cluster has any port to relay or a registry.
+fn is_needed(spec: &Spec) -> bool {
+    !spec.mappings().is_empty() || spec.registry.is_some()
 }
 
 /// Starts the process that relays the cluster's ports and serves its registry, if it has any, and waits until it listens.
 pub async fn start(directory: &Path, spec: &Spec) -> anyhow::Result<()> {
-    if spec.ports.is_empty() && spec.registry.is_none() {
+    if !is_needed(spec) {
         return Ok(());
     }
     let own = directory_of(directory);
@@ -68,40 +101,51 @@ pub fn stop(directory: &Path) -> anyhow::Result<()> {
 
 /// Relays until the process is stopped.
 pub async fn relay(directory: &Path, spec: &Spec) -> anyhow::Result<()> {
-    let target = spec.address(1);
-    let listeners = spec.ports.iter().map(|mapping| async move {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, mapping.host)).await;
-        Ok::<_, anyhow::Error>((listener.with_context(|| format!("cannot listen on port {}", mapping.host))?, *mapping))
-    });
-    let listeners = try_join_all(listeners).await?;
-    let registry = registry(directory, spec).await?;
+    let serving = serve(directory, spec, Listeners::bind(spec)?).await?;
     // Whoever started this process waits for the lock.
     let _lock = data_directory_lock::acquire(&directory_of(directory))?;
-    let relays = listeners.into_iter().map(|(listener, mapping)| accept(listener, target, mapping));
     tokio::select! {
-        _ = futures::future::join_all(relays), if !spec.ports.is_empty() => Ok(()),
-        () = registry, if spec.registry.is_some() => Ok(()),
+        () = serving => Ok(()),
         stopped = signals::stopped() => stopped,
     }
 }
 
-/// The cluster's registry. This host pushes to it; the nodes, and with them every pod, only pull.
-async fn registry(directory: &Path, spec: &Spec) -> anyhow::Result<impl Future<Output = ()>> {
-    let mut serving = Vec::new();
-    if let Some(port) = spec.registry {
-        let path = directory.join("registry");
-        let store = Store::open(&path).with_context(|| format!("cannot use {}", path.display()))?;
-        for (address, access) in [
-            (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Access::PullAndPush),
-            (SocketAddr::from(spec.registry_address()), Access::Pull),
-        ] {
-            let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-            serving.push(serve(listener, store.clone(), access));
-        }
+/// Relays the ports and serves the registry; never ends while it has any.
+pub async fn serve(
+    directory: &Path,
+    spec: &Spec,
+    listeners: Listeners,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+    let target = spec.address(1);
+    let mut relays = Vec::new();
+    for (listener, mapping) in listeners.mapped {
+        relays.push(accept(listening(listener)?, target, mapping));
     }
+    let registry = match listeners.registry {
+        Some(listener) => registry(directory, spec, listening(listener)?).await?,
+        None => Vec::new(),
+    };
     Ok(async move {
-        futures::future::join_all(serving).await;
+        tokio::join!(futures::future::join_all(relays), futures::future::join_all(registry));
     })
+}
+
+fn listening(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// The cluster's registry. This host pushes to it; the nodes, and with them every pod, only pull.
+async fn registry(
+    directory: &Path,
+    spec: &Spec,
+    of_host: TcpListener,
+) -> anyhow::Result<Vec<impl Future<Output = ()> + use<>>> {
+    let path = directory.join("registry");
+    let store = Store::open(&path).with_context(|| format!("cannot use {}", path.display()))?;
+    let address = spec.registry_address();
+    let of_nodes = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    Ok(vec![serve_registry(of_host, store.clone(), Access::PullAndPush), serve_registry(of_nodes, store, Access::Pull)])
 }
 
 async fn accept(listener: TcpListener, target: Ipv4Addr, mapping: PortMapping) {

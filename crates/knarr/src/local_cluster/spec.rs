@@ -20,6 +20,11 @@ const MAX_NODES: u8 = 100;
 /// etcd's documentation advises against more.
 const MAX_SERVERS: u8 = 7;
 
+/// The port of the API server on the cluster's network.
+const API_PORT: u16 = 6443;
+/// The ports of this host for the API servers of clusters in user namespaces.
+const API_PORTS: std::ops::Range<u16> = 16443..17443;
+
 /// The port of a cluster's registry on the cluster's own network.
 pub const REGISTRY_PORT: u16 = 5000;
 
@@ -44,6 +49,10 @@ pub struct Spec {
     /// The port of this host's loopback address where the cluster's registry listens, if it has one.
     #[serde(default)]
     pub registry: Option<u16>,
+    /// The port of this host's loopback address that leads to the API server, if the cluster is in a user namespace: nothing else
+    /// leads there.
+    #[serde(default)]
+    pub api_port: Option<u16>,
     /// Additional flags of `knarr server`, and of every `knarr agent`.
     #[serde(default)]
     pub server_flags: Vec<String>,
@@ -73,6 +82,30 @@ impl FromStr for PortMapping {
 }
 
 impl Spec {
+    /// Whether the cluster belongs to an ordinary user, and is in a user namespace.
+    pub fn is_rootless(&self) -> bool {
+        self.api_port.is_some()
+    }
+
+    /// All ports of this host's loopback address that lead to the first node.
+    pub fn mappings(&self) -> Vec<PortMapping> {
+        let api = self.api_port.map(|host| PortMapping { host, node: API_PORT });
+        self.ports.iter().copied().chain(api).collect()
+    }
+
+    /// The address of the API server for programs on this host.
+    pub fn api(&self) -> String {
+        match self.api_port {
+            Some(port) => format!("https://{}:{port}", Ipv4Addr::LOCALHOST),
+            None => self.inner_api(),
+        }
+    }
+
+    /// The address of the API server on the cluster's network.
+    pub fn inner_api(&self) -> String {
+        format!("https://{}:{API_PORT}", self.address(1))
+    }
+
     /// Why a cluster of this description cannot be.
     pub fn validate(&self) -> anyhow::Result<()> {
         validate_name(&self.name)?;
@@ -84,13 +117,14 @@ impl Spec {
             self.nodes.min(MAX_SERVERS),
             self.servers
         );
+        let mappings = self.mappings();
         if let Some(registry) = self.registry
-            && self.ports.iter().any(|mapping| mapping.host == registry)
+            && mappings.iter().any(|mapping| mapping.host == registry)
         {
             bail!("port {registry} of the host is the registry's and mapped, too");
         }
-        for (index, mapping) in self.ports.iter().enumerate() {
-            if self.ports[..index].iter().any(|other| other.host == mapping.host) {
+        for (index, mapping) in mappings.iter().enumerate() {
+            if mappings[..index].iter().any(|other| other.host == mapping.host) {
                 bail!("port {} of the host is mapped twice", mapping.host);
             }
         }
@@ -217,6 +251,13 @@ pub fn free_network(used: &[u8], routes: &[String]) -> anyhow::Result<u8> {
         .context("all networks for clusters are in use: delete a cluster")
 }
 
+/// A port of this host for an API server, which neither a cluster nor another program uses.
+pub fn free_api_port(used: &[u16], is_free: impl Fn(u16) -> bool) -> anyhow::Result<u16> {
+    API_PORTS.into_iter().find(|port| !used.contains(port) && is_free(*port)).with_context(|| {
+        format!("all ports from {} to {} are in use: delete a cluster", API_PORTS.start, API_PORTS.end - 1)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +272,7 @@ mod tests {
             is_offline: false,
             ports: Vec::new(),
             registry: None,
+            api_port: None,
             server_flags: vec!["--disable=ingress".into()],
             agent_flags: Vec::new(),
         }
@@ -293,5 +335,19 @@ mod tests {
         assert_eq!(free_network(&[], &[]).unwrap(), 1);
         assert_eq!(free_network(&[1, 2], &["10.190.3.0/24".into(), "10.19.4.0/24".into()]).unwrap(), 4);
         assert!(free_network(&(1..=254).collect::<Vec<_>>(), &[]).is_err());
+        assert_eq!(free_api_port(&[16443], |port| port != 16444).unwrap(), 16445);
+        assert!(free_api_port(&[], |_| false).unwrap_err().to_string().contains("16443 to 17442"));
+    }
+
+    #[test]
+    fn a_cluster_in_a_user_namespace_is_reached_through_a_port() {
+        let rootless = Spec { api_port: Some(16443), ports: vec!["8080:80".parse().unwrap()], ..spec("dev") };
+        assert_eq!((spec("dev").api(), rootless.api()), (rootless.inner_api(), "https://127.0.0.1:16443".to_owned()));
+        let mapped = |spec: &Spec| spec.mappings().iter().map(|one| (one.host, one.node)).collect::<Vec<_>>();
+        assert_eq!(mapped(&rootless), [(8080, 80), (16443, 6443)]);
+        assert_eq!(mapped(&spec("dev")), []);
+        let twice = Spec { api_port: Some(8080), ..rootless.clone() };
+        assert!(twice.validate().is_err() && rootless.validate().is_ok());
+        assert!(Spec { registry: Some(16443), ..rootless }.validate().is_err());
     }
 }

@@ -16,6 +16,7 @@ mod pod_network;
 mod pulling;
 mod removal;
 mod resources;
+mod rootless;
 mod settings;
 mod supervision;
 mod timeline;

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::client::Runtime;
 use crate::error::CallError;
+use crate::privileges::Privileges;
 
 pub use health::HealthChecks;
 
@@ -90,7 +91,7 @@ impl Containerd {
             cni_binaries: cni_binaries.to_path_buf(),
             cni_configuration: cni_configuration.to_path_buf(),
             registry_configuration: directory.join("registries"),
-            restrict_oom_score: !may_lower_oom_scores(),
+            privileges: Privileges::read(),
             systemd_cgroup: false,
             snippets: Vec::new(),
         };
@@ -209,7 +210,7 @@ impl Containerd {
     }
 
     async fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
-        if self.config.restrict_oom_score {
+        if !self.config.privileges.lower_oom_scores {
             tracing::warn!("CAP_SYS_RESOURCE is missing: the out-of-memory scores of containers can't be lowered");
         }
         for (directory, mode) in directories(&self.directory, &self.config) {
@@ -325,13 +326,6 @@ fn open_log(path: &Path) -> Result<File, StartError> {
         .mode(0o600)
         .open(path)
         .map_err(|source| StartError::Write { path: path.to_path_buf(), source })
-}
-
-/// CAP_SYS_RESOURCE is bit 24 of the effective set.
-fn may_lower_oom_scores() -> bool {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & (1 << 24) != 0)
 }
 
 /// Each directory with the maximum of its mode. Containers in user namespaces traverse the state directory; images, layers

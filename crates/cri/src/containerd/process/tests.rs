@@ -22,7 +22,7 @@ fn other_users_cannot_read_the_runtime_s_data() {
         cni_binaries: path("cni"),
         cni_configuration: path("net"),
         registry_configuration: path("registries"),
-        restrict_oom_score: true,
+        privileges: Privileges { lower_oom_scores: false, apparmor: true, cgroups: true },
         systemd_cgroup: false,
         snippets: Vec::new(),
     };
