@@ -63,13 +63,12 @@ fn contradicting_slices_are_not_used() {
             "{devices}: {found}"
         );
     }
-    // Amounts that are not numbers count as nothing.
-    let broken = json!([
-        {"name": "x", "capacity": {"m": {"value": "-1"}}},
-        {"name": "y", "capacity": {"m": {"value": "9e99"}}},
-        {"name": "z", "capacity": {"m": {"value": "1"}}},
-    ]);
-    let world = World::new(&[slice("s", broken)]);
-    let asks = claim(json!([request("r", json!({"capacity": {"requests": {"m": "1"}}}))]));
-    assert_eq!(world.outcome(&[asks]), "r=z");
+    // A negative amount is less than any request, and one that no number holds counts as the largest.
+    for (amounts, expected) in [(["-1", "-9e99", "1"], "r=z"), (["-1", "9e99", "1"], "r=y")] {
+        let devices = ["x", "y", "z"].into_iter().zip(amounts);
+        let devices = devices.map(|(name, amount)| json!({"name": name, "capacity": {"m": {"value": amount}}}));
+        let world = World::new(&[slice("s", devices.collect::<Vec<_>>().into())]);
+        let asks = claim(json!([request("r", json!({"capacity": {"requests": {"m": "1"}}}))]));
+        assert_eq!(world.outcome(&[asks]), expected, "{amounts:?}");
+    }
 }
