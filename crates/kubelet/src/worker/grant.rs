@@ -66,6 +66,7 @@ impl Worker {
             }
             _ => {}
         }
+        self.state.reset_delays(&self.pod, &desired);
         let granted = pending.is_none();
         if granted {
             self.pod = desired;

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::pod;
 use crate::settings::RestartBackoff;
 
 /// What a worker knows about its pod beyond spec, status and the runtime's state.
@@ -207,6 +209,24 @@ impl WorkerState {
         self.restarts.insert(name.to_string(), RestartDelay { delay, updated: now });
     }
 
+    /// Drops the delays of containers whose image changed: it was the old image that failed.
+    pub fn reset_delays(&mut self, old: &Pod, new: &Pod) {
+        if self.restarts.is_empty() && self.starts.retry_at.is_empty() {
+            return;
+        }
+        let images = |pod: &Pod| -> BTreeMap<String, Option<String>> {
+            let plain = pod::init_containers(pod).map(|(_, container)| container).chain(pod::main_containers(pod));
+            plain.map(|container| (container.name.clone(), container.image.clone())).collect()
+        };
+        let before = images(old);
+        for (name, image) in images(new) {
+            if before.get(&name).is_some_and(|known| *known != image) {
+                self.restarts.remove(&name);
+                self.starts.retry_at.remove(&name);
+            }
+        }
+    }
+
     /// Resets the attempted starts when no main container is left.
     pub fn reset_attempts(&mut self, no_main_container: bool) {
         if no_main_container && !self.is_starting() {
@@ -230,6 +250,7 @@ impl WorkerState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn failed_mounts_are_repeated_with_growing_delays() {
@@ -262,5 +283,24 @@ mod tests {
         volumes.start_mount();
         volumes.finish_mount();
         assert!(volumes.ready);
+    }
+
+    #[test]
+    fn a_new_image_starts_without_the_delays_of_the_old_one() {
+        let pod = |a: &str| -> Pod {
+            let containers = [("a", a), ("b", "b:1")].map(|(name, image)| json!({ "name": name, "image": image }));
+            serde_json::from_value(json!({ "spec": { "containers": containers } })).expect("a pod")
+        };
+        let now = Instant::now();
+        let mut state = WorkerState::default();
+        for name in ["a", "b"] {
+            state.record_restart(name, now, RestartBackoff::default());
+            state.starts.retry_at.insert(name.into(), now);
+        }
+        state.reset_delays(&pod("a:1"), &pod("a:1"));
+        assert_eq!((state.restarts.len(), state.starts.retry_at.len()), (2, 2), "nothing changed");
+        state.reset_delays(&pod("a:1"), &pod("a:2"));
+        assert_eq!(state.restarts.keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(state.starts.retry_at.keys().collect::<Vec<_>>(), ["b"]);
     }
 }
