@@ -11,7 +11,8 @@ use kube::Resource;
 use kube::api::ApiResource;
 use kube::core::DynamicResourceScope;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// The text of an object. Of its metadata, only the resource version is there, which a watch resumes from.
@@ -22,6 +23,7 @@ pub(crate) struct ObjectText {
 }
 
 impl ObjectText {
+    /// The object.
     pub fn decode<K: DeserializeOwned>(&self) -> serde_json::Result<K> {
         serde_json::from_str(self.json.get())
     }
@@ -46,10 +48,33 @@ impl<'de> Deserialize<'de> for ObjectText {
         struct Version {
             resource_version: Option<String>,
         }
-        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let json = deserializer.deserialize_newtype_struct(RAW_VALUE, TextVisitor)?;
         let head: Head = serde_json::from_str(json.get()).map_err(D::Error::custom)?;
         let metadata = ObjectMeta { resource_version: head.metadata.resource_version, ..ObjectMeta::default() };
         Ok(Self { metadata, json })
+    }
+}
+
+/// The name by which serde_json's deserializer recognises that a text is requested. Others treat it as any name.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
+
+/// Accepts a text, or else any value: serde buffers an event whose type comes after its object.
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Box<RawValue>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, text: A) -> Result<Self::Value, A::Error> {
+        Deserialize::deserialize(MapAccessDeserializer::new(text))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
+        let value = serde_json::Value::deserialize(value)?;
+        serde_json::value::to_raw_value(&value).map_err(D::Error::custom)
     }
 }
 
@@ -95,19 +120,23 @@ mod tests {
     #[test]
     fn events_and_lists_contain_texts() {
         let object = r#"{"metadata":{"name":"a","resourceVersion":"7"},"data":{"key":"value"}}"#;
-        let event = format!(r#"{{"type":"MODIFIED","object":{object}}}"#);
-        let Ok(WatchEvent::Modified(text)) = serde_json::from_str::<WatchEvent<ObjectText>>(&event) else {
-            panic!("another event")
-        };
+        let events = [
+            format!(r#"{{"type":"MODIFIED","object":{object}}}"#),
+            format!(r#"{{"object":{object},"type":"MODIFIED"}}"#),
+        ];
+        let texts = events.map(|event| match serde_json::from_str::<WatchEvent<ObjectText>>(&event) {
+            Ok(WatchEvent::Modified(text)) => text,
+            other => panic!("{event}: {other:?}"),
+        });
         let list = format!(r#"{{"kind":"ConfigMapList","items":[{object}],"metadata":{{"resourceVersion":"9"}}}}"#);
         let list: ObjectList<ObjectText> = serde_json::from_str(&list).unwrap();
-        for text in [&text, &list.items[0]] {
+        for text in texts.iter().chain(&list.items) {
             assert_eq!(text.meta().resource_version.as_deref(), Some("7"));
             let decoded: ConfigMap = text.decode().unwrap();
             assert_eq!(decoded.metadata.name.as_deref(), Some("a"));
             assert_eq!(decoded.data.unwrap()["key"], "value");
         }
-        assert!(!format!("{text:?}").contains("value"), "a text may be a Secret");
+        assert!(!format!("{texts:?}").contains("value"), "a text may be a Secret");
     }
 
     #[test]
