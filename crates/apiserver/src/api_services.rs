@@ -18,7 +18,7 @@ const LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// Creates the objects of served versions and removes those of versions no longer served. Objects of others stay.
 pub async fn publish(server: &ApiServer) {
-    let kinds = server.kinds.load_full();
+    let kinds = server.backend.kinds.load_full();
     let Some(resource) = kinds.resource(GROUP, "v1", PLURAL) else { return };
     let mut desired: HashMap<String, Value> = HashMap::new();
     for group in kinds.catalogue.groups() {
@@ -32,7 +32,7 @@ pub async fn publish(server: &ApiServer) {
             desired.insert(name, json!({"spec": spec, "mark": if custom { "true" } else { "onstart" }}));
         }
     }
-    for existing in server.objects.list(GROUP, PLURAL, "") {
+    for existing in server.backend.objects.list(GROUP, PLURAL, "") {
         let name = existing.text(&["metadata", "name"]).to_owned();
         let ours = !existing.text(&["metadata", "labels", LABEL]).is_empty();
         match desired.remove(&name) {
@@ -64,7 +64,7 @@ async fn create(server: &ApiServer, resource: &Resource, name: &str, parts: &Val
             "message": "Local APIServices are always available",
         }]},
     });
-    match server.store.create(&resource.key("", name), stored::encode(resource, &object), None).await {
+    match server.backend.store.create(&resource.key("", name), stored::encode(resource, &object), None).await {
         Ok(_) | Err(Error::Exists(_)) => {}
         Err(error) => tracing::warn!(%error, name, "cannot create the APIService of a served version"),
     }
@@ -72,8 +72,8 @@ async fn create(server: &ApiServer, resource: &Resource, name: &str, parts: &Val
 
 async fn remove(server: &ApiServer, resource: &Resource, name: &str) {
     let key = resource.key("", name);
-    if let Some(entry) = server.store.peek(&key)
-        && let Err(error) = server.store.delete(&key, entry.revision).await
+    if let Some(entry) = server.backend.store.peek(&key)
+        && let Err(error) = server.backend.store.delete(&key, entry.revision).await
     {
         tracing::warn!(%error, name, "cannot remove the APIService of a version that is no longer served");
     }

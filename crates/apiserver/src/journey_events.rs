@@ -34,7 +34,7 @@ pub fn record_write(call: &ResourceRequest<'_>, written: &WriteEvent<'_>) {
     let stage_times = call.stage_times;
     let namespace = object.text(&["metadata", "namespace"]);
     let plural = resource.kind.plural.as_str();
-    let owner = if verb == "create" { owner(&call.server.kinds.load().catalogue, namespace, object) } else { None };
+    let owner = if verb == "create" { owner(&call.backend.kinds.load().catalogue, namespace, object) } else { None };
     tracing::info!(
         target: "journey",
         step = "request",

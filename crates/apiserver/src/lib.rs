@@ -57,7 +57,9 @@ mod request_tests;
 pub mod resource_handler;
 pub mod resource_request;
 pub mod response;
+pub mod reverse_proxy;
 pub mod route;
+pub mod selection;
 pub mod service;
 #[cfg(test)]
 mod shared_etcd_tests;

@@ -137,7 +137,7 @@ fn places_of(kind: &Kind) -> Option<(NodeRef<'static>, Vec<Place>)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_any_length_are_validated_in_proportion() {
     let cluster = Cluster::new().await;
-    let kinds = cluster.server().kinds.load_full();
+    let kinds = cluster.server().backend.kinds.load_full();
     for (plural, path) in
         [("pods", "spec"), ("pods", "spec.containers."), ("pods", "spec.securityContext"), ("services", "spec")]
     {
@@ -154,7 +154,7 @@ async fn lists_of_any_length_are_validated_in_proportion() {
 #[ignore = "takes minutes"]
 async fn no_list_takes_time_beyond_its_length() {
     let cluster = Cluster::new().await;
-    let kinds = cluster.server().kinds.load_full();
+    let kinds = cluster.server().backend.kinds.load_full();
     let mut slow = Vec::new();
     for kind in kinds.all().map(|resource| &resource.kind) {
         let Some((node, found)) = places_of(kind) else { continue };

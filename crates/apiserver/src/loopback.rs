@@ -34,11 +34,11 @@ impl OwnServer {
 #[async_trait]
 impl ProvidingServer for ApiServer {
     fn objects(&self) -> &dyn ObjectReader {
-        &*self.objects
+        &*self.backend.objects
     }
 
     fn stopping(&self) -> watch::Receiver<bool> {
-        self.stopping.clone()
+        self.backend.stopping.clone()
     }
 
     async fn send(self: Arc<Self>, request: Request<Empty<Bytes>>, user: User) -> Response<Body> {

@@ -44,7 +44,7 @@ impl Reader for UserReader {
         if self.reads_all {
             return Ok(());
         }
-        let targets = targets(&self.server.kinds.load().catalogue, &self.server.discovery.provided, object);
+        let targets = targets(&self.server.backend.kinds.load().catalogue, &self.server.discovery.provided, object);
         if targets.is_empty() {
             return Err(Status::new(403, "Forbidden", format!("{object} is of no kind that is served")));
         }

@@ -81,19 +81,19 @@ impl ApiServer {
         if let Some(refusal) = self.drain.refuse(&parts, sender) {
             return refusal;
         }
-        if let Some(preflight) = shared_headers::preflight(&self.behaviour.responses, &parts) {
+        if let Some(preflight) = shared_headers::preflight(&self.backend.behaviour.responses, &parts) {
             return preflight;
         }
         let _active = self.drain.start_request();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let routed = target::route(&parts.method, parts.uri.path(), &query);
         let running = {
-            let (kinds, target) = (self.kinds.load(), &routed.target);
+            let (kinds, target) = (self.backend.kinds.load(), &routed.target);
             let resource = kinds.resource(&target.group, &target.version, &target.resource);
             InFlightRequest::start(&self.telemetry.metrics, &parts, target, &query, resource, started)
         };
         let mut record = Record::start(self.telemetry.audit.get().cloned(), &parts, &routed.target, Timestamp::now());
-        let timeout = deadline::timeout(&routed.target, &query, self.behaviour.requests.timeout);
+        let timeout = deadline::timeout(&routed.target, &query, self.backend.behaviour.requests.timeout);
         let deadline = timeout.as_ref().ok().copied().flatten().map(|limit| started + limit);
         let mut permit = None;
         let handled = match timeout {
@@ -119,7 +119,7 @@ impl ApiServer {
         };
         handled.warnings.extend(parts.extensions.get::<TokenWarning>().map(|warning| warning.0.to_owned()));
         add_headers(&mut handled, record.id());
-        shared_headers::add(&self.behaviour.responses, &parts, &mut handled.response);
+        shared_headers::add(&self.backend.behaviour.responses, &parts, &mut handled.response);
         if let Some(class) = parts.extensions.get::<Arc<Class>>() {
             add_class(handled.response.headers_mut(), class);
         }
@@ -169,9 +169,12 @@ impl ApiServer {
                 if let Some(tracer) = self.telemetry.tracer.get() {
                     running.trace(request_trace::start(tracer, parts, &routed.target, &user, record.id()));
                 }
-                let class = self.fairness.classify(&user, &routed.target);
-                let seats =
-                    self.fairness.wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout).await;
+                let class = self.backend.fairness.classify(&user, &routed.target);
+                let seats = self
+                    .backend
+                    .fairness
+                    .wait_for_seats(class.as_ref(), &user, &routed.target, query, received, timeout)
+                    .await;
                 running.waited(stage_times.authenticated.elapsed());
                 if let Some(class) = class {
                     parts.extensions.insert(class);
@@ -196,7 +199,7 @@ impl ApiServer {
             }
         };
         let body = read(body, BODY_LIMIT).await?;
-        record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
+        record.received(&parts.headers, &body, &routed.target, &self.backend.kinds.load());
         let mut request =
             AuthorizedRequest { parts, body, user: &user, routed, query, now, stage_times, permit, running };
         if let Some(remote) = self.discovery.aggregation.route(request.parts.uri.path()) {
@@ -224,7 +227,7 @@ impl ApiServer {
         target: &Target,
         record: &mut Record,
     ) -> Result<(), Status> {
-        match self.security.authorizer.authorize(user, target).await {
+        match self.backend.authorizer.authorize(user, target).await {
             Decision::Allow(reason) => record.allowed(&reason),
             Decision::NoOpinion(_) if ui::is_open_to(user, parts.uri.path()) => {
                 record.allowed("every signed-in user may use the page");
@@ -258,7 +261,8 @@ impl ApiServer {
                 (proxied.as_ref(), proxied.is_none())
             }
         };
-        let (user, warning) = self.security.authenticator.request(headers, path, named, &*self.objects, now).await?;
+        let (user, warning) =
+            self.security.authenticator.request(headers, path, named, &*self.backend.objects, now).await?;
         if needs_proof && user.name == ANONYMOUS {
             return Err(Status::unauthorized());
         }
@@ -274,7 +278,7 @@ impl ApiServer {
         record: &mut Record,
     ) -> Result<Arc<User>, Status> {
         let security = &self.security;
-        match security.impersonation.impersonate(&user, headers, target, &*security.authorizer).await? {
+        match security.impersonation.impersonate(&user, headers, target, &*self.backend.authorizer).await? {
             None => Ok(user),
             Some(impersonated) => {
                 record.impersonated(&impersonated);
@@ -285,8 +289,7 @@ impl ApiServer {
 
     /// Refuses a request that no authorizer allows.
     pub async fn authorize(&self, user: &User, target: &Target) -> Result<(), Status> {
-        let decision = self.security.authorizer.authorize(user, target).await;
-        refusal(user, target, decision).map_or(Ok(()), Err)
+        self.backend.authorize(user, target).await
     }
 }
 

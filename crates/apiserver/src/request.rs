@@ -132,3 +132,16 @@ impl Operation {
         }
     }
 }
+
+/// An audit annotation of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub key: String,
+    pub value: String,
+    /// Whether it reveals contents of the request.
+    pub of_request: bool,
+}
+
+/// Audit annotations that admission adds; carried in the response's extensions.
+#[derive(Clone, Debug, Default)]
+pub struct AuditAnnotations(pub Vec<Annotation>);

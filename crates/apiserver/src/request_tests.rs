@@ -275,7 +275,7 @@ async fn a_client_with_a_certificate_is_served_over_tls() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = cluster.server().clone();
-    let serving = crate::listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
+    let serving = crate::listen::serve(server.clone(), listener, pki.serving.clone(), server.backend.stopping.clone());
     let serving = tokio::spawn(serving);
 
     let mut roots = rustls::RootCertStore::empty();
@@ -322,7 +322,7 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = cluster.server().clone();
-    let serving = crate::listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
+    let serving = crate::listen::serve(server.clone(), listener, pki.serving.clone(), server.backend.stopping.clone());
     let serving = tokio::spawn(serving);
 
     let mut roots = rustls::RootCertStore::empty();

@@ -12,22 +12,23 @@ use knarr_api::status::Status;
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode;
 use crate::kinds::Resource;
-use crate::persist::{self, Outcome, selection::Selection};
+use crate::persist::{self, Outcome};
 use crate::provided::{self, ProvidingServer};
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;
 use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{self, Format, Offer};
 use crate::route::options::{DeleteOptions, ListOptions, WriteKind, WriteOptions};
+use crate::selection::Selection;
 use crate::state::ApiServer;
 use crate::{subresource, watch};
 
 /// Handles a request for a resource.
 pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
-    let kinds = server.kinds.load_full();
+    let kinds = server.backend.kinds.load_full();
     let Some(resource) = kinds.resource(&target.group, &target.version, &target.resource) else {
-        let built_in = server.behaviour.built_in.version(&target.group, &target.version).is_some();
+        let built_in = server.backend.behaviour.built_in.version(&target.group, &target.version).is_some();
         return if built_in { Err(Status::no_such_resource()) } else { Ok(response::page_not_found().into()) };
     };
     let operation = check_path(resource, request)?;
@@ -42,11 +43,11 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
     };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     if operation == Verb::Watch {
-        let mut handled = watch::serve(server, resource, request, &format).await?;
+        let mut handled = watch::serve(&server.backend, resource, request, &format).await?;
         handled.warnings.extend(resource.deprecation().map(str::to_owned));
         return Ok(handled);
     }
-    let call = ResourceRequest::new(server, resource, request);
+    let call = ResourceRequest::new(&server.backend, resource, request);
     call.warnings.lock().extend(resource.deprecation().map(str::to_owned));
     let include = match IncludeObject::of(&format, request.query) {
         Ok(include) => include,
@@ -56,7 +57,7 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
         let own: Arc<dyn ProvidingServer> = server.clone();
         provided::serve(&own, &**provider, &call, operation, &format).await
     } else if resource.storage().is_none() {
-        subresource::virtual_kind(&call, request, operation, &format).await
+        subresource::virtual_kind(&server.security, &call, request, operation, &format).await
     } else {
         serve(&call, request, operation, &format, include).await
     };
@@ -153,17 +154,17 @@ async fn serve(
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
             let object = decode::object(call, &request.body, options.field_validation)?;
             let outcome = persist::create::create(call, object, &options).await?;
-            response::written(call.server, call.resource, outcome, 201, format, include).await
+            response::written(call.backend, call.resource, outcome, 201, format, include).await
         }
         Verb::Update => {
             let updated = persist::update::replace(call, &request.body).await?;
             let code = if updated.created { 201 } else { 200 };
-            response::written(call.server, call.resource, updated.outcome, code, format, include).await
+            response::written(call.backend, call.resource, updated.outcome, code, format, include).await
         }
         Verb::Patch => {
             let (updated, _) = persist::patch::patch(call, &request.body).await?;
             let code = if updated.created { 201 } else { 200 };
-            response::written(call.server, call.resource, updated.outcome, code, format, include).await
+            response::written(call.backend, call.resource, updated.outcome, code, format, include).await
         }
         Verb::Delete => delete(call, request, format, include).await,
         Verb::DeleteCollection => delete_collection(call, request, format, include).await,
@@ -190,7 +191,7 @@ async fn delete(
     let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
     match deleted.response {
         persist::delete::DeleteResponse::Object(outcome) => {
-            response::written(call.server, call.resource, outcome, code, format, include).await
+            response::written(call.backend, call.resource, outcome, code, format, include).await
         }
         persist::delete::DeleteResponse::Status(status) => Ok(response::value(&status, code, format)),
     }
@@ -224,6 +225,6 @@ async fn delete_collection(
     let names: Vec<String> =
         listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
     let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
-    deletions.buffer_unordered(call.server.behaviour.requests.concurrent_deletions).try_collect::<()>().await?;
+    deletions.buffer_unordered(call.backend.behaviour.requests.concurrent_deletions).try_collect::<()>().await?;
     response::list(call.resource, listed, format, include).await
 }

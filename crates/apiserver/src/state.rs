@@ -2,56 +2,38 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
 use knarr_metrics::Indicators;
-use knarr_store::Store;
 use knarr_supervisor::Registry;
 use knarr_traces::Tracer;
 
-use crate::admit::Chain;
 use crate::aggregate::Aggregation;
 use crate::audit::Audit;
 use crate::authenticate::{
     Authenticator, Impersonation, RequestHeaders, SavedSessions, ServiceAccountTokens, Sessions,
 };
-use crate::authorize::{Authorizer, NodeGraph, Rbac, ReloadableChain};
-use crate::behaviour::Behaviour;
+use crate::authorize::{NodeGraph, Rbac, ReloadableChain};
 use crate::documents::Documents;
 use crate::drain::Drain;
 use crate::encrypt::Encryption;
-use crate::fairness::Fairness;
-use crate::kinds::Kinds;
-use crate::object_reader::ObjectReader;
-use crate::outbound::WebhookClient;
 use crate::outbound::kubelet_tls::Kubelets;
 use crate::page::Pages;
 use crate::provided::Provided;
 use crate::request_metrics::Metrics;
+use crate::resource_request::Backend;
 use crate::service::ServiceAllocator;
 
 /// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.
 pub struct ApiServer {
-    pub store: Arc<dyn Store>,
-    pub kinds: Arc<ArcSwap<Kinds>>,
-    pub objects: Arc<dyn ObjectReader>,
-    pub admission: Chain,
+    pub backend: Arc<Backend>,
     /// Allocates cluster IPs and node ports.
-    pub services: ServiceAllocator,
+    pub services: Arc<ServiceAllocator>,
     /// How kubelets are connected to.
     pub kubelets: Kubelets,
-    /// The client that calls webhooks.
-    pub webhook_client: WebhookClient,
-    /// Which FlowSchema a request belongs to.
-    pub fairness: Fairness,
     pub security: Security,
     pub discovery: Discovery,
     /// Refuses requests while the server stops.
     pub drain: Drain,
-    /// What flags change.
-    pub behaviour: Behaviour,
     pub telemetry: Telemetry,
-    /// Turns true when the server starts to stop: watches end, and it is no longer ready.
-    pub stopping: tokio::sync::watch::Receiver<bool>,
     /// Turns true once everything a new cluster needs is in place.
     pub ready: tokio::sync::watch::Receiver<bool>,
 }
@@ -59,8 +41,7 @@ pub struct ApiServer {
 /// Authentication and authorization.
 pub struct Security {
     pub authenticator: Arc<Authenticator>,
-    pub authorizer: Arc<dyn Authorizer>,
-    /// The same authorizer, whose configuration can be replaced.
+    /// The authorizer, whose configuration can be replaced.
     pub authorization: Arc<ReloadableChain>,
     /// The rules that access reviews list.
     pub rbac: Arc<Rbac>,

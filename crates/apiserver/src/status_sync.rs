@@ -22,15 +22,17 @@ where
     Reconcile: Fn(Arc<ApiServer>) -> Done,
     Done: Future<Output = bool>,
 {
-    let Some(range) = server.kinds.load().stored(group, plural).map(|resource| resource.range("")) else { return };
-    let mut stopping = server.stopping.clone();
+    let Some(range) = server.backend.kinds.load().stored(group, plural).map(|resource| resource.range("")) else {
+        return;
+    };
+    let mut stopping = server.backend.stopping.clone();
     let mut ready = server.ready.clone();
     tokio::select! {
         ready = ready.wait_for(|ready| *ready) => if ready.is_err() { return },
         _ = stopping.wait_for(|stopping| *stopping) => return,
     }
     loop {
-        let mut watch = match server.store.watch(&range, server.store.revision()) {
+        let mut watch = match server.backend.store.watch(&range, server.backend.store.revision()) {
             Ok(watch) => watch,
             Err(error) => {
                 tracing::warn!(%error, plural, "cannot watch a resource");

@@ -13,7 +13,7 @@ use crate::state::ApiServer;
 
 /// Records uses of tokens on their Secrets until the server stops.
 pub async fn record_token_uses(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     let uses = &server.security.service_accounts.uses;
     loop {
         let pending = tokio::select! {
@@ -40,7 +40,7 @@ pub async fn record_token_uses(server: Arc<ApiServer>) {
 pub async fn publish_tracking_start(server: &Arc<ApiServer>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
     const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
     const NAMESPACE: &str = "kube-system";
-    let existing = server.objects.get("", "configmaps", NAMESPACE, NAME);
+    let existing = server.backend.objects.get("", "configmaps", NAMESPACE, NAME);
     let since = existing.as_ref().map_or("", |existing| existing.text(&["data", "since"]));
     if since.parse::<jiff::civil::Date>().is_ok() {
         return Ok(());

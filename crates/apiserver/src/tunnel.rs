@@ -39,12 +39,12 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     let is_tunnel = request.parts.headers.get(UPGRADE).is_some_and(|value| value == knarr_tunnel::PROTOCOL);
     let upgrade = request.parts.extensions.remove::<hyper::upgrade::OnUpgrade>().filter(|_| is_tunnel);
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("the connection must be upgraded to knarr-tunnel"))?;
-    let kinds = server.kinds.load();
+    let kinds = server.backend.kinds.load();
     let nodes = kinds.stored("", "nodes").ok_or_else(|| Status::internal("there are no nodes".to_owned()))?;
-    let (key, store) = (nodes.key("", &node), server.store.clone());
-    let revoked = revoked(server.security.authorizer.clone(), request.user.clone(), request.routed.target.clone());
+    let (key, store) = (nodes.key("", &node), server.backend.store.clone());
+    let revoked = revoked(server.backend.authorizer.clone(), request.user.clone(), request.routed.target.clone());
     let tunnels = server.kubelets.tunnels.clone();
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     let run = async move {
         let connection = match upgrade.await {
             Ok(connection) => TokioIo::new(connection),

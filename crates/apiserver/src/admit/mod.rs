@@ -40,81 +40,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use knarr_api::status::{GroupResource, Status};
-use knarr_api::value::Read;
-use serde_json::Value;
+use knarr_api::status::Status;
 
 use self::durations::{Durations, Step};
 use crate::authorize::{Authorizer, Rbac};
 use crate::loopback::OwnServer;
 use crate::object_reader::ObjectReader;
-use crate::request::User;
-use crate::resource_request::ResourceRequest;
+use crate::resource_request::Admission;
 
 pub use crate::request::Operation;
+pub use crate::resource_request::Write;
 pub use defaults::DefaultTolerationSeconds;
 pub use enabled::{EnabledPlugins, PluginsError};
 pub use resource_quota::QuotaWriter;
 pub use server_token::SERVER_JOIN_PATH;
-
-/// A write on its way to the store.
-pub struct Write<'a> {
-    pub operation: Operation,
-    /// The group of the resource. The object of a subresource may be of another one: an eviction is, and a pod is not.
-    pub group: &'a str,
-    pub version: &'a str,
-    pub object_group: &'a str,
-    pub object_version: &'a str,
-    pub kind: &'a str,
-    pub resource: &'a str,
-    pub subresource: &'a str,
-    pub namespace: &'a str,
-    pub name: &'a str,
-    /// The new object; null on delete.
-    pub object: &'a mut Value,
-    /// The stored object, on update and delete.
-    pub old: Option<&'a Value>,
-    pub user: &'a User,
-    pub dry_run: bool,
-    /// Messages for Warning headers.
-    pub warnings: &'a mut Vec<String>,
-    /// The request that the write is part of.
-    pub call: Option<&'a ResourceRequest<'a>>,
-    pub reinvocation: dynamic::reinvocation::Reinvocation,
-}
-
-impl Write<'_> {
-    /// The object's name, from the request or the object; empty if it is not set yet.
-    pub fn known_name(&self) -> &str {
-        let own = || match (self.object.text(&["metadata", "name"]), self.old) {
-            ("", Some(old)) => old.text(&["metadata", "name"]),
-            (name, _) => name,
-        };
-        if self.name.is_empty() { own() } else { self.name }
-    }
-
-    /// Whether the write is to the resource itself, not to a subresource.
-    fn is(&self, group: &str, resource: &str) -> bool {
-        self.subresource.is_empty() && self.is_part_of(group, resource)
-    }
-
-    /// Whether the write is to the resource or one of its subresources.
-    fn is_part_of(&self, group: &str, resource: &str) -> bool {
-        self.resource == resource && self.group == group
-    }
-
-    fn creates(&self, group: &str, resource: &str) -> bool {
-        self.operation == Operation::Create && self.is(group, resource)
-    }
-
-    /// The error for a refused write.
-    pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
-        let metadata = self.object.at(&["metadata"]);
-        let name = [self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
-        let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-        Status::forbidden(GroupResource { group: self.group, name: self.resource }, name, why.as_ref())
-    }
-}
 
 /// An admission plugin.
 #[async_trait]
@@ -205,19 +144,6 @@ impl Chain {
         Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default() }
     }
 
-    /// Runs the mutating step of all plugins. If policies or webhooks changed the object, runs all once more, so that each
-    /// sees the result.
-    pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-        let start = Instant::now();
-        let mut admitted = self.admit_once(write, objects).await;
-        if admitted.is_ok() && write.reinvocation.is_required {
-            write.reinvocation.is_second_round = true;
-            admitted = self.admit_once(write, objects).await;
-        }
-        self.durations.record(write.operation, Step::Admit, admitted.is_err(), start.elapsed());
-        admitted
-    }
-
     async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
@@ -228,14 +154,6 @@ impl Chain {
             }
         }
         Ok(())
-    }
-
-    /// Runs the validating step of all plugins.
-    pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
-        let start = Instant::now();
-        let validated = self.validate_all(write, objects).await;
-        self.durations.record(write.operation, Step::Validate, validated.is_err(), start.elapsed());
-        validated
     }
 
     async fn validate_all(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
@@ -249,9 +167,33 @@ impl Chain {
         }
         Ok(())
     }
+}
+
+#[async_trait]
+impl Admission for Chain {
+    /// Runs the mutating step of all plugins. If policies or webhooks changed the object, runs all once more, so that each
+    /// sees the result.
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
+        let start = Instant::now();
+        let mut admitted = self.admit_once(write, objects).await;
+        if admitted.is_ok() && write.reinvocation.is_required {
+            write.reinvocation.is_second_round = true;
+            admitted = self.admit_once(write, objects).await;
+        }
+        self.durations.record(write.operation, Step::Admit, admitted.is_err(), start.elapsed());
+        admitted
+    }
+
+    /// Runs the validating step of all plugins.
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
+        let start = Instant::now();
+        let validated = self.validate_all(write, objects).await;
+        self.durations.record(write.operation, Step::Validate, validated.is_err(), start.elapsed());
+        validated
+    }
 
     /// Writes the duration metrics of all plugins.
-    pub fn write_metrics(&self, out: &mut String) {
+    fn write_metrics(&self, out: &mut String) {
         let name = "apiserver_admission_controller_admission_duration_seconds";
         out.push_str(&format!(
             "# HELP {name} [STABLE] How long admission plugins took, by plugin.\n# TYPE {name} histogram\n"
@@ -269,6 +211,9 @@ impl Chain {
 pub(crate) mod tests {
     use super::*;
     use crate::object_reader::tests::Fixed;
+    use crate::request::User;
+    use knarr_api::value::Read as _;
+    use serde_json::Value;
 
     /// An unreadable limit must not count as "no limit".
     #[tokio::test]

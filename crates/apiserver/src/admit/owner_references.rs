@@ -51,7 +51,7 @@ impl OwnerReferences {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resources: Vec<(String, bool)> = match write.call {
             Some(call) => {
-                let kinds = call.server.kinds.load();
+                let kinds = call.backend.kinds.load();
                 let of_kind = kinds.all().filter(|resource| {
                     let own = &resource.kind;
                     own.group == group && own.version == version && own.kind == kind

@@ -45,7 +45,7 @@ impl ParameterResource {
             return ParameterResource { group: any(), version: any(), resource: any(), unknown };
         }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let kinds = write.call.map(|call| call.server.kinds.load());
+        let kinds = write.call.map(|call| call.backend.kinds.load());
         let plural = kinds
             .as_ref()
             .and_then(|kinds| kinds.catalogue.kind(group, version, name))

@@ -48,7 +48,7 @@ impl Plugin for ResourceClaimAuthorization {
             None => check_request(&mut errors, write, objects),
             Some(old) => {
                 check_granted(&mut errors, write, old, objects);
-                let features = write.call.map(|call| &call.server.behaviour.features);
+                let features = write.call.map(|call| &call.backend.behaviour.features);
                 if features.is_none_or(|features| features.is_on(GRANULAR_GATE)) {
                     self.check_binding(&mut errors, write, old).await;
                     self.check_devices(&mut errors, write, old).await;

@@ -6,9 +6,9 @@ use http::{HeaderMap, Response, StatusCode};
 use super::{Aggregation, Remote};
 use crate::authenticate::RequestHeaders;
 use crate::authorized_request::AuthorizedRequest;
-use crate::outbound::{failed_upgrade, forward_request, forwarded_headers};
 use crate::request::User;
 use crate::response::{self, Body};
+use crate::reverse_proxy::{failed_upgrade, forward_request, forwarded_headers};
 
 /// Forwards a request to the server of its group version. `of_users` are the headers by which front proxies name users.
 pub async fn serve(

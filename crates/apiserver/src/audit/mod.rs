@@ -15,7 +15,7 @@ pub use backend::{Backend, Mode, NotStored, Sink};
 pub use batch::{BatchSender, BatchSettings};
 pub use log::{Format, Log, LogSettings};
 pub use policy::{Policy, PolicyError};
-pub use record::{Annotation, AuditAnnotations, Panicked, Record};
+pub use record::{Panicked, Record};
 pub use truncate::Limits;
 pub use webhook::AuditWebhook;
 

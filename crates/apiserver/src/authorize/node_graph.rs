@@ -7,7 +7,7 @@ use knarr_api::value::Read;
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::persist::projection::Projection;
+use crate::selection::projection::Projection;
 
 /// The kinds of objects in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

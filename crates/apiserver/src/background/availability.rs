@@ -50,11 +50,11 @@ impl Availability {
 
 /// Watches APIServices and checks their servers until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
-    let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
-    let mut stopping = server.stopping.clone();
+    let Some(resource) = server.backend.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
+    let mut stopping = server.backend.stopping.clone();
     let mut documents = Documents::default();
     loop {
-        let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
+        let mut watch = match server.backend.store.watch(&resource.range(""), server.backend.store.revision()) {
             Ok(watch) => watch,
             Err(error) => {
                 tracing::warn!(%error, "cannot watch API services");
@@ -85,7 +85,7 @@ pub async fn run(server: Arc<ApiServer>) {
 
 /// Checks all aggregated servers once; returns the interval until the next check, if there are any.
 async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option<Duration> {
-    let objects = server.objects.list(GROUP, PLURAL, "");
+    let objects = server.backend.objects.list(GROUP, PLURAL, "");
     let remotes: Vec<(Remote, Arc<Value>)> =
         objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
     let previous = server.discovery.aggregation.remotes().all.clone();
@@ -162,7 +162,7 @@ async fn fetch_openapi(aggregation: &Aggregation, remote: &Remote) -> Option<Val
 }
 
 async fn check(server: &ApiServer, remote: &Remote) -> Availability {
-    if let Some(availability) = check_service(&*server.objects, remote) {
+    if let Some(availability) = check_service(&*server.backend.objects, remote) {
         return availability;
     }
     let path = format!("/apis/{}/{}", remote.group, remote.version);

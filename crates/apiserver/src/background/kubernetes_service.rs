@@ -31,7 +31,7 @@ const MAX_LEASE_RETRIES: usize = 4;
 
 /// Keeps the Service and its endpoints up to date until the server stops, and then removes this server from them.
 pub async fn run(server: Arc<ApiServer>, ranges: Vec<String>, advertised: SocketAddr) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(RENEW_INTERVAL) => {}
@@ -54,8 +54,8 @@ pub async fn publish(server: &Arc<ApiServer>, ranges: &[String], advertised: Soc
         tracing::info!("the server listens on loopback only: its service has no endpoints");
         return Ok(());
     }
-    renew_lease(&*server.store, advertised.ip()).await?;
-    let mut addresses = leased(&*server.store, advertised.is_ipv4())?;
+    renew_lease(&*server.backend.store, advertised.ip()).await?;
+    let mut addresses = leased(&*server.backend.store, advertised.is_ipv4())?;
     // The lease just written may not be visible yet.
     addresses.insert(advertised.ip());
     set_endpoints(server, &addresses, advertised.port()).await
@@ -64,10 +64,10 @@ pub async fn publish(server: &Arc<ApiServer>, ranges: &[String], advertised: Soc
 /// Removes this server from the endpoints. The last server stays: clients without an endpoint could not recover.
 async fn withdraw(server: &Arc<ApiServer>, advertised: SocketAddr) -> Result<(), Status> {
     let key = lease_key(advertised.ip());
-    if let Some(entry) = server.store.peek(&key) {
-        server.store.delete(&key, entry.revision).await.map_err(store_error)?;
+    if let Some(entry) = server.backend.store.peek(&key) {
+        server.backend.store.delete(&key, entry.revision).await.map_err(store_error)?;
     }
-    let mut addresses = leased(&*server.store, advertised.is_ipv4())?;
+    let mut addresses = leased(&*server.backend.store, advertised.is_ipv4())?;
     addresses.remove(&advertised.ip());
     if addresses.is_empty() { Ok(()) } else { set_endpoints(server, &addresses, advertised.port()).await }
 }
@@ -117,7 +117,7 @@ async fn ensure(
     desired: &Value,
 ) -> Result<(), Status> {
     let path = loopback::ObjectPath { group, version: "v1", plural, namespace: NAMESPACE, name };
-    let Some(current) = server.objects.get(group, plural, NAMESPACE, name) else {
+    let Some(current) = server.backend.objects.get(group, plural, NAMESPACE, name) else {
         return loopback::send(server, Method::POST, &path, desired).await;
     };
     let mut revised = (*current).clone();

@@ -67,14 +67,14 @@ pub fn run(server: &Arc<ApiServer>, supervisor: &Supervisor) {
 /// Compacts history that no watch may start from.
 async fn compact(server: Arc<ApiServer>) {
     let mut retention = Retention::new(HISTORY_AGE, HISTORY_BYTES);
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(RETENTION_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        if let Some(revision) = retention.due(&*server.store, Instant::now())
-            && let Err(error) = server.store.compact(revision).await
+        if let Some(revision) = retention.due(&*server.backend.store, Instant::now())
+            && let Err(error) = server.backend.store.compact(revision).await
         {
             tracing::warn!(%error, revision, "cannot compact history");
         }
@@ -83,13 +83,13 @@ async fn compact(server: Arc<ApiServer>) {
 
 /// Compresses in memory what most watches have read.
 async fn pack(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(PACKING_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        if let Err(error) = server.store.pack().await {
+        if let Err(error) = server.backend.store.pack().await {
             tracing::warn!(%error, "cannot compress versions of objects in memory");
         }
     }
@@ -97,7 +97,7 @@ async fn pack(server: Arc<ApiServer>) {
 
 /// Releases addresses and ports that interrupted writes left allocated.
 async fn repair(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(REPAIR_INTERVAL) => {}
@@ -114,18 +114,18 @@ async fn watch(
     plural: &'static str,
     changed: fn(&ApiServer, Option<&Value>, Option<&Value>),
 ) {
-    let Some(resource) = server.kinds.load().stored(group, plural).cloned() else { return };
+    let Some(resource) = server.backend.kinds.load().stored(group, plural).cloned() else { return };
     let prefix = resource.range("");
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
-        let mut watch = match server.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
+        let mut watch = match server.backend.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
             Ok(page) => {
                 for entry in &page.entries {
                     if let Some(object) = relevant(&resource, entry) {
                         changed(&server, None, Some(&object));
                     }
                 }
-                match server.store.watch(&prefix, page.revision) {
+                match server.backend.store.watch(&prefix, page.revision) {
                     Ok(watch) => watch,
                     Err(error) => {
                         tracing::warn!(%error, plural, "cannot watch a resource");

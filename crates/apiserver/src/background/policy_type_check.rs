@@ -27,12 +27,12 @@ pub async fn run(server: Arc<ApiServer>) {
 /// Checks each policy whose newest generation is unchecked; false if a status could not be written.
 async fn check_all(server: &Arc<ApiServer>) -> bool {
     let mut is_done = true;
-    for policy in server.objects.list(GROUP, PLURAL, "") {
+    for policy in server.backend.objects.list(GROUP, PLURAL, "") {
         let generation = policy.integer(&["metadata", "generation"]).unwrap_or(0);
         if generation <= policy.integer(&["status", "observedGeneration"]).unwrap_or(0) {
             continue;
         }
-        let found = warnings(&server.kinds.load(), &policy);
+        let found = warnings(&server.backend.kinds.load(), &policy);
         let mut checking = json!({});
         if !found.is_empty() {
             checking["expressionWarnings"] = found.into();

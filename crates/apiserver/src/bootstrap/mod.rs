@@ -6,6 +6,7 @@ pub mod flow_revision;
 mod policy;
 mod reconcile;
 
+pub use policy::KUBELET_CLIENT;
 pub use reconcile::reconcile;
 
 use serde_json::{Value, json};

@@ -46,10 +46,13 @@ pub fn desired_objects() -> Vec<DesiredObject> {
     all
 }
 
+/// The user of this server's client certificate for kubelets.
+pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 /// Allows this server's client certificate to use the kubelet API. Kubernetes leaves this binding to installers.
 pub fn kubelet_client() -> DesiredObject {
     let binding_of = object("ClusterRoleBinding", "system:kube-apiserver-kubelet-client");
-    let subject = format!("User/{}", crate::pki::KUBELET_CLIENT);
+    let subject = format!("User/{}", KUBELET_CLIENT);
     let object = binding(binding_of, "ClusterRole/system:kubelet-api-admin", &[subject.as_str()]);
     DesiredObject::new(GROUP, "clusterrolebindings", object)
 }

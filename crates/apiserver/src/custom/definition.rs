@@ -8,9 +8,9 @@ use knarr_api::openapi::custom_type_name;
 use knarr_api::value::{Read, has_condition};
 use serde_json::{Value, json};
 
+use super::Converter;
 use super::CustomType;
 use super::columns::PrinterColumn;
-use crate::convert::Converter;
 
 /// The kinds of a definition, one per served version; none before it is established.
 pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<CustomType>)> {

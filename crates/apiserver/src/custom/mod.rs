@@ -1,10 +1,12 @@
 //! Custom resources: kinds defined by CustomResourceDefinitions, served like built-in ones.
 
 pub mod columns;
+mod converter;
 pub mod definition;
 mod json_path;
 
 pub use columns::ColumnDescription;
+pub use converter::{Converter, WebhookCaller};
 pub use definition::without_storage;
 
 use std::sync::Arc;
@@ -16,9 +18,15 @@ use knarr_api::schema::NodeRef;
 use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
-use crate::convert::Converter;
-use crate::subresource::scale::ScaleFields;
 use columns::PrinterColumn;
+
+/// The fields of a kind that its scale shows.
+pub struct ScaleFields {
+    pub replicas: Vec<String>,
+    pub status_replicas: Vec<String>,
+    /// A label selector as an object, a map of labels, or, in custom resources, a text.
+    pub selector: Option<Vec<String>>,
+}
 
 /// One served version of a custom resource.
 pub struct CustomType {

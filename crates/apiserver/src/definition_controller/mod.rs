@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::custom::{CustomType, definition};
 use crate::kinds::{Kinds, Resource, path_of};
-use crate::persist::{managed_fields, selection};
+use crate::persist::managed_fields;
+use crate::selection;
 use crate::state::ApiServer;
 use crate::stored;
 
@@ -32,13 +33,13 @@ pub fn load(server: &ApiServer) {
 
 /// Watches definitions and reconciles them until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
-    let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
+    let Some(resource) = server.backend.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let prefix = resource.range("");
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     let mut served_definitions = ServedDefinitions::default();
     loop {
-        let revision = server.store.revision();
-        let mut watch = match server.store.watch(&prefix, revision) {
+        let revision = server.backend.store.revision();
+        let mut watch = match server.backend.store.watch(&prefix, revision) {
             Ok(watch) => watch,
             Err(error) => {
                 tracing::warn!(%error, "cannot watch custom resource definitions");
@@ -91,7 +92,7 @@ async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, desired: 
     let finalizers = desired.items(&["metadata", "finalizers"]);
     if desired.has(&["metadata", "deletionTimestamp"]) && finalizers.is_empty() {
         return matches!(
-            server.store.delete(&entry.key, entry.revision).await,
+            server.backend.store.delete(&entry.key, entry.revision).await,
             Ok(_) | Err(Error::Conflict { current: None, .. })
         );
     }
@@ -102,7 +103,7 @@ async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, desired: 
     let mut desired = desired.clone();
     managed_fields::record_status(resource, &before, &mut desired, jiff::Timestamp::now());
     let value = stored::encode(resource, &desired);
-    match server.store.update(&entry.key, value, entry.revision, None).await {
+    match server.backend.store.update(&entry.key, value, entry.revision, None).await {
         Ok(_) => true,
         // Changed by another writer; the watch triggers the next reconciliation.
         Err(Error::Conflict { .. }) => true,
@@ -120,12 +121,14 @@ async fn delete_objects(server: &ApiServer, definition: &mut Value, now: &str) -
         definition.text(&["spec", "group"]),
         definition.text(&["status", "acceptedNames", "plural"])
     );
-    let Ok(page) = server.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) else { return false };
+    let Ok(page) = server.backend.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) else {
+        return false;
+    };
     let mut remaining = 0;
     for entry in &page.entries {
         let Ok(mut object) = stored::parse(entry) else { continue };
         if object.items(&["metadata", "finalizers"]).is_empty() {
-            if server.store.delete(&entry.key, entry.revision).await.is_err() {
+            if server.backend.store.delete(&entry.key, entry.revision).await.is_err() {
                 remaining += 1;
             }
             continue;
@@ -158,7 +161,7 @@ async fn delete_objects(server: &ApiServer, definition: &mut Value, now: &str) -
 
 /// Stores an object as terminating, so that the owners of its finalizers act.
 async fn mark(server: &ApiServer, entry: &Entry, object: &Value) {
-    let kinds = server.kinds.load_full();
+    let kinds = server.backend.kinds.load_full();
     let api_version = object.text(&["apiVersion"]);
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let owner = kinds.all().find(|resource| {
@@ -167,13 +170,13 @@ async fn mark(server: &ApiServer, entry: &Entry, object: &Value) {
     });
     let Some(resource) = owner else { return };
     // On a conflict, the next reconciliation finds the object again.
-    let _ = server.store.update(&entry.key, stored::encode(resource, object), entry.revision, None).await;
+    let _ = server.backend.store.update(&entry.key, stored::encode(resource, object), entry.revision, None).await;
 }
 
 fn definitions(server: &ApiServer) -> Vec<Arc<Entry>> {
-    let kinds = server.kinds.load();
+    let kinds = server.backend.kinds.load();
     let Some(resource) = kinds.resource(GROUP, "v1", PLURAL) else { return Vec::new() };
-    match server.store.peek_range(&Range { prefix: &resource.range(""), ..Range::default() }) {
+    match server.backend.store.peek_range(&Range { prefix: &resource.range(""), ..Range::default() }) {
         Ok(page) => page.entries,
         Err(error) => {
             tracing::error!(%error, "cannot read custom resource definitions");
@@ -227,11 +230,11 @@ impl ServedDefinitions {
         if changed {
             let defined = self.definitions.values().flat_map(|served| served.kinds.iter().cloned());
             let all = defined.chain(server.discovery.provided.kinds());
-            let catalogue = server.behaviour.built_in.with_custom(all.clone().map(|(kind, _)| kind));
+            let catalogue = server.backend.behaviour.built_in.with_custom(all.clone().map(|(kind, _)| kind));
             let custom: HashMap<String, Arc<CustomType>> =
                 all.map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect();
-            let descriptions = server.kinds.load().descriptions.clone();
-            server.kinds.store(Arc::new(Kinds::new(catalogue, &custom, descriptions)));
+            let descriptions = server.backend.kinds.load().descriptions.clone();
+            server.backend.kinds.store(Arc::new(Kinds::new(catalogue, &custom, descriptions)));
         }
         changed
     }

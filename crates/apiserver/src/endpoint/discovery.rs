@@ -18,7 +18,7 @@ const AGGREGATED_VERSION: &str = "v2";
 
 /// Handles `/api…` and `/apis…` paths that name no resource.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
-    let catalogue = server.kinds.load().catalogue.clone();
+    let catalogue = server.backend.kinds.load().catalogue.clone();
     let remotes = server.discovery.aggregation.remotes();
     let aggregated = if parts.len() == 1 { aggregated_encoding(&request.parts.headers) } else { None };
     let document = match (parts, aggregated) {

@@ -83,15 +83,15 @@ struct Facts {
 
 impl Facts {
     async fn collect(server: &ApiServer, live: bool) -> Facts {
-        let status = server.store.status();
+        let status = server.backend.store.status();
         Facts {
-            read: server.store.sync().await.map(drop).map_err(|error| error.to_string()),
+            read: server.backend.store.sync().await.map(drop).map_err(|error| error.to_string()),
             write: status.failure.map_or(Ok(()), Err),
             quota: status.alarm.map_or(Ok(()), Err),
             key_services: server.security.encryption.as_ref().and_then(|encryption| encryption.health()),
             is_ready: *server.ready.borrow(),
-            is_stopping: *server.stopping.borrow(),
-            has_flow_schemas: server.fairness.is_loaded(),
+            is_stopping: *server.backend.stopping.borrow(),
+            has_flow_schemas: server.backend.fairness.is_loaded(),
             components: server.telemetry.components.report(),
             live,
         }

@@ -22,17 +22,17 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
     }
     let name = "apiserver_storage_objects";
     gauge(&mut out, name, "[STABLE] How many objects are stored, by resource.");
-    for resource in server.kinds.load().all().filter(|resource| resource.is_stored_version()) {
+    for resource in server.backend.kinds.load().all().filter(|resource| resource.is_stored_version()) {
         if let Some(storage) = resource.storage() {
-            let count = server.store.count(&storage.prefix);
+            let count = server.backend.store.count(&storage.prefix);
             let _ = writeln!(out, "{name}{{resource={:?}}} {count}", resource.named().to_string());
         }
     }
     let name = "apiserver_storage_revision";
     gauge(&mut out, name, "The newest revision of the store.");
-    let _ = writeln!(out, "{name} {}", server.store.revision());
-    server.admission.write_metrics(&mut out);
-    server.fairness.write_metrics(&mut out);
+    let _ = writeln!(out, "{name} {}", server.backend.store.revision());
+    server.backend.admission.write_metrics(&mut out);
+    server.backend.fairness.write_metrics(&mut out);
     store(&mut out, server);
     knarr_supervisor::write_metrics(&server.telemetry.components, &mut out);
     knarr_metrics::write_registered(&mut out);
@@ -43,7 +43,7 @@ pub fn serve(server: &ApiServer) -> Response<Body> {
 
 /// The size of the store's data and its limit, by the names of Kubernetes and etcd.
 fn store(out: &mut String, server: &ApiServer) {
-    let status = server.store.status();
+    let status = server.backend.store.status();
     let mut gauge = |name: &str, help: &str, labels: &str, value: u64| {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}");
     };

@@ -59,7 +59,7 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
         }
         ["debug", "api_priority_and_fairness", page] => {
             let with_details = !request.query.text("includeRequestDetails").is_empty();
-            match server.fairness.dump(page, with_details, request.now) {
+            match server.backend.fairness.dump(page, with_details, request.now) {
                 Some(page) => response::text(200, page),
                 None => response::page_not_found(),
             }
@@ -111,7 +111,7 @@ fn cached(mut response: http::Response<Body>) -> http::Response<Body> {
 
 /// All paths.
 fn root(server: &ApiServer) -> http::Response<Body> {
-    let kinds = server.kinds.load();
+    let kinds = server.backend.kinds.load();
     let mut paths: Vec<String> = [
         "/.well-known/openid-configuration",
         "/api",

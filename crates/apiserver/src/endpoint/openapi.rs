@@ -16,7 +16,7 @@ const INDEX_TYPE: &str = "text/plain; charset=utf-8";
 /// Handles `/openapi/v2` and `/openapi/v3…`.
 pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let headers = &request.parts.headers;
-    let kinds = server.kinds.load_full();
+    let kinds = server.backend.kinds.load_full();
     let (path, protobuf) = match parts {
         ["openapi", "v2"] => ("v2".to_owned(), prefers_protobuf(headers, V2_PROTOBUF)),
         ["openapi", "v3"] => ("v3".to_owned(), Some(false)),

@@ -39,8 +39,8 @@ use tokio::time::Instant;
 use crate::deadline;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
-use crate::persist::selection::Selection;
-use crate::persist::topic;
+use crate::selection::{Selection, topic};
+
 use crate::request::{Target, User};
 use crate::route::query::Query;
 use estimate::{Estimate, MAX_LIST_BYTES};

@@ -41,7 +41,7 @@ async fn cluster() -> Cluster {
     assert_eq!(cluster.json("POST", path, binding).await.0, 201);
     let settings = FairnessSettings { enabled: true, max_reads: 1, max_writes: 0 };
     let server = cluster.server();
-    server.fairness.configure(settings, &*server.objects);
+    server.backend.fairness.configure(settings, &*server.backend.objects);
     cluster
 }
 
@@ -126,7 +126,7 @@ async fn without_fairness_there_are_two_limits() {
     let cluster = cluster().await;
     let server = cluster.server();
     let settings = FairnessSettings { enabled: false, max_reads: 1, max_writes: 1 };
-    server.fairness.configure(settings, &*server.objects);
+    server.backend.fairness.configure(settings, &*server.backend.objects);
     let (ann, bob) = (user("ann"), user("bob"));
     let list = get(&cluster, MAPS, &ann).await;
     assert_eq!(list.status(), 200);

@@ -9,7 +9,6 @@ mod http_client;
 mod kubeconfig;
 pub mod kubelet_tls;
 mod pool;
-mod proxy;
 mod retry;
 #[cfg(test)]
 pub(crate) mod test_server;
@@ -23,7 +22,6 @@ pub use http_client::{Call, CallFailed, HttpClient, Redirects, Reply};
 pub(crate) use kubeconfig::tests::kubeconfig as test_kubeconfig;
 pub use kubeconfig::{ConfiguredWebhook, KubeconfigError, Presented, User, WebhookFailure, WebhookUsers};
 pub use pool::{Connection, dial};
-pub use proxy::{ProxiedResponse, failed_upgrade, forward_request, forwarded_headers};
 pub use retry::with_backoff;
 pub use tls::{Identity, Trust, client_config, describe_tls_error};
 

@@ -12,7 +12,7 @@ use super::{Outcome, generated_name, managed_fields, store_error};
 use crate::convert;
 use crate::journey_events::{self, WriteEvent};
 use crate::request::Operation;
-use crate::resource_request::ResourceRequest;
+use crate::resource_request::{Reservation, ResourceRequest};
 use crate::route::options::WriteOptions;
 use crate::stored;
 
@@ -27,7 +27,7 @@ pub async fn create(call: &ResourceRequest<'_>, mut object: Value, options: &Wri
 
 /// The steps of a create after its managed fields are recorded.
 pub async fn insert(call: &ResourceRequest<'_>, mut object: Value, options: &WriteOptions) -> Result<Outcome, Status> {
-    object = convert::one(call.server, call.resource, object, &stored::stored_api_version(call.resource)).await?;
+    object = convert::one(call.backend, call.resource, object, &stored::stored_api_version(call.resource)).await?;
     call.admit(Phase::Mutate, Operation::Create, &mut object, None, options.dry_run).await?;
     strategy::deduplicate_owners(call, &mut object, true);
     if !object.text(&["metadata", "name"]).is_empty() {
@@ -63,14 +63,14 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
             object.set(&["metadata", "name"], generated);
         }
     }
-    let reservation = call.server.services.allocate_for_create(call, &mut object, options.dry_run).await?;
+    let reservation = call.backend.hooks.begin_create(call, &mut object, options.dry_run).await?;
     strategy::prepare_create(call, &mut object);
     strategy::validate_create(call, &object)?;
     call.admit(Phase::Validate, Operation::Create, &mut object, None, options.dry_run).await?;
     let object_name = object.text(&["metadata", "name"]).to_owned();
     let key = resource.key(object.text(&["metadata", "namespace"]), &object_name);
     if options.dry_run {
-        if call.server.store.peek(&key).is_some() {
+        if call.backend.store.peek(&key).is_some() {
             return Err(exists(call, &key, &object_name));
         }
         return Ok(Outcome::Unstored(object));
@@ -81,9 +81,9 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
     }
     let value = stored::encode(resource, &object);
     let storing = Instant::now();
-    match call.server.store.create(&key, value, ttl(call)).await {
+    match call.backend.store.create(&key, value, ttl(call)).await {
         Ok(entry) => {
-            reservation.commit();
+            reservation.into_iter().for_each(Reservation::commit);
             let revision = entry.revision;
             journey_events::record_write(
                 call,
@@ -100,12 +100,12 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
 pub fn ttl(call: &ResourceRequest<'_>) -> Option<Duration> {
     let kind = &call.resource.kind;
     let events = kind.plural == "events" && matches!(kind.group.as_str(), "" | "events.k8s.io");
-    events.then_some(call.server.behaviour.event_lifetime)
+    events.then_some(call.backend.behaviour.event_lifetime)
 }
 
 fn exists(call: &ResourceRequest<'_>, key: &str, name: &str) -> Status {
     let mut status = Status::already_exists(call.resource.named(), name);
-    let deleting = call.server.store.peek(key).and_then(|entry| stored::parse(&entry).ok());
+    let deleting = call.backend.store.peek(key).and_then(|entry| stored::parse(&entry).ok());
     if deleting.is_some_and(|object| object.has(&["metadata", "deletionTimestamp"])) {
         status.message = format!("object is being deleted: {}", status.message);
     }

@@ -6,12 +6,12 @@ use knarr_api::status::Status;
 use knarr_store::{Entry, Error, Range};
 
 use super::continue_token::ContinueToken;
-use super::selection::Selection;
 use super::time_slice::TimeSlice;
-use super::{store_error, topic, wait_for_revision};
+use super::{store_error, wait_for_revision};
 use crate::convert;
 use crate::resource_request::ResourceRequest;
 use crate::route::options::ListOptions;
+use crate::selection::{Selection, topic};
 use crate::stored;
 
 /// A page of a list, as of one revision.
@@ -36,14 +36,14 @@ pub async fn list(call: &ResourceRequest<'_>, options: &ListOptions, selection: 
     let page_size = if selection.is_everything() { limit } else { 0 };
     let (after, topic) = (start.after.as_deref(), topic::of(call.resource, selection));
     let range = Range { prefix: &prefix, after, limit: page_size, at: start.at, topic };
-    call.server.store.prepare_read(&range).await;
+    call.backend.store.prepare_read(&range).await;
     let page = call
-        .server
+        .backend
         .store
         .peek_range(&range)
-        .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+        .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.backend.store.revision()))?;
     stored::check_readable(&page.entries)?;
-    let entries = convert::entries(call.server, call.resource, page.entries).await?;
+    let entries = convert::entries(call.backend, call.resource, page.entries).await?;
     let mut listed = Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
     let mut more = page.remaining > 0;
     if !selection.is_everything() {
@@ -90,29 +90,29 @@ async fn start(call: &ResourceRequest<'_>, options: &ListOptions, prefix: &str) 
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         if token.revision.is_none() {
-            call.server.store.sync().await.map_err(store_error)?;
+            call.backend.store.sync().await.map_err(store_error)?;
         }
         let after = Some(format!("{prefix}{}", token.after));
         return Ok(Start { at: token.revision, after, keeps_revision: token.revision.is_some() });
     }
     let at = match options.resource_version {
         Some(revision) if options.exact => {
-            wait_for_revision(call.server, revision).await.map_err(Status::without_retry)?;
+            wait_for_revision(call.backend, revision).await.map_err(Status::without_retry)?;
             Some(revision)
         }
         Some(0) => None,
         // Since a page has to be the first of a consistent list, a limit with a version means exactly that version
         // unless the client says otherwise.
         Some(revision) if options.limit > 0 && !options.not_older => {
-            wait_for_revision(call.server, revision).await?;
+            wait_for_revision(call.backend, revision).await?;
             Some(revision)
         }
         Some(revision) => {
-            wait_for_revision(call.server, revision).await?;
+            wait_for_revision(call.backend, revision).await?;
             None
         }
         None => {
-            call.server.store.sync().await.map_err(store_error)?;
+            call.backend.store.sync().await.map_err(store_error)?;
             None
         }
     };
@@ -121,12 +121,12 @@ async fn start(call: &ResourceRequest<'_>, options: &ListOptions, prefix: &str) 
 
 /// A list of the one object with a name, without walking over the others.
 async fn one(call: &ResourceRequest<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
-    let revision = call.server.store.revision();
+    let revision = call.backend.store.revision();
     let key = call.resource.key(&call.target.namespace, name);
-    call.server.store.prepare_read(&Range::key(&key)).await;
-    let entry = call.server.store.peek(&key);
+    call.backend.store.prepare_read(&Range::key(&key)).await;
+    let entry = call.backend.store.peek(&key);
     stored::check_readable(&entry)?;
-    let found = convert::entries(call.server, call.resource, entry.into_iter().collect()).await?;
+    let found = convert::entries(call.backend, call.resource, entry.into_iter().collect()).await?;
     let entries: Vec<_> = found.into_iter().filter(|entry| selection.matches(call.resource, entry)).collect();
     let revision = entries.first().map_or(revision, |entry| revision.max(entry.revision));
     Ok(Listed { entries, revision, continue_token: String::new(), remaining: None })

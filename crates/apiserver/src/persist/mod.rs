@@ -12,14 +12,11 @@ pub mod generated_name;
 pub mod list;
 pub mod managed_fields;
 pub mod patch;
-pub mod projection;
 pub mod raw_json;
-pub mod selection;
 pub mod storage_events;
 pub mod store_reader;
 pub mod strategy;
 pub mod time_slice;
-pub mod topic;
 pub mod trim;
 pub mod update;
 
@@ -31,8 +28,7 @@ use knarr_store::{Entry, Error, Range};
 use serde_json::Value;
 
 use crate::kinds::Resource;
-use crate::resource_request::ResourceRequest;
-use crate::state::ApiServer;
+use crate::resource_request::{Backend, ResourceRequest};
 use crate::{convert, stored};
 
 /// The object after a write.
@@ -53,32 +49,32 @@ impl Outcome {
     }
 
     /// The outcome in the served version, where a webhook is needed to convert it.
-    pub async fn converted(self, server: &ApiServer, resource: &Resource) -> Result<Outcome, Status> {
+    pub async fn converted(self, backend: &Backend, resource: &Resource) -> Result<Outcome, Status> {
         if !convert::needs_webhook(resource) {
             return Ok(self);
         }
-        convert::one(server, resource, self.value()?, &resource.kind.api_version()).await.map(Outcome::Unstored)
+        convert::one(backend, resource, self.value()?, &resource.kind.api_version()).await.map(Outcome::Unstored)
     }
 }
 
 /// Reads one object.
 pub async fn get(call: &ResourceRequest<'_>) -> Result<Arc<Entry>, Status> {
-    let store = &*call.server.store;
+    let store = &*call.backend.store;
     match crate::route::options::parse_revision_late(call.query.text("resourceVersion"))? {
         None => drop(store.sync().await.map_err(store_error)?),
         Some(0) => {}
-        Some(revision) => wait_for_revision(call.server, revision).await?,
+        Some(revision) => wait_for_revision(call.backend, revision).await?,
     }
     let key = call.key();
     store.prepare_read(&Range::key(&key)).await;
     let entry = store.peek(&key).ok_or_else(|| call.not_found())?;
-    convert::entry(call.server, call.resource, entry).await
+    convert::entry(call.backend, call.resource, entry).await
 }
 
 /// Waits until this server has a revision that a client saw, maybe at another server.
-pub async fn wait_for_revision(server: &ApiServer, revision: u64) -> Result<(), Status> {
+pub async fn wait_for_revision(backend: &Backend, revision: u64) -> Result<(), Status> {
     const REVISION_TIMEOUT: Duration = Duration::from_secs(3);
-    match server.store.reach(revision, REVISION_TIMEOUT).await {
+    match backend.store.reach(revision, REVISION_TIMEOUT).await {
         Ok(()) => Ok(()),
         Err(Error::Future { requested, newest }) => Err(too_large(requested, newest)),
         Err(error) => Err(store_error(error)),

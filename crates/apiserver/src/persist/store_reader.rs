@@ -9,10 +9,11 @@ use knarr_store::{Notice, Range, Store, Watch};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::projection::Projection;
-use super::{selection, store_error};
+use super::store_error;
 use crate::kinds::{Kinds, Resource};
 use crate::object_reader::ObjectReader;
+use crate::selection;
+use crate::selection::projection::Projection;
 use crate::stored;
 
 const LABELS: Projection = Projection::Fields(&[("metadata", Projection::Fields(&[("labels", Projection::All)]))]);

@@ -10,10 +10,9 @@ use knarr_api::value::{Read, Write as _};
 use knarr_rules::metadata;
 use serde_json::Value;
 
-use crate::admit::Write;
 use crate::kinds::Resource;
 use crate::request::Operation;
-use crate::resource_request::ResourceRequest;
+use crate::resource_request::{ResourceRequest, Write};
 
 /// The phases of admission.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,10 +79,10 @@ impl ResourceRequest<'_> {
             call: Some(self),
             reinvocation: Default::default(),
         };
-        let objects = &*self.server.objects;
+        let objects = &*self.backend.objects;
         let result = match phase {
-            Phase::Mutate => self.server.admission.admit(&mut write, objects).await,
-            Phase::Validate => self.server.admission.validate(&mut write, objects).await,
+            Phase::Mutate => self.backend.admission.admit(&mut write, objects).await,
+            Phase::Validate => self.backend.admission.validate(&mut write, objects).await,
         };
         self.warnings.lock().append(&mut warnings);
         result

@@ -15,7 +15,7 @@ use crate::convert;
 use crate::decode;
 use crate::journey_events::{self, WriteEvent};
 use crate::request::{Operation, Target};
-use crate::resource_request::ResourceRequest;
+use crate::resource_request::{Reservation, ResourceRequest};
 use crate::route::options::{WriteKind, WriteOptions};
 use crate::stored;
 
@@ -37,8 +37,8 @@ pub async fn update(
     change: &mut Change<'_>,
 ) -> Result<Updated, Status> {
     let key = call.key();
-    call.server.store.prepare_read(&Range::key(&key)).await;
-    let mut current = call.server.store.peek(&key);
+    call.backend.store.prepare_read(&Range::key(&key)).await;
+    let mut current = call.backend.store.peek(&key);
     let mut fresh = false;
     loop {
         let attempt = match &current {
@@ -55,9 +55,9 @@ pub async fn update(
             Err(Failure::Refused(status)) if fresh => return Err(status),
             Err(Failure::Refused(status)) => {
                 // The refusal may stem from stale state; it stands once the state is known to be current.
-                call.server.store.sync().await.map_err(store_error)?;
-                call.server.store.prepare_read(&Range::key(&key)).await;
-                let newest = call.server.store.peek(&key);
+                call.backend.store.sync().await.map_err(store_error)?;
+                call.backend.store.prepare_read(&Range::key(&key)).await;
+                let newest = call.backend.store.peek(&key);
                 if newest.as_ref().map(|entry| entry.revision) == current.as_ref().map(|entry| entry.revision) {
                     return Err(status);
                 }
@@ -107,7 +107,7 @@ async fn create_missing(
 ) -> Result<Updated, Failure> {
     // The request was authorized to change an object, and not to create one.
     let create = Target { verb: "create".to_owned(), ..call.target.clone() };
-    call.server.authorize(call.user, &create).await?;
+    call.backend.authorize(call.user, &create).await?;
     if !object.text(&["metadata", "uid"]).is_empty() {
         let why = another_object(call, object.text(&["metadata", "uid"]), "");
         return Err(Status::conflict(call.resource.named(), &call.target.name, &why).into());
@@ -116,7 +116,9 @@ async fn create_missing(
     strategy::match_namespace(call, &mut object)?;
     match create::insert(call, object, options).await {
         Ok(outcome) => Ok(Updated { outcome, created: true }),
-        Err(status) if status.reason == "AlreadyExists" => Err(Failure::Overtaken(call.server.store.peek(&call.key()))),
+        Err(status) if status.reason == "AlreadyExists" => {
+            Err(Failure::Overtaken(call.backend.store.peek(&call.key())))
+        }
         Err(status) => Err(status.into()),
     }
 }
@@ -129,20 +131,20 @@ async fn change_once(
     change: &mut Change<'_>,
 ) -> Result<Updated, Failure> {
     let resource = call.resource;
-    let old = convert::parse_stored(call.server, resource, entry).await?;
+    let old = convert::parse_stored(call.backend, resource, entry).await?;
     let mut object = if resource.is_stored_version() {
         change(Some(&old))?
     } else {
-        let served = convert::one(call.server, resource, old.clone(), &resource.kind.api_version()).await?;
+        let served = convert::one(call.backend, resource, old.clone(), &resource.kind.api_version()).await?;
         let changed = change(Some(&served))?;
-        convert::one(call.server, resource, changed, &stored::stored_api_version(resource)).await?
+        convert::one(call.backend, resource, changed, &stored::stored_api_version(resource)).await?
     };
     call.admit(Phase::Mutate, Operation::Update, &mut object, Some(&old), options.dry_run).await?;
     if call.target.subresource.is_empty() {
         strategy::deduplicate_owners(call, &mut object, true);
     }
     check_version(call, &mut object, &old)?;
-    let reservation = call.server.services.allocate_for_update(call, &mut object, &old, options.dry_run).await?;
+    let reservation = call.backend.hooks.begin_update(call, &mut object, &old, options.dry_run).await?;
     strategy::match_namespace(call, &mut object)?;
     strategy::prepare_update(call, &mut object, &old);
     strategy::validate_update(call, &object, &old)?;
@@ -162,9 +164,9 @@ async fn change_once(
         return Ok(Updated { outcome: Outcome::Stored(entry.clone()), created: false });
     }
     let storing = Instant::now();
-    match call.server.store.update(key, value, entry.revision, create::ttl(call)).await {
+    match call.backend.store.update(key, value, entry.revision, create::ttl(call)).await {
         Ok(entry) => {
-            reservation.commit();
+            reservation.into_iter().for_each(Reservation::commit);
             let (verb, revision) = (call.target.verb.as_str(), entry.revision);
             journey_events::record_write(call, &WriteEvent { verb, resource, object: &object, revision, storing });
             Ok(Updated { outcome: Outcome::Stored(entry), created: false })
@@ -228,14 +230,14 @@ fn deletes(call: &ResourceRequest<'_>, object: &Value, old: &Value) -> bool {
 
 async fn remove(call: &ResourceRequest<'_>, key: &str, entry: &Arc<Entry>, old: &Value) -> Result<(), Failure> {
     let storing = Instant::now();
-    match call.server.store.delete(key, entry.revision).await {
+    match call.backend.store.delete(key, entry.revision).await {
         Ok(revision) => {
             let resource = call.resource;
             journey_events::record_write(
                 call,
                 &WriteEvent { verb: "removed", resource, object: old, revision, storing },
             );
-            call.server.services.release_deleted(call, old).await;
+            call.backend.hooks.after_delete(call, old).await;
             Ok(())
         }
         Err(Error::Conflict { current: Some(current), .. }) => Err(Failure::Overtaken(Some(current))),

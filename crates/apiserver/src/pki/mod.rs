@@ -17,15 +17,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::authenticate::FRONT_PROXY_CLIENT;
+use crate::bootstrap::KUBELET_CLIENT;
 
 pub use authority::{Authority, Leaf, Purpose};
 pub use files::private_directory;
 pub use kubeconfig::kubeconfig;
 pub use serving::Serving;
 pub use tls_settings::{NamedCertificate, TlsSettings, TlsSettingsError};
-
-/// The user name of this server at kubelets; a built-in binding grants it the kubelet API.
-pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 use crate::custom::{self, CustomType};
 use crate::kinds::path_of;
 use crate::object_reader::ObjectReader;
-use crate::persist::selection::Selection;
 use crate::request::User;
 use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body, IncludeObject, Tables, partial};
 use crate::route::accept::{Format, Shape};
 use crate::route::options::ListOptions;
+use crate::selection::Selection;
 
 /// The server that a provider is part of.
 #[async_trait]

@@ -10,8 +10,8 @@ use super::yaml;
 use super::{Body, with_type};
 use crate::kinds::Resource;
 use crate::persist::Outcome;
+use crate::resource_request::Backend;
 use crate::route::accept::{Encoding, Format, Shape};
-use crate::state::ApiServer;
 use crate::stored;
 
 /// A response with one object of a resource.
@@ -50,14 +50,14 @@ pub fn object(
 
 /// A response with the object after a write, converted to the served version.
 pub async fn written(
-    server: &ApiServer,
+    backend: &Backend,
     resource: &Resource,
     outcome: Outcome,
     code: u16,
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let outcome = outcome.converted(server, resource).await?;
+    let outcome = outcome.converted(backend, resource).await?;
     object(resource, &outcome, code, format, include)
 }
 

@@ -9,6 +9,7 @@ mod list;
 mod measured;
 mod produced;
 mod protobuf_list;
+mod respond;
 pub mod table;
 mod yaml;
 mod yaml_text;

@@ -16,6 +16,7 @@ pub use range::first_address;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::{GroupResource, Status};
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use crate::behaviour::PortRange;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
-use crate::resource_request::ResourceRequest;
+use crate::resource_request::{Reservation, ResourceRequest, WriteHooks};
 use families::Family;
 use ip_allocator::IpAllocator;
 use pending_releases::PendingReleases;
@@ -44,7 +45,7 @@ pub struct ServiceAllocator {
 
 /// The allocations of a write. Dropping it releases them, unless the write was committed.
 #[derive(Default)]
-pub struct Reservation {
+struct ServiceReservation {
     allocated: Vec<String>,
     allocated_ports: Vec<u16>,
     released: Vec<String>,
@@ -52,9 +53,9 @@ pub struct Reservation {
     allocators: Option<(Arc<IpAllocator>, Arc<PortAllocator>)>,
 }
 
-impl Reservation {
-    /// Keeps the allocations of a stored write, and releases those that it no longer uses.
-    pub fn commit(mut self) {
+impl Reservation for ServiceReservation {
+    /// Releases what the stored Service no longer uses.
+    fn commit(mut self: Box<Self>) {
         if let Some((addresses, ports)) = self.allocators.take() {
             ports.release(std::mem::take(&mut self.released_ports));
             addresses.release(std::mem::take(&mut self.released));
@@ -62,11 +63,71 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for ServiceReservation {
     fn drop(&mut self) {
         if let Some((addresses, ports)) = self.allocators.take() {
             ports.release(std::mem::take(&mut self.allocated_ports));
             addresses.release(std::mem::take(&mut self.allocated));
+        }
+    }
+}
+
+#[async_trait]
+impl WriteHooks for ServiceAllocator {
+    /// Sets the address families, cluster IPs and node ports of a new Service.
+    async fn begin_create(
+        &self,
+        call: &ResourceRequest<'_>,
+        object: &mut Value,
+        dry_run: bool,
+    ) -> Result<Option<Box<dyn Reservation>>, Status> {
+        if !is_service(call) {
+            return Ok(None);
+        }
+        call.resource.rules.prepare_create(object, &call.rules_context());
+        families::set_defaults(object, None, &self.families)?;
+        let mut reservation = self.reservation(dry_run);
+        self.allocate_addresses(call, object, &[], &mut reservation, dry_run).await?;
+        self.allocate_ports(object, &Value::Null, &mut reservation, dry_run).await?;
+        Ok(Some(Box::new(reservation)))
+    }
+
+    /// Sets the address families, cluster IPs and node ports that an update needs.
+    async fn begin_update(
+        &self,
+        call: &ResourceRequest<'_>,
+        object: &mut Value,
+        old: &Value,
+        dry_run: bool,
+    ) -> Result<Option<Box<dyn Reservation>>, Status> {
+        if !is_service(call) {
+            return Ok(None);
+        }
+        call.resource.rules.prepare_update(object, old, &call.rules_context());
+        families::set_defaults(object, Some(old), &self.families)?;
+        let mut reservation = self.reservation(dry_run);
+        let own = texts(old, "clusterIPs");
+        let headless = own.first().is_some_and(|ip| ip == "None");
+        if is_external(object) {
+            if !headless {
+                reservation.released = own;
+            }
+        } else if !headless {
+            self.allocate_addresses(call, object, &own, &mut reservation, dry_run).await?;
+            let kept = texts(object, "clusterIPs");
+            reservation.released = own.into_iter().filter(|ip| !kept.contains(ip)).collect();
+        }
+        self.allocate_ports(object, old, &mut reservation, dry_run).await?;
+        let kept = ports_of(object);
+        reservation.released_ports = ports_of(old).into_iter().filter(|port| !kept.contains(port)).collect();
+        Ok(Some(Box::new(reservation)))
+    }
+
+    /// Releases the allocations of a deleted Service.
+    async fn after_delete(&self, call: &ResourceRequest<'_>, old: &Value) {
+        if call.resource.is("", "services") {
+            self.ports.release(ports_of(old));
+            self.addresses.release(texts(old, "clusterIPs").into_iter().filter(|ip| ip != "None").collect());
         }
     }
 }
@@ -89,63 +150,6 @@ impl ServiceAllocator {
         }
     }
 
-    /// Sets the address families, cluster IPs and node ports of a new Service.
-    pub async fn allocate_for_create(
-        &self,
-        call: &ResourceRequest<'_>,
-        object: &mut Value,
-        dry_run: bool,
-    ) -> Result<Reservation, Status> {
-        if !is_service(call) {
-            return Ok(Reservation::default());
-        }
-        call.resource.rules.prepare_create(object, &call.rules_context());
-        families::set_defaults(object, None, &self.families)?;
-        let mut reservation = self.reservation(dry_run);
-        self.allocate_addresses(call, object, &[], &mut reservation, dry_run).await?;
-        self.allocate_ports(object, &Value::Null, &mut reservation, dry_run).await?;
-        Ok(reservation)
-    }
-
-    /// Sets the address families, cluster IPs and node ports that an update needs.
-    pub async fn allocate_for_update(
-        &self,
-        call: &ResourceRequest<'_>,
-        object: &mut Value,
-        old: &Value,
-        dry_run: bool,
-    ) -> Result<Reservation, Status> {
-        if !is_service(call) {
-            return Ok(Reservation::default());
-        }
-        call.resource.rules.prepare_update(object, old, &call.rules_context());
-        families::set_defaults(object, Some(old), &self.families)?;
-        let mut reservation = self.reservation(dry_run);
-        let own = texts(old, "clusterIPs");
-        let headless = own.first().is_some_and(|ip| ip == "None");
-        if is_external(object) {
-            if !headless {
-                reservation.released = own;
-            }
-        } else if !headless {
-            self.allocate_addresses(call, object, &own, &mut reservation, dry_run).await?;
-            let kept = texts(object, "clusterIPs");
-            reservation.released = own.into_iter().filter(|ip| !kept.contains(ip)).collect();
-        }
-        self.allocate_ports(object, old, &mut reservation, dry_run).await?;
-        let kept = ports_of(object);
-        reservation.released_ports = ports_of(old).into_iter().filter(|port| !kept.contains(port)).collect();
-        Ok(reservation)
-    }
-
-    /// Releases the allocations of a deleted Service.
-    pub async fn release_deleted(&self, call: &ResourceRequest<'_>, old: &Value) {
-        if call.resource.is("", "services") {
-            self.ports.release(ports_of(old));
-            self.addresses.release(texts(old, "clusterIPs").into_iter().filter(|ip| ip != "None").collect());
-        }
-    }
-
     /// Reconciles the recorded allocations with the stored Services; an interrupted write may have left them different.
     pub async fn repair(&self, now: Timestamp) {
         let services = || self.objects.list("", "services", "");
@@ -156,8 +160,8 @@ impl ServiceAllocator {
         self.addresses.repair(&services(), now).await;
     }
 
-    fn reservation(&self, dry_run: bool) -> Reservation {
-        let mut reservation = Reservation::default();
+    fn reservation(&self, dry_run: bool) -> ServiceReservation {
+        let mut reservation = ServiceReservation::default();
         if !dry_run {
             reservation.allocators = Some((self.addresses.clone(), self.ports.clone()));
         }
@@ -170,7 +174,7 @@ impl ServiceAllocator {
         call: &ResourceRequest<'_>,
         object: &mut Value,
         held: &[String],
-        reservation: &mut Reservation,
+        reservation: &mut ServiceReservation,
         dry_run: bool,
     ) -> Result<(), Status> {
         let mut cluster_ips = texts(object, "clusterIPs");
@@ -210,7 +214,7 @@ impl ServiceAllocator {
         &self,
         object: &mut Value,
         old: &Value,
-        reservation: &mut Reservation,
+        reservation: &mut ServiceReservation,
         dry_run: bool,
     ) -> Result<(), Status> {
         reservation.allocated_ports = self.ports.fill(object, &ports_of(old), dry_run).await?;

@@ -34,8 +34,10 @@ use crate::outbound::WebhookClient;
 use crate::outbound::kubelet_tls::Kubelets;
 use crate::page::Pages;
 use crate::persist::store_reader::StoreReader;
-use crate::persist::{managed_fields, storage_events, store_error, topic};
+use crate::persist::{managed_fields, storage_events, store_error};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
+use crate::resource_request::Backend;
+use crate::selection::topic;
 use crate::service::ServiceAllocator;
 use crate::state::{ApiServer, Discovery, Security, Telemetry};
 use crate::stored;
@@ -114,35 +116,41 @@ pub fn start(settings: Settings) -> ServerHandle {
     let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
     let admission =
         Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), own_server.clone(), settings.admission_plugins);
-    let services = ServiceAllocator::new(
+    let services = Arc::new(ServiceAllocator::new(
         settings.store.clone(),
         kinds.clone(),
         objects.clone(),
         &settings.service_ranges,
         settings.behaviour.node_ports,
-    );
+    ));
     let fairness = Fairness::new(settings.store.clone(), kinds.clone());
     let (stop, stopping) = watch::channel(false);
     let (ready, is_ready) = watch::channel(false);
     let kubelets = Kubelets::default();
     let aggregation = Aggregation::new(objects.clone(), kubelets.tunnels.clone());
     let webhook_client = WebhookClient::new(kubelets.tunnels.clone());
-    let server = Arc::new(ApiServer {
+    let backend = Arc::new(Backend {
         store: settings.store,
         kinds,
         objects,
-        admission,
-        services,
-        kubelets,
+        authorizer,
+        admission: Box::new(admission),
+        hooks: services.clone(),
         webhook_client,
         fairness,
+        behaviour: settings.behaviour,
+        stopping,
+    });
+    let server = Arc::new(ApiServer {
+        backend,
+        services,
+        kubelets,
         security: Security {
             authenticator: Arc::new(Authenticator::new(
                 settings.token_file,
                 settings.service_accounts.clone(),
                 settings.access.authentication,
             )),
-            authorizer,
             authorization,
             rbac,
             node_graph,
@@ -163,20 +171,18 @@ pub fn start(settings: Settings) -> ServerHandle {
             pages: settings.pages,
         },
         drain: Default::default(),
-        behaviour: settings.behaviour,
         telemetry: Telemetry { components: settings.components, ..Telemetry::default() },
-        stopping,
         ready: is_ready,
     });
     own_server.set(&server);
     crate::definition_controller::load(&server);
-    server.fairness.load(&*server.objects);
+    server.backend.fairness.load(&*server.backend.objects);
     ServerHandle { server, stop, ready }
 }
 
 /// Whether a resource is served: any of them can be disabled.
 fn serves(server: &ApiServer, group: &str, version: &str, plural: &str) -> bool {
-    server.kinds.load().resource(group, version, plural).is_some()
+    server.backend.kinds.load().resource(group, version, plural).is_some()
 }
 
 /// Publishes the authority of client certificates, so that aggregated servers can authenticate their clients.
@@ -186,7 +192,7 @@ async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError
     if !serves(server, "", "v1", "configmaps") {
         return Ok(());
     }
-    let mut object = match server.objects.get("", "configmaps", NAMESPACE, NAME) {
+    let mut object = match server.backend.objects.get("", "configmaps", NAMESPACE, NAME) {
         Some(existing) => (*existing).clone(),
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
     };
@@ -230,7 +236,7 @@ async fn ensure(server: &Arc<ApiServer>, desired: DesiredObject) -> Result<(), P
         namespace: desired.namespace(),
         name: desired.name(),
     };
-    let existing = server.objects.get(desired.group, desired.resource, desired.namespace(), desired.name());
+    let existing = server.backend.objects.get(desired.group, desired.resource, desired.namespace(), desired.name());
     let written = match existing {
         None => loopback::send(server, Method::POST, &path, &desired.object).await,
         Some(existing) => match bootstrap::reconcile(&existing, &desired) {
@@ -296,7 +302,7 @@ pub async fn prepare(
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
     // The server does not wait for keys of encrypted values where it reads for itself.
-    server.store.prepare_read(&Range { prefix: "/registry/", ..Range::default() }).await;
+    server.backend.store.prepare_read(&Range { prefix: "/registry/", ..Range::default() }).await;
     server.services.repair(jiff::Timestamp::now()).await;
     // Namespaces come before the objects in them; beyond that the order is free.
     let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =
@@ -329,7 +335,7 @@ pub async fn prepare(
         name: "kubernetes".to_owned(),
         status: Box::new(status),
     })?;
-    server.fairness.load(&*server.objects);
+    server.backend.fairness.load(&*server.backend.objects);
     Ok(())
 }
 
@@ -349,7 +355,7 @@ pub async fn maintain(server: Arc<ApiServer>, service_ranges: Vec<String>, adver
 
 /// Creates the system namespaces again when they are gone.
 async fn keep_namespaces(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(NAMESPACE_INTERVAL) => {}

@@ -37,7 +37,7 @@ pub async fn serve(
     check(&binding)?;
     let kind = knarr_api::catalogue::GroupVersionKind::new("v1", "Binding");
     admit(call, &kind, Phase::Validate, &mut binding, options.dry_run).await?;
-    let kinds = call.server.kinds.load();
+    let kinds = call.backend.kinds.load();
     let pods = kinds.resource("", "v1", "pods").ok_or_else(Status::no_such_resource)?;
     let missing = || Status::not_found(pods.named(), name);
     let now = time::seconds(call.now);

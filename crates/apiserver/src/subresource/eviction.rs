@@ -74,7 +74,7 @@ enum Verdict {
 }
 
 fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
-    let budgets = call.server.objects.read_all("policy", "poddisruptionbudgets", &call.target.namespace)?;
+    let budgets = call.backend.objects.read_all("policy", "poddisruptionbudgets", &call.target.namespace)?;
     let labels = pod.fields(&["metadata", "labels"]);
     let mut matching = budgets.iter().filter(|budget| {
         let selector = budget.at(&["spec", "selector"]);
@@ -97,7 +97,7 @@ fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
 
 /// Counts one disruption against the budget, or refuses.
 async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result<(), Status> {
-    let kinds = call.server.kinds.load();
+    let kinds = call.backend.kinds.load();
     let budgets = kinds.resource("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_resource)?;
     let missing = || Status::not_found(budgets.named(), name);
     let key = budgets.key(&call.target.namespace, name);
@@ -237,12 +237,12 @@ mod tests {
         let status = format!("{pods}/p/status");
         assert_eq!(cluster.request("PATCH", &status, "application/merge-patch+json", running).await.0, 200);
         let key = "/registry/poddisruptionbudgets/default/b";
-        let unreadable = cluster.server().store.create(key, "k8s:enc:unknown".into(), None).await.unwrap();
+        let unreadable = cluster.server().backend.store.create(key, "k8s:enc:unknown".into(), None).await.unwrap();
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
         let path = format!("{pods}/p/eviction");
         let (code, refusal) = cluster.json("POST", &path, eviction.clone()).await;
         assert_eq!(code, 500, "{refusal}");
-        cluster.server().store.delete(key, unreadable.revision).await.unwrap();
+        cluster.server().backend.store.delete(key, unreadable.revision).await.unwrap();
         assert_eq!(cluster.json("POST", &path, eviction).await.0, 201);
     }
 

@@ -30,7 +30,7 @@ use crate::response::HandlerResponse;
 use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{self, Format, Offer};
 use crate::route::options::{WriteKind, WriteOptions};
-use crate::state::ApiServer;
+use crate::state::{ApiServer, Security};
 use crate::stored;
 
 /// Handles a request for a subresource.
@@ -46,13 +46,13 @@ pub async fn serve(
     }
     let offer = Offer { custom: resource.custom.is_some(), list: false, shapes: true };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
-    let call = ResourceRequest::new(server, resource, request);
+    let call = ResourceRequest::new(&server.backend, resource, request);
     call.warnings.lock().extend(resource.deprecation().map(str::to_owned));
     let response = match subresource.as_str() {
         "scale" => scale::serve(&call, request, verb, &format).await,
         "binding" => binding::serve(&call, request, &call.target.name.clone(), &format).await,
         "eviction" => eviction::serve(&call, request, &format).await,
-        "token" => token::serve(&call, request, &format).await,
+        "token" => token::serve(&server.security, &call, request, &format).await,
         _ => object_subresource(&call, request, verb, &format).await,
     };
     Ok(call.respond(response))
@@ -72,11 +72,12 @@ async fn object_subresource(
         Verb::Patch => persist::patch::patch(call, &request.body).await?.0.outcome,
         _ => return Err(Status::method_not_allowed()),
     };
-    response::written(call.server, call.resource, outcome, 200, format, include).await
+    response::written(call.backend, call.resource, outcome, 200, format, include).await
 }
 
 /// Kinds whose objects are never stored, such as reviews.
 pub async fn virtual_kind(
+    security: &Security,
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     verb: Verb,
@@ -91,7 +92,7 @@ pub async fn virtual_kind(
         }
         ("componentstatuses", Verb::List) => Ok(component_statuses(call, format).await),
         ("componentstatuses", Verb::Get) => component_status(call, format).await,
-        (_, Verb::Create) => review::serve(call, request, format).await,
+        (_, Verb::Create) => review::serve(security, call, request, format).await,
         _ => Err(Status::method_not_allowed()),
     }
 }
@@ -161,16 +162,16 @@ async fn change_entry(
     dry_run: bool,
     mut change: impl FnMut(&Entry) -> Result<(Bytes, Value), Status>,
 ) -> Result<Value, Status> {
-    call.server.store.sync().await.map_err(store_error)?;
-    call.server.store.prepare_read(&Range::key(key)).await;
-    let mut current = call.server.store.peek(key).ok_or_else(&missing)?;
+    call.backend.store.sync().await.map_err(store_error)?;
+    call.backend.store.prepare_read(&Range::key(key)).await;
+    let mut current = call.backend.store.peek(key).ok_or_else(&missing)?;
     loop {
         let (value, mut object) = change(&current)?;
         if dry_run || value == current.value() {
             return Ok(object);
         }
         let storing = Instant::now();
-        match call.server.store.update(key, value, current.revision, None).await {
+        match call.backend.store.update(key, value, current.revision, None).await {
             Ok(entry) => {
                 let (verb, revision) = (call.target.verb.as_str(), entry.revision);
                 journey_events::record_write(call, &WriteEvent { verb, resource, object: &object, revision, storing });
@@ -191,7 +192,7 @@ fn success(code: u16, format: &Format) -> Response<Body> {
 
 /// ComponentStatus objects: all components are in this process or its store.
 async fn component_values(call: &ResourceRequest<'_>) -> Vec<Value> {
-    let healthy = call.server.store.sync().await.is_ok();
+    let healthy = call.backend.store.sync().await.is_ok();
     let component = |name: &str, ok: bool| {
         let condition = if ok {
             json!({"type": "Healthy", "status": "True", "message": "ok"})

@@ -16,9 +16,11 @@ use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body};
 use crate::route::accept::Format;
 use crate::route::options::{WriteKind, WriteOptions};
+use crate::state::Security;
 
 /// Handles a review.
 pub async fn serve(
+    security: &Security,
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     format: &Format,
@@ -35,7 +37,7 @@ pub async fn serve(
         check_access(call, &review)?;
     }
     let status = match kind {
-        "TokenReview" => token(call, &review).await?,
+        "TokenReview" => token(security, call, &review).await?,
         "SubjectAccessReview" | "LocalSubjectAccessReview" => access(call, &subject(&review), &review).await,
         "SelfSubjectAccessReview" => access(call, call.user, &review).await,
         "SelfSubjectRulesReview" => rules(call, &review)?,
@@ -73,34 +75,30 @@ fn user_info(user: &User) -> Value {
 }
 
 /// The user of a token.
-async fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
+async fn token(security: &Security, call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let text = review.text(&["spec", "token"]);
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
-    let own = call.server.security.service_accounts.api_audiences();
+    let own = security.service_accounts.api_audiences();
     let requested: Vec<String> =
         review.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let audiences = if requested.is_empty() { own.to_vec() } else { requested.clone() };
-    Ok(
-        match Box::pin(call.server.security.authenticator.token(text, &audiences, &*call.server.objects, call.now))
-            .await
-        {
-            Ok(mut found) => {
-                if !found.user.is_in(GROUP_AUTHENTICATED) {
-                    found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
-                }
-                let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
-                if !found.audiences.is_empty() {
-                    status["audiences"] = json!(found.audiences);
-                }
-                status
+    Ok(match Box::pin(security.authenticator.token(text, &audiences, &*call.backend.objects, call.now)).await {
+        Ok(mut found) => {
+            if !found.user.is_in(GROUP_AUTHENTICATED) {
+                found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
             }
-            // The other authenticators did not accept the token either.
-            Err(why) if why != INVALID_TOKEN => json!({"user": {}, "error": format!("[{INVALID_TOKEN}, {why}]")}),
-            Err(why) => json!({"user": {}, "error": why}),
-        },
-    )
+            let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
+            if !found.audiences.is_empty() {
+                status["audiences"] = json!(found.audiences);
+            }
+            status
+        }
+        // The other authenticators did not accept the token either.
+        Err(why) if why != INVALID_TOKEN => json!({"user": {}, "error": format!("[{INVALID_TOKEN}, {why}]")}),
+        Err(why) => json!({"user": {}, "error": why}),
+    })
 }
 
 fn subject(review: &Value) -> User {
@@ -151,7 +149,7 @@ async fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Valu
             ..Target::default()
         },
     };
-    let (mut status, reason) = match call.server.security.authorizer.authorize(user, &target).await {
+    let (mut status, reason) = match call.backend.authorizer.authorize(user, &target).await {
         Decision::Allow(reason) => (json!({"allowed": true}), reason),
         Decision::NoOpinion(reason) => (json!({"allowed": false}), reason),
         Decision::Deny(reason) => (json!({"allowed": false, "denied": true}), reason),
@@ -173,7 +171,7 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let found = call.server.security.authorizer.rules(call.user, namespace);
+    let found = call.backend.authorizer.rules(call.user, namespace);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());
     let mut errors = found.missing_roles.clone();
     let mut listed = 0;

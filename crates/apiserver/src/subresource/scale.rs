@@ -10,6 +10,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
 use crate::authorized_request::AuthorizedRequest;
+use crate::custom::ScaleFields;
 use crate::decode::{self, Expected};
 use crate::persist::patch::{Patch, PatchKind};
 use crate::persist::update::update;
@@ -20,26 +21,16 @@ use crate::route::accept::{Format, Shape};
 use crate::route::options::{WriteKind, WriteOptions};
 use crate::stored;
 
-/// The fields of a kind that its scale shows.
-pub struct ScaleFields {
-    pub replicas: Vec<String>,
-    pub status_replicas: Vec<String>,
-    /// A label selector as an object, a map of labels, or, in custom resources, a text.
-    pub selector: Option<Vec<String>>,
-}
-
-impl ScaleFields {
-    fn of(call: &ResourceRequest<'_>) -> Result<ScaleFields, Status> {
-        if let Some(custom) = &call.resource.custom {
-            return custom.scale().ok_or_else(Status::no_such_resource);
-        }
-        let path = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
-        Ok(ScaleFields {
-            replicas: path(&["spec", "replicas"]),
-            status_replicas: path(&["status", "replicas"]),
-            selector: Some(path(&["spec", "selector"])),
-        })
+fn fields_of(call: &ResourceRequest<'_>) -> Result<ScaleFields, Status> {
+    if let Some(custom) = &call.resource.custom {
+        return custom.scale().ok_or_else(Status::no_such_resource);
     }
+    let path = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+    Ok(ScaleFields {
+        replicas: path(&["spec", "replicas"]),
+        status_replicas: path(&["status", "replicas"]),
+        selector: Some(path(&["spec", "selector"])),
+    })
 }
 
 /// Handles a request for a scale.
@@ -49,7 +40,7 @@ pub async fn serve(
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let paths = ScaleFields::of(call)?;
+    let paths = fields_of(call)?;
     let scaled = match verb {
         Verb::Get => stored::parse(&*persist::get(call).await?)?,
         Verb::Update => {
@@ -92,7 +83,7 @@ fn render(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<R
         }
         Shape::Table => {
             let include = IncludeObject::of(format, call.query)?;
-            let describe = (call.server.kinds.load().descriptions)();
+            let describe = (call.backend.kinds.load().descriptions)();
             let rules = knarr_rules::rules_of("autoscaling", "Scale");
             let tables = response::Tables::new(call.resource, format.meta_version, include);
             let mut table = tables.of_rules(rules, &*describe, scale);
@@ -109,14 +100,14 @@ fn render(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<R
 
 /// The scales of objects, which admission sees for a write to a scale.
 pub fn as_scales(call: &ResourceRequest<'_>, objects: &[Value]) -> Option<Vec<Value>> {
-    let paths = ScaleFields::of(call).ok()?;
+    let paths = fields_of(call).ok()?;
     let scale = |object: &Value| if object.is_null() { Ok(Value::Null) } else { scale_of(object, &paths, call) };
     objects.iter().map(scale).collect::<Result<_, Status>>().ok()
 }
 
 /// Sets the replicas of an object to those of a scale that admission changed.
 pub fn set_replicas(call: &ResourceRequest<'_>, object: &mut Value, scale: &Value) {
-    if let Ok(paths) = ScaleFields::of(call) {
+    if let Ok(paths) = fields_of(call) {
         let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
         object.set(&path, scale.integer(&["spec", "replicas"]).unwrap_or(0));
     }

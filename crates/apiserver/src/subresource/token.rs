@@ -17,6 +17,7 @@ use crate::persist::strategy::Phase;
 use crate::resource_request::ResourceRequest;
 use crate::response::{self, Body};
 use crate::route::accept::Format;
+use crate::state::Security;
 use crate::stored;
 
 const REQUEST: GroupResource<'static> = GroupResource { group: "authentication.k8s.io", name: "TokenRequest" };
@@ -26,6 +27,7 @@ const DEFAULT_SECONDS: i64 = 60 * 60;
 
 /// Handles a TokenRequest.
 pub async fn serve(
+    security: &Security,
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     format: &Format,
@@ -52,7 +54,7 @@ pub async fn serve(
             format!("the UID in the token request ({given}) does not match the UID of the service account ({uid})");
         return Err(Status::conflict(REQUEST, name, &why));
     }
-    let tokens = &call.server.security.service_accounts;
+    let tokens = &security.service_accounts;
     if requested.items(&["spec", "audiences"]).is_empty() {
         requested.set(&["spec", "audiences"], json!(tokens.api_audiences()));
     }
@@ -116,7 +118,7 @@ fn bound(call: &ResourceRequest<'_>, requested: &Value) -> Result<BoundTo, Statu
         }
     };
     let object = call
-        .server
+        .backend
         .objects
         .get("", plural, namespace, name)
         .ok_or_else(|| Status::not_found(GroupResource { group: "", name: plural }, name))?;
@@ -130,7 +132,7 @@ fn bound(call: &ResourceRequest<'_>, requested: &Value) -> Result<BoundTo, Statu
         }
         let node_name = object.text(&["spec", "nodeName"]);
         if !node_name.is_empty() {
-            let found = call.server.objects.get("", "nodes", "", node_name).map(|node| (*node).clone());
+            let found = call.backend.objects.get("", "nodes", "", node_name).map(|node| (*node).clone());
             node = Some(found.unwrap_or_else(|| json!({"metadata": {"name": node_name}})));
         }
     }

@@ -8,10 +8,10 @@ use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
 
 use crate::kinds::Resource;
-use crate::persist::selection::Selection;
 use crate::persist::trim;
 use crate::response::{IncludeObject, Tables, partial, serves_stored_metadata};
 use crate::route::accept::{Encoding, Format, Shape};
+use crate::selection::Selection;
 use crate::stored;
 
 /// Encodes watch events in one representation.

@@ -18,19 +18,19 @@ use rand::Rng;
 
 use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
-use crate::persist::selection::Selection;
+use crate::resource_request::Backend;
 use crate::response::HandlerResponse;
 use crate::response::{Body, IncludeObject, with_type};
 use crate::route::accept::{Encoding, Format};
 use crate::route::options::ListOptions;
-use crate::state::ApiServer;
+use crate::selection::Selection;
 use events::Events;
 use metrics::MeasuredWatch;
 use stream::{Start, Stream};
 
 /// Handles a watch.
 pub async fn serve(
-    server: &Arc<ApiServer>,
+    backend: &Arc<Backend>,
     resource: &Arc<Resource>,
     request: &mut AuthorizedRequest<'_>,
     format: &Format,
@@ -55,12 +55,12 @@ pub async fn serve(
         revision: options.resource_version,
         initial: options.send_initial_events,
         bookmarks: options.bookmarks,
-        lifetime: lifetime(options.timeout, server.behaviour.requests.min_watch),
+        lifetime: lifetime(options.timeout, backend.behaviour.requests.min_watch),
         permit: request.permit.take(),
-        counted: server.fairness.watches().count(target),
+        counted: backend.fairness.watches().count(target),
         measured: MeasuredWatch::start(resource, target),
     };
-    let stream = Stream::open(server.clone(), events, start).await;
+    let stream = Stream::open(backend.clone(), events, start).await;
     if websocket::is_requested(&request.parts.headers) {
         return websocket::serve(request.parts, stream, format.encoding == Encoding::Protobuf)
             .map(HandlerResponse::from);

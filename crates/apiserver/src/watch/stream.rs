@@ -15,9 +15,10 @@ use super::metrics::MeasuredWatch;
 use crate::convert;
 use crate::fairness::{CountedWatch, Permit};
 use crate::persist::time_slice::TimeSlice;
-use crate::persist::{store_error, too_large, topic};
+use crate::persist::{store_error, too_large};
+use crate::resource_request::Backend;
 use crate::response::encoder_pool;
-use crate::state::ApiServer;
+use crate::selection::topic;
 use crate::stored;
 
 /// How often a watcher that requested bookmarks gets one.
@@ -52,7 +53,7 @@ struct StartPoint {
 
 /// A running watch.
 pub struct Stream {
-    server: Arc<ApiServer>,
+    backend: Arc<Backend>,
     events: Events,
     watch: Option<Box<dyn Watch>>,
     /// A chunk to be sent before anything else.
@@ -71,8 +72,8 @@ pub struct Stream {
 
 impl Stream {
     /// Starts a watch. An error at its start becomes its only event.
-    pub async fn open(server: Arc<ApiServer>, events: Events, start: Start) -> Stream {
-        let stopping = server.stopping.clone();
+    pub async fn open(backend: Arc<Backend>, events: Events, start: Start) -> Stream {
+        let stopping = backend.stopping.clone();
         let Start { namespace, revision, initial, bookmarks, lifetime, permit, counted, measured } = start;
         let mut stream = Stream {
             events,
@@ -86,7 +87,7 @@ impl Stream {
             bookmarked: 0,
             end: Box::pin(tokio::time::sleep(lifetime)),
             stopping,
-            server,
+            backend,
         };
         let from = StartPoint { namespace, revision, initial, bookmarks };
         if let Err(status) = stream.start(from, permit).await {
@@ -102,7 +103,7 @@ impl Stream {
         let key = self.key(&start);
         let scope = self.scope(&key);
         let from_state = start.initial.unwrap_or(matches!(start.revision, None | Some(0)));
-        let store = self.server.store.clone();
+        let store = self.backend.store.clone();
         if from_state {
             match start.revision {
                 None => drop(store.sync().await.map_err(store_error)?),
@@ -114,7 +115,7 @@ impl Stream {
             let page = store.peek_range(&range).map_err(store_error)?;
             stored::check_readable(&page.entries)?;
             self.watch = Some(store.watch_scope(scope, page.revision).map_err(store_error)?);
-            let entries = convert::entries(&self.server, &self.events.resource, page.entries).await?.into_iter();
+            let entries = convert::entries(&self.backend, &self.events.resource, page.entries).await?.into_iter();
             let bookmark = (start.initial == Some(true) && start.bookmarks).then_some(page.revision);
             self.bookmarked = bookmark.unwrap_or(self.bookmarked);
             self.initial = Some(Initial::new(Remaining { entries, bookmark }, permit));
@@ -204,7 +205,7 @@ impl Stream {
             };
             let notice = match notice {
                 Notice::Events(events) => {
-                    let converted = convert::events(&self.server, &self.events.resource, events).await;
+                    let converted = convert::events(&self.backend, &self.events.resource, events).await;
                     converted.map(Notice::Events)
                 }
                 other => Ok(other),

@@ -237,13 +237,13 @@ pub async fn start(
         behaviour,
     });
     let server = started.server.clone();
-    server.fairness.configure(fairness(arguments)?, &*server.objects);
+    server.backend.fairness.configure(fairness(arguments)?, &*server.backend.objects);
     let saved = SavedSessions::open(&arguments.data_dir.join("ui-sessions.json"), pki.serving.clients());
     server.security.saved_sessions.get_or_init(|| saved);
     let audit_senders = audit::start(&arguments.audit, &server)?;
     let clients = ClientCertificates::configured(arguments, &pki)?;
     client_certificates::apply(&pki, &server, &clients, Timestamp::now())?;
-    let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
+    let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.backend.stopping.clone());
     let supervisor = Supervisor::new(&server.telemetry.components);
     if let Some(path) = &arguments.tracing_config_file {
         start_tracing(path, address, &server, &supervisor)?;
@@ -259,13 +259,13 @@ pub async fn start(
     // A configuration without plugins may be replaced by one with plugins.
     let reloads = arguments.encryption_provider_config_automatic_reload;
     if encryption.as_ref().is_some_and(|(encryption, _)| reloads || encryption.health().is_some()) {
-        let (store, stopping) = (server.store.clone(), server.stopping.clone());
+        let (store, stopping) = (server.backend.store.clone(), server.backend.stopping.clone());
         supervisor.restart("encryption-keys", move || encrypt::open_keys(store.clone(), stopping.clone()));
     }
     if let (Some((encryption, text)), Some(path), true) =
         (encryption, arguments.encryption_provider_config.clone(), reloads)
     {
-        let stopping = server.stopping.clone();
+        let stopping = server.backend.stopping.clone();
         supervisor.restart("encryption-config", move || {
             encrypt::watch_configuration(encryption.clone(), path.clone(), text.clone(), stopping.clone())
         });
@@ -349,9 +349,9 @@ impl Running {
 
 /// Ends with an error when the store has failed for good.
 async fn watch_store(server: Arc<ApiServer>) -> Result<(), String> {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     tokio::select! {
-        reason = server.store.failed() => Err(reason),
+        reason = server.backend.store.failed() => Err(reason),
         _ = stopping.wait_for(|stopping| *stopping) => Ok(()),
     }
 }

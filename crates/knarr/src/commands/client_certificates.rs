@@ -43,7 +43,7 @@ fn read_pair((certificate, key): &(PathBuf, PathBuf)) -> anyhow::Result<(String,
 
 /// Renews certificates long before they expire, without a restart.
 pub async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, clients: ClientCertificates) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(RENEWAL_INTERVAL) => {}

@@ -62,7 +62,9 @@ pub fn start(
     let (keep, data) = (usize::from(arguments.snapshot_retention), data.to_owned());
     let schedule = Schedule { data, directory, interval, keep, mirror: mirror.transpose()? };
     let server = server.clone();
-    supervisor.restart("snapshots", move || schedule.clone().run(server.store.clone(), server.stopping.clone()));
+    supervisor.restart("snapshots", move || {
+        schedule.clone().run(server.backend.store.clone(), server.backend.stopping.clone())
+    });
     Ok(())
 }
 

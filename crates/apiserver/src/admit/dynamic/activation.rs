@@ -176,7 +176,7 @@ impl Authorize for RequestAuthority<'_> {
             field_selector: check.field_selector.clone(),
             label_selector: check.label_selector.clone(),
         };
-        let authorizer: &dyn Authorizer = &*self.call.server.security.authorizer;
+        let authorizer: &dyn Authorizer = &*self.call.backend.authorizer;
         match authorizer.decide(user, &target) {
             Decision::Allow(reason) => Ok((true, reason)),
             Decision::NoOpinion(reason) | Decision::Deny(reason) => Ok((false, reason)),

@@ -129,7 +129,7 @@ impl Criteria {
         if !self.equivalent {
             return Ok(None);
         }
-        let kinds = call.server.kinds.load();
+        let kinds = call.backend.kinds.load();
         let mut equivalents: Vec<_> = kinds.all().filter(|other| is_equivalent(call, other)).collect();
         equivalents.sort_by(|a, b| (&a.kind.group, &a.kind.version).cmp(&(&b.kind.group, &b.kind.version)));
         for rule in rules {

@@ -4,7 +4,6 @@ pub mod activation;
 pub mod cached;
 pub mod condition;
 pub mod criteria;
-pub mod reinvocation;
 pub mod request;
 pub mod rule;
 #[cfg(test)]

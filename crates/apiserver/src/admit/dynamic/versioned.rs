@@ -24,7 +24,7 @@ impl Versioned {
         let mut objects = vec![write.object.clone(), write.old.cloned().unwrap_or(Value::Null)];
         if is_own_kind(write, call) {
             let version = matched.kind.api_version();
-            objects = convert::to_version(call.server, call.resource, objects, &version).await?;
+            objects = convert::to_version(call.backend, call.resource, objects, &version).await?;
         } else if let ("scale", Some(scaled)) =
             (write.subresource, crate::subresource::scale::as_scales(call, &objects))
         {
@@ -43,7 +43,7 @@ impl Versioned {
             self.object = expected.decode_value(changed).map_err(|error| unreadable(&error))?.value;
             return Ok(());
         }
-        let kinds = call.server.kinds.load();
+        let kinds = call.backend.kinds.load();
         let resource = kinds.resource(&self.matched.group, &self.matched.version, &self.matched.resource);
         let resource: &Resource = resource.unwrap_or(call.resource);
         let expected = Expected::of(resource)?;
@@ -59,7 +59,7 @@ impl Versioned {
     pub async fn write_back(&self, write: &mut Write<'_>, call: &ResourceRequest<'_>) -> Result<(), Status> {
         if is_own_kind(write, call) {
             let version = stored::stored_api_version(call.resource);
-            let made = convert::to_version(call.server, call.resource, vec![self.object.clone()], &version).await?;
+            let made = convert::to_version(call.backend, call.resource, vec![self.object.clone()], &version).await?;
             *write.object = made.into_iter().next().unwrap_or_default();
         } else if write.subresource == "scale" {
             crate::subresource::scale::set_replicas(call, write.object, &self.object);

@@ -69,7 +69,7 @@ impl Plugin for MutatingPolicies {
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(call) = write.call else { return false };
         // Unreadable policies are handled too: the plugin then refuses the write.
-        let concerns = self.all(&*call.server.objects).map_or(true, |policies| !policies.is_empty());
+        let concerns = self.all(&*call.backend.objects).map_or(true, |policies| !policies.is_empty());
         write.operation != Operation::Delete && concerns && !is_exempt(write)
     }
 
@@ -234,7 +234,7 @@ fn with_node<T>(
     matched: &Matched,
     look: impl FnOnce(knarr_api::schema::NodeRef<'_>) -> T,
 ) -> Result<T, Status> {
-    let kinds = call.server.kinds.load();
+    let kinds = call.backend.kinds.load();
     let resource = kinds.resource(&matched.group, &matched.version, &matched.resource);
     match resource.filter(|resource| resource.kind.kind == matched.kind.kind) {
         Some(resource) => {

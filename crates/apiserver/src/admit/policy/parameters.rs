@@ -25,7 +25,7 @@ pub enum Missing {
 pub fn resource_of(call: &ResourceRequest<'_>, kind: &(String, String)) -> Result<Arc<Resource>, Missing> {
     let (api_version, name) = kind;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let kinds = call.server.kinds.load();
+    let kinds = call.backend.kinds.load();
     let found = kinds.catalogue.kind(group, version, name);
     let found = found.and_then(|kind| kinds.resource(group, version, &kind.plural).cloned());
     found.ok_or_else(|| {
@@ -45,7 +45,7 @@ pub async fn of(
     let (Some(resource), Some(reference)) = (resource, &binding.reference) else { return Ok(vec![None]) };
     let within = namespace_of(resource, reference, namespace)?;
     let kind = &resource.kind;
-    let objects = &call.server.objects;
+    let objects = &call.backend.objects;
     let unreadable = |status: Status| Missing::Reference(status.message);
     let found: Vec<Arc<Value>> = match reference.text(&["name"]) {
         "" => {
@@ -64,7 +64,7 @@ pub async fn of(
         return Err(Missing::Reference(why.to_owned()));
     }
     let found = found.iter().map(|object| (**object).clone()).collect();
-    let converted = convert::to_version(call.server, resource, found, &kind.api_version()).await;
+    let converted = convert::to_version(call.backend, resource, found, &kind.api_version()).await;
     let converted = converted.map_err(|status| Missing::Reference(status.message))?;
     Ok(converted.into_iter().map(Some).collect())
 }

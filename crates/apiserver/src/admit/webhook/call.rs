@@ -40,7 +40,6 @@ pub async fn call(
     let review = review::make(write, call, versioned, version, &uid);
     let destination =
         webhook.destination.as_ref().map_err(|why| Failure::CallFailed(format!("could not get REST client: {why}")))?;
-    let server = call.server;
     let body = Bytes::from(review.to_string());
     let mut span = call.running.span(if mutating { "Call mutating webhook" } else { "Call validating webhook" });
     if let Some(span) = &mut span {
@@ -52,7 +51,7 @@ pub async fn call(
     }
     let context = span.as_ref().map(knarr_traces::Span::context);
     let request = Outgoing { body, timeout: webhook.limit, trace: context, user: webhook.user.as_deref() };
-    let response = server.webhook_client.post(&*server.objects, destination, request).await;
+    let response = call.backend.webhook_client.post(&*call.backend.objects, destination, request).await;
     if let (Some(span), Err(error)) = (&mut span, &response) {
         span.failed(&error.to_string());
     }

@@ -193,7 +193,7 @@ fn record(webhook: &Webhook, operation: Operation, kind: &str, rejected: bool, t
 
 fn has_any(cached: &Cached<Vec<Webhook>>, users: &WebhookUsers, resource: &'static str, write: &Write<'_>) -> bool {
     let Some(call) = write.call else { return false };
-    let webhooks = cached.get(&*call.server.objects, |objects| configuration::read(objects, resource, users));
+    let webhooks = cached.get(&*call.backend.objects, |objects| configuration::read(objects, resource, users));
     // Unreadable configurations are handled too: the plugin then refuses the write.
     webhooks.map_or(true, |webhooks| !webhooks.is_empty()) && !is_exempt(write)
 }

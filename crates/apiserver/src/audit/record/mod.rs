@@ -18,7 +18,7 @@ use super::policy::{Level, RequestAuditConfig};
 use super::{Audit, NotStored};
 use crate::authenticate::Impersonated;
 use crate::kinds::Kinds;
-use crate::request::{Target, User};
+use crate::request::{AuditAnnotations, Target, User};
 use crate::response::Body;
 
 /// What is known of a request so far. Stays empty if auditing is off.
@@ -273,22 +273,9 @@ impl Drop for Record {
     }
 }
 
-/// An audit annotation of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Annotation {
-    pub key: String,
-    pub value: String,
-    /// Whether it reveals contents of the request.
-    pub of_request: bool,
-}
-
 /// Marks the response to a request whose handling panicked, with the panic's message.
 #[derive(Clone, Debug)]
 pub struct Panicked(pub String);
-
-/// Audit annotations that admission adds; carried in the response's extensions.
-#[derive(Clone, Debug, Default)]
-pub struct AuditAnnotations(pub Vec<Annotation>);
 
 fn remove_managed_fields(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {

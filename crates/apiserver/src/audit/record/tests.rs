@@ -1,6 +1,7 @@
 use super::*;
 use crate::audit::{Backend, BatchSettings, Log, LogSettings, Mode, Policy};
 use crate::kinds::no_descriptions;
+use crate::request::Annotation;
 use http::Request;
 use knarr_api::catalogue::Catalogue;
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Updates the objects every minute until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(INTERVAL) => {}
@@ -36,14 +36,14 @@ pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
     create_missing(server).await?;
     let desired = built_in::all();
     for desired in &desired {
-        if let Some(current) = server.objects.get(GROUP, desired.resource, "", desired.name())
+        if let Some(current) = server.backend.objects.get(GROUP, desired.resource, "", desired.name())
             && let Some(revised) = revise(&current, desired)
         {
             loopback::send(server, Method::PUT, &path(desired.resource, desired.name()), &revised).await?;
         }
     }
     for plural in [SCHEMAS, LEVELS] {
-        for object in server.objects.list(GROUP, plural, "") {
+        for object in server.backend.objects.list(GROUP, plural, "") {
             let name = object.text(&["metadata", "name"]);
             let is_desired = desired.iter().any(|desired| desired.resource == plural && desired.name() == name);
             // A built-in object of another version of this server.
@@ -58,7 +58,7 @@ pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
 /// Creates objects that were deleted. Priority levels come first, since schemas refer to them.
 pub async fn create_missing(server: &Arc<ApiServer>) -> Result<(), Status> {
     for desired in built_in::all() {
-        if server.objects.get(GROUP, desired.resource, "", desired.name()).is_none() {
+        if server.backend.objects.get(GROUP, desired.resource, "", desired.name()).is_none() {
             loopback::send(server, Method::POST, &path(desired.resource, desired.name()), &desired.object).await?;
         }
     }

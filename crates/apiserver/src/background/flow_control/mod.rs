@@ -17,12 +17,12 @@ pub async fn run(server: Arc<ApiServer>) {
 }
 
 async fn lend(server: Arc<ApiServer>) {
-    let mut stopping = server.stopping.clone();
+    let mut stopping = server.backend.stopping.clone();
     loop {
         tokio::select! {
             () = tokio::time::sleep(REBALANCE_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        server.fairness.rebalance(&*server.objects);
+        server.backend.fairness.rebalance(&*server.backend.objects);
     }
 }

@@ -24,15 +24,15 @@ pub async fn run(server: Arc<ApiServer>) {
 }
 
 async fn reconcile(server: &Arc<ApiServer>) -> bool {
-    server.fairness.load(&*server.objects);
+    server.backend.fairness.load(&*server.backend.objects);
     let mut done = true;
     if let Err(error) = ensure::create_missing(server).await {
         tracing::warn!(%error, "cannot create the built-in flow control objects");
         done = false;
     }
-    for schema in server.objects.list(GROUP, SCHEMAS, "") {
+    for schema in server.backend.objects.list(GROUP, SCHEMAS, "") {
         let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
-        let exists = server.objects.get(GROUP, LEVELS, "", level).is_some();
+        let exists = server.backend.objects.get(GROUP, LEVELS, "", level).is_some();
         let Some(condition) = dangling(&schema, exists, Timestamp::now()) else { continue };
         let name = schema.text(&["metadata", "name"]);
         let configuration = json!({

@@ -53,7 +53,7 @@ impl ListeningServer {
             ping: SHORT_TIMEOUT,
             ..Limits::default()
         };
-        let stopping = server.stopping.clone();
+        let stopping = server.backend.stopping.clone();
         let serving = tokio::spawn(serve_with_limits(server, listener, pki.serving.clone(), stopping, limits));
         ListeningServer { cluster, address, pki, serving, _directory: directory }
     }

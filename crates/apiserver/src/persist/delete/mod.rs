@@ -44,25 +44,25 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
     {
         call.warn(warning);
     }
-    call.server.store.prepare_read(&Range::key(&key)).await;
-    let mut current = match call.server.store.peek(&key) {
+    call.backend.store.prepare_read(&Range::key(&key)).await;
+    let mut current = match call.backend.store.peek(&key) {
         Some(entry) => entry,
         None => {
-            call.server.store.sync().await.map_err(store_error)?;
-            call.server.store.prepare_read(&Range::key(&key)).await;
-            call.server.store.peek(&key).ok_or_else(missing)?
+            call.backend.store.sync().await.map_err(store_error)?;
+            call.backend.store.prepare_read(&Range::key(&key)).await;
+            call.backend.store.peek(&key).ok_or_else(missing)?
         }
     };
     let mut fresh = false;
     loop {
-        let old = convert::parse_stored(call.server, call.resource, &current).await?;
+        let old = convert::parse_stored(call.backend, call.resource, &current).await?;
         if let Err(status) = check_preconditions(call.resource, &old, options) {
             if fresh {
                 return Err(status);
             }
-            call.server.store.sync().await.map_err(store_error)?;
-            call.server.store.prepare_read(&Range::key(&key)).await;
-            let newest = call.server.store.peek(&key).ok_or_else(missing)?;
+            call.backend.store.sync().await.map_err(store_error)?;
+            call.backend.store.prepare_read(&Range::key(&key)).await;
+            let newest = call.backend.store.peek(&key).ok_or_else(missing)?;
             if newest.revision == current.revision {
                 return Err(status);
             }
@@ -120,7 +120,7 @@ async fn mark(
     let marked = if value == current.value() {
         Ok(current.clone())
     } else {
-        call.server.store.update(key, value, current.revision, None).await
+        call.backend.store.update(key, value, current.revision, None).await
     };
     let entry = match marked {
         Ok(entry) => entry,
@@ -141,14 +141,14 @@ async fn mark(
 /// Removes an object at once.
 async fn remove(call: &ResourceRequest<'_>, key: &str, current: &Arc<Entry>, old: &Value) -> Result<Attempt, Status> {
     let storing = Instant::now();
-    let revision = match call.server.store.delete(key, current.revision).await {
+    let revision = match call.backend.store.delete(key, current.revision).await {
         Ok(revision) => revision,
         Err(Error::Conflict { current, .. }) => return Ok(Attempt::Conflict(current)),
         Err(error) => return Err(store_error(error)),
     };
     let resource = call.resource;
     journey_events::record_write(call, &WriteEvent { verb: "removed", resource, object: old, revision, storing });
-    call.server.services.release_deleted(call, old).await;
+    call.backend.hooks.after_delete(call, old).await;
     let mut gone = old.clone();
     stored::set_revision(&mut gone, revision);
     Ok(Attempt::Done(Deleted { response: response_for(call, Outcome::Unstored(gone), old), gone: true }))
@@ -170,7 +170,7 @@ async fn remove_marked(
 ) -> Result<(), Status> {
     let storing = Instant::now();
     loop {
-        match call.server.store.delete(key, entry.revision).await {
+        match call.backend.store.delete(key, entry.revision).await {
             Ok(revision) => {
                 let resource = call.resource;
                 journey_events::record_write(
@@ -184,7 +184,7 @@ async fn remove_marked(
             Err(error) => return Err(store_error(error)),
         }
     }
-    call.server.services.release_deleted(call, object).await;
+    call.backend.hooks.after_delete(call, object).await;
     Ok(())
 }
 

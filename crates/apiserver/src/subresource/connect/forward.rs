@@ -17,8 +17,9 @@ use super::location::{Location, Peer};
 use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::egress::{Egress, Network};
 use crate::outbound::kubelet_tls::{Kubelets, any_certificate};
-use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarded_headers, lookup};
+use crate::outbound::{check_addresses, lookup};
 use crate::response::Body;
+use crate::reverse_proxy::{failed_upgrade, forward_request, forwarded_headers};
 use crate::route::target::tail;
 use crate::ui::forward::ProxyPath;
 

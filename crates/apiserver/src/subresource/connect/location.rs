@@ -40,12 +40,12 @@ pub enum Peer {
 /// A path on the kubelet of a node.
 pub fn kubelet(call: &ResourceRequest<'_>, node_name: &str, path: &str, query: &str) -> Result<Location, Status> {
     let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-    kubelet_of(&*node_of(call, node_name)?, path, &call.server.behaviour.kubelet_address_types)
+    kubelet_of(&*node_of(call, node_name)?, path, &call.backend.behaviour.kubelet_address_types)
 }
 
 fn node_of(call: &ResourceRequest<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let nodes = knarr_api::status::GroupResource { group: "", name: "nodes" };
-    call.server.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
+    call.backend.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
 }
 
 fn kubelet_of(node: &Value, path: String, address_types: &[String]) -> Result<Location, Status> {
@@ -90,7 +90,7 @@ fn parse_port(kind: &str, id: &str, port: &str) -> Result<u16, Status> {
 pub fn pod_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("pod", &call.target.name)?;
     let pod = call
-        .server
+        .backend
         .objects
         .get("", "pods", &call.target.namespace, name)
         .ok_or_else(|| Status::not_found(call.resource.named(), name))?;
@@ -134,7 +134,7 @@ fn workload(ip: &str, port: u16, tls: bool, path: String, node: Option<String>) 
 pub fn service_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let namespace = &call.target.namespace;
     let (_, name, _) = split_name("service", &call.target.name)?;
-    let objects = &call.server.objects;
+    let objects = &call.backend.objects;
     let service =
         objects.get("", "services", namespace, name).ok_or_else(|| Status::not_found(call.resource.named(), name))?;
     let slices = objects.list("discovery.k8s.io", "endpointslices", namespace);
@@ -199,7 +199,7 @@ fn service_location(
 /// The location of a node proxy.
 pub fn node_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("node", &call.target.name)?;
-    let types = &call.server.behaviour.kubelet_address_types;
+    let types = &call.backend.behaviour.kubelet_address_types;
     node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call), types)
 }
 

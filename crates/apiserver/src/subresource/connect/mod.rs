@@ -46,7 +46,7 @@ pub async fn serve(
 ) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     require_create(server, request).await?;
-    let call = ResourceRequest::new(server, resource, request);
+    let call = ResourceRequest::new(&server.backend, resource, request);
     if target.subresource != "log" {
         let (kind, mut options) = options(&call);
         let kind = AdmissionKind { group: "", version: "v1", kind };
@@ -145,7 +145,7 @@ async fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> 
 /// The location of the log, command or port of a pod at its kubelet.
 fn in_pod(call: &ResourceRequest<'_>) -> Result<Option<Location>, Status> {
     let target = call.target;
-    let pod = call.server.objects.get("", "pods", &target.namespace, &target.name).ok_or_else(|| call.not_found())?;
+    let pod = call.backend.objects.get("", "pods", &target.namespace, &target.name).ok_or_else(|| call.not_found())?;
     let node = pod.text(&["spec", "nodeName"]);
     let of_pod = format!("{}/{}", target.namespace, target.name);
     let (path, query) = match target.subresource.as_str() {

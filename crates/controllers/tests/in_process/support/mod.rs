@@ -189,7 +189,7 @@ impl Cluster {
         while quiet < QUIET_TURNS {
             assert!(started.elapsed() < TIMEOUT, "the cluster never stops writing");
             self.turn(CRAWL).await;
-            let current = self.server.handle.server.store.revision();
+            let current = self.server.handle.server.backend.store.revision();
             quiet = if current == revision { quiet + 1 } else { 0 };
             revision = current;
         }
@@ -206,7 +206,7 @@ impl Cluster {
 
     /// Lets all tasks run, the kubelet too, and time move on.
     async fn turn(&self, duration: Duration) {
-        let revision = self.server.handle.server.store.revision();
+        let revision = self.server.handle.server.backend.store.revision();
         if self.synced.replace(revision) != revision {
             kubelet::sync(self).await;
         }

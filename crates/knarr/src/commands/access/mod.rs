@@ -309,7 +309,7 @@ pub fn watch_files(
         let (server, reserved) = (server.clone(), issuers(arguments));
         supervisor.restart("authentication-config", move || {
             let authenticator = server.security.authenticator.clone();
-            let stopping = server.stopping.clone();
+            let stopping = server.backend.stopping.clone();
             authenticate::watch_configuration(authenticator, path.clone(), text.clone(), reserved.clone(), stopping)
         });
     }
@@ -317,7 +317,7 @@ pub fn watch_files(
         let (server, policies) = (server.clone(), arguments.authorization_policy_file.clone());
         supervisor.restart("authorization-config", move || {
             let chain = server.security.authorization.clone();
-            let stopping = server.stopping.clone();
+            let stopping = server.backend.stopping.clone();
             authorize::watch_configuration(chain, path.clone(), text.clone(), policies.clone(), stopping)
         });
     }
@@ -326,7 +326,7 @@ pub fn watch_files(
         supervisor.restart(format!("certificates of {}", path.display()), move || {
             let (pki, shown) = (pki.clone(), path.display().to_string());
             let known = std::fs::read_to_string(&path).unwrap_or_default();
-            configuration_file::watch(path.clone(), known, server.stopping.clone(), move |_| {
+            configuration_file::watch(path.clone(), known, server.backend.stopping.clone(), move |_| {
                 match pki.serving.reload() {
                     Ok(()) => tracing::info!(path = shown, "reloaded certificates"),
                     Err(error) => tracing::warn!(path = shown, %error, "cannot reload certificates"),

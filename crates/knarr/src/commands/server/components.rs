@@ -127,7 +127,7 @@ impl Components {
             return Ok(());
         }
         let rollouts = servers::rollout::Rollouts {
-            store: self.server.store.clone(),
+            store: self.server.backend.store.clone(),
             client: self.component(join::SERVERS, "knarr"),
             encryption: self.arguments.this_server()?.encryption_file(),
             data,

@@ -46,7 +46,7 @@ impl Plugin for ValidatingPolicies {
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(call) = write.call else { return false };
         // Unreadable policies are handled too: the plugin then refuses the write.
-        let concerns = self.all(&*call.server.objects).map_or(true, |policies| !policies.is_empty());
+        let concerns = self.all(&*call.backend.objects).map_or(true, |policies| !policies.is_empty());
         concerns && !is_exempt(write)
     }
 

@@ -1,5 +1,8 @@
 //! Selectors of lists and watches, and the parsed values they compare, cached with the stored entry.
 
+pub mod projection;
+pub mod topic;
+
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 

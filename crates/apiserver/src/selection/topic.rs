@@ -8,8 +8,8 @@ use knarr_api::value::Write;
 use knarr_store::TopicIndex;
 use serde_json::Value;
 
+use super::Selection;
 use super::projection::Projection;
-use super::selection::Selection;
 use crate::kinds::Resource;
 
 /// The index of pods by the node that they are bound to.

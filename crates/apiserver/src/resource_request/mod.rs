@@ -1,27 +1,32 @@
 //! A request for a resource on its way through admission and persistence: what these steps know, and what they note.
 
+mod admission;
+mod backend;
+mod hooks;
+mod reinvocation;
+
+pub use admission::{Admission, Write};
+pub use backend::Backend;
+pub use hooks::{Reservation, WriteHooks};
+
 use std::sync::{Arc, OnceLock};
 
-use http::{HeaderMap, Response};
+use http::HeaderMap;
 use jiff::Timestamp;
 use knarr_api::decode::Emptied;
 use knarr_api::status::Status;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::audit::{Annotation, AuditAnnotations};
 use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
-use crate::request::Operation;
-use crate::request::{StageTimes, Target, User};
+use crate::request::{Annotation, Operation, StageTimes, Target, User};
 use crate::request_metrics::InFlightRequest;
-use crate::response::{self, Body, HandlerResponse};
 use crate::route::query::Query;
-use crate::state::ApiServer;
 
 /// An authorized request whose resource is known.
 pub struct ResourceRequest<'a> {
-    pub server: &'a ApiServer,
+    pub backend: &'a Backend,
     pub resource: &'a Arc<Resource>,
     pub target: &'a Target,
     pub user: &'a User,
@@ -43,12 +48,12 @@ pub struct ResourceRequest<'a> {
 
 impl<'a> ResourceRequest<'a> {
     pub fn new(
-        server: &'a ApiServer,
+        backend: &'a Backend,
         resource: &'a Arc<Resource>,
         request: &'a AuthorizedRequest<'_>,
     ) -> ResourceRequest<'a> {
         ResourceRequest {
-            server,
+            backend,
             resource,
             target: &request.routed.target,
             user: request.user,
@@ -119,17 +124,6 @@ impl ResourceRequest<'_> {
         options
     }
 
-    /// The response with the warnings and annotations of the request; a refusal carries them too.
-    pub fn respond(self, response: Result<Response<Body>, Status>) -> HandlerResponse {
-        let mut response =
-            response.unwrap_or_else(|status| response::negotiated_failure(self.headers, self.query, &status));
-        let notes = self.annotations.into_inner();
-        if !notes.is_empty() {
-            response.extensions_mut().insert(AuditAnnotations(notes));
-        }
-        HandlerResponse { response, warnings: self.warnings.into_inner() }
-    }
-
     /// The subresource as rules and admission know it; scale acts on the object itself.
     pub fn rules_context(&self) -> knarr_rules::Context<'_> {
         knarr_rules::Context {
@@ -140,7 +134,7 @@ impl ResourceRequest<'_> {
             uid: &self.user.uid,
             extra: Some(&self.user.extra),
             now: self.now,
-            features: &self.server.behaviour.features,
+            features: &self.backend.behaviour.features,
         }
     }
 }
