@@ -1,6 +1,7 @@
 //! Translates a pod's spec to the CRI configuration of its sandbox and containers.
 
 pub mod config;
+pub mod devices;
 pub mod dns;
 pub mod env;
 pub mod env_file;

@@ -1,7 +1,6 @@
 //! The Node object and node-level tasks: registration, status, lease, eviction, log rotation and shutdown.
 
 pub mod certificates;
-pub mod devices;
 mod eviction;
 
 mod lease;
@@ -9,7 +8,6 @@ mod log_rotation;
 
 mod object;
 mod register;
-pub mod runtime_class;
 mod shutdown;
 pub mod startup;
 

@@ -19,6 +19,7 @@ mod refresh;
 mod report;
 pub mod resize;
 pub mod restart;
+mod runtime_class;
 #[cfg(test)]
 mod runtime_failure_tests;
 mod sandbox;

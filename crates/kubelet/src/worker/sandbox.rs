@@ -105,7 +105,7 @@ pub async fn create_sandbox(
         );
         message
     };
-    let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
+    let handler = super::runtime_class::handler(context, pod).await.map_err(failed)?;
     if own_users {
         prepare_user_namespace(context, pod, &handler).map_err(failed)?;
     }

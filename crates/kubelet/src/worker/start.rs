@@ -173,7 +173,7 @@ impl Start {
         resources.cpuset_cpus = context.resources.cpus_of(pod::uid(&self.pod), &self.name);
         resources.cpuset_mems = grant.memory.as_ref().map(|share| share.nodes.to_string()).unwrap_or_default();
         context.resources.before_start(&grant).await?;
-        let devices = crate::node::devices::devices_for(&self.volumes, container);
+        let devices = crate::container::devices::devices_for(&self.volumes, container);
         let parts = ConfigInput {
             pod: &self.pod,
             container,
@@ -199,7 +199,7 @@ impl Start {
         if mounts.all(|mount| mount.recursive_read_only.is_none()) {
             return Ok(false);
         }
-        let handler = crate::node::runtime_class::handler(&self.context, &self.pod).await?;
+        let handler = super::runtime_class::handler(&self.context, &self.pod).await?;
         Ok(self.context.runtime_features.read().of_handler(&handler).recursive_read_only_mounts)
     }
 
