@@ -2,10 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::pod_resources::{self, Amounts};
 use knarr_client::quantity::{milli_value, value};
 use std::collections::BTreeMap;
 
-use crate::pod::{self, Role};
+use crate::pod;
 
 /// CPU in thousandths, memory in bytes. A limit is set only if every container has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +26,7 @@ pub fn pod_amounts(pod: &Pod) -> PodAmounts {
     }
 }
 
-/// The request of the whole pod for any resource: main containers and sidecars together, or the largest init container
-/// with the sidecars before it, whichever is more; and the overhead of the runtime.
+/// The request of the whole pod for any resource, with the overhead of the runtime.
 pub fn requested(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
     let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get(name));
     let sum = match whole {
@@ -58,25 +58,29 @@ fn overhead(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
     amount(&pod::spec(pod).overhead, name, read).unwrap_or(0)
 }
 
-/// Main containers and sidecars together, or the largest init container with the sidecars before it. None as soon as one
-/// container has no amount. A sum that is too large is the largest number: authors choose the amounts.
+/// The amounts of all containers as [`pod_resources::combined`] adds them up. None if one container has none. A sum that is
+/// too large is the largest number: authors choose the amounts.
 pub fn combined(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
-    let mut sidecars = 0i64;
-    let mut largest = 0;
-    for (role, container) in pod::init_containers(pod) {
-        let amount = of(container)?;
-        if role == Role::Sidecar {
-            sidecars = sidecars.saturating_add(amount);
-            largest = largest.max(sidecars);
-        } else {
-            largest = largest.max(sidecars.saturating_add(amount));
-        }
+    pod_resources::combined(pod::spec(pod), |container| Amount(of(container))).0
+}
+
+#[derive(Clone)]
+struct Amount(Option<i64>);
+
+impl Default for Amount {
+    fn default() -> Self {
+        Amount(Some(0))
     }
-    let mut main = 0i64;
-    for container in pod::main_containers(pod) {
-        main = main.saturating_add(of(container)?);
+}
+
+impl Amounts for Amount {
+    fn add(&mut self, other: &Self) {
+        self.0 = self.0.zip(other.0).map(|(own, other)| own.saturating_add(other));
     }
-    Some(main.saturating_add(sidecars).max(largest))
+
+    fn raise(&mut self, other: &Self) {
+        self.0 = self.0.zip(other.0).map(|(own, other)| own.max(other));
+    }
 }
 
 #[cfg(test)]

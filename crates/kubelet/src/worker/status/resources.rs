@@ -1,20 +1,20 @@
 //! The pod-level resources in the status: allocated and in effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use knarr_client::quantity::{self, Quantity as Amount, scale};
+use knarr_client::pod_resources::{self, Side};
+use knarr_client::quantity;
 
-use crate::cgroup::amounts::{PodAmounts, combined, pod_amounts};
-use crate::pod;
+use crate::cgroup::amounts::{PodAmounts, pod_amounts};
 use crate::worker::restart::Phase;
 
 type Amounts = BTreeMap<String, Quantity>;
 
 /// The pod's total requests; none if there are none.
 pub fn allocated(pod: &Pod) -> Option<Amounts> {
-    Some(sum(pod, |resources| resources.requests.as_ref())).filter(|amounts| !amounts.is_empty())
+    Some(sum(pod, Side::Requests)).filter(|amounts| !amounts.is_empty())
 }
 
 /// The resources to report. A terminated pod keeps those it had while it ran.
@@ -28,8 +28,8 @@ pub fn reported(pod: &Pod, previous: &PodStatus, phase: Phase) -> ResourceRequir
 
 /// While the pod runs, the resources of its cgroup; before and after, the sum over its containers.
 fn of_pod(pod: &Pod, runs: bool) -> ResourceRequirements {
-    let mut requests = sum(pod, |resources| resources.requests.as_ref());
-    let mut limits = sum(pod, |resources| resources.limits.as_ref());
+    let mut requests = sum(pod, Side::Requests);
+    let mut limits = sum(pod, Side::Limits);
     if runs {
         let PodAmounts { cpu_limit, memory_limit, .. } = pod_amounts(pod);
         requests.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
@@ -43,33 +43,9 @@ fn of_pod(pod: &Pod, runs: bool) -> ResourceRequirements {
     ResourceRequirements { requests: some(requests), limits: some(limits), claims: None }
 }
 
-fn sum(pod: &Pod, list: fn(&ResourceRequirements) -> Option<&Amounts>) -> Amounts {
-    let spec = pod::spec(pod);
-    let of = |container: &Container| container.resources.as_ref().and_then(list).cloned().unwrap_or_default();
-    let whole = spec.resources.as_ref().and_then(list);
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let mut names: BTreeSet<String> = containers.flat_map(|container| of(container).into_keys()).collect();
-    names.extend(whole.iter().flat_map(|amounts| amounts.keys().cloned()));
-    let amount = |name: String| {
-        let own = |container: &Container| of(container).get(&name).map(quantity::of);
-        let format = whole
-            .and_then(|amounts| amounts.get(&name))
-            .map(quantity::of)
-            .or_else(|| spec.containers.iter().chain(spec.init_containers.iter().flatten()).find_map(own))?;
-        let is_cpu = name == "cpu";
-        let unit = if is_cpu { scale::MILLI } else { scale::ONE };
-        let read = |amount: Amount| amount.saturating_value(unit);
-        let overhead = spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(quantity::of).map_or(0, read);
-        let total = match whole.and_then(|amounts| amounts.get(&name)) {
-            // Returned unchanged: it may be smaller than the unit of the sum.
-            Some(amount) if overhead == 0 => return Some((name, amount.clone())),
-            Some(amount) => read(quantity::of(amount)),
-            None => combined(pod, |container| Some(own(container).map_or(0, read))).unwrap_or(0),
-        };
-        let sum = Amount::scaled(total.saturating_add(overhead), unit, format.format());
-        Some((name, quantity::to_api(&sum)))
-    };
-    names.into_iter().filter_map(amount).collect()
+fn sum(pod: &Pod, side: Side) -> Amounts {
+    let total = pod_resources::of_pod(pod, side);
+    total.into_iter().map(|(name, amount)| (name, quantity::to_api(&amount))).collect()
 }
 
 #[cfg(test)]
