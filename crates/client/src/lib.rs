@@ -9,7 +9,7 @@
 //! - [`LeaderElection`]: leadership by a Lease, whose loser stops before another candidate can acquire it;
 //! - [`EventRecorder`] (core/v1) and [`SeriesRecorder`] (events.k8s.io/v1): events that aggregate;
 //! - [`ServerReachability`]: one log line when the API server becomes unreachable, one when it is back;
-//! - small helpers on the typed API: [`owner`], [`selector`], [`quantity`], [`node`], [`node_fit`], [`pod`],
+//! - small helpers on the typed API: [`decode`], [`owner`], [`selector`], [`quantity`], [`node`], [`node_fit`], [`pod`],
 //!   [`pod_resources`], [`time`]. What values of the API mean is in [`semantics`].
 //!
 //! Start reading at [`informers::Informers`].
@@ -20,6 +20,7 @@ mod account_clients;
 pub mod api_error;
 pub mod connect;
 pub mod csi_migration;
+pub mod decode;
 pub mod delegated_access;
 pub mod disk_name;
 mod error_chain;

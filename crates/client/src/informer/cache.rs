@@ -91,7 +91,7 @@ impl<K: Object> Cached<K> {
 }
 
 fn unpack<K: Object>(packed: &Packed) -> serde_json::Result<K> {
-    serde_json::from_slice(&packed.text())
+    crate::decode::from_bytes(&packed.text())
 }
 
 impl<K: Object> Cache<K> {

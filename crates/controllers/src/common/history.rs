@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use knarr_client::{Informer, owner};
+use knarr_client::{Informer, decode, owner};
 use serde_json::{Value, json};
 
 use super::hash;
@@ -36,7 +36,7 @@ pub fn patch_of(template: &PodTemplateSpec) -> serde_json::Result<Value> {
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    decode::from_value(&template).ok()
 }
 
 /// Whether a revision holds the template of the patch. Older releases of Kubernetes wrote some absent fields as null: that

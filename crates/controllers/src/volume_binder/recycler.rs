@@ -8,8 +8,8 @@ use std::pin::pin;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, Pod};
 use knarr_client::events::{EventType, reference};
-use knarr_client::{EventRecorder, quantity};
-use kube::api::{DeleteParams, PostParams, WatchEvent, WatchParams};
+use knarr_client::{EventRecorder, decode, quantity};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ pub(super) async fn recycle(
     };
     let since = pod.metadata.resource_version.as_deref().unwrap_or("0");
     let scrubbed = tokio::select! {
-        scrubbed = end_of(&api, &pod_name, since) => scrubbed,
+        scrubbed = end_of(client, &pod_name, since) => scrubbed,
         never = pass_on_events(client, &pod_name, since, volume, recorder) => match never {},
     };
     let deleted = ignore_not_found(api.delete(&pod_name, &DeleteParams::default()).await);
@@ -70,7 +70,9 @@ pub(super) async fn recycle(
 }
 
 /// How the pod finished.
-async fn end_of(api: &Api<Pod>, pod: &str, since: &str) -> Result<(), String> {
+async fn end_of(client: &Client, pod: &str, since: &str) -> Result<(), String> {
+    // Typed, the events of pods would be decoded by code that nothing else uses.
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<Pod>(&()));
     let only = WatchParams::default().fields(&format!("metadata.name={pod}"));
     let changes = api.watch(&only, since).await.map_err(|error| error.to_string())?;
     let mut changes = pin!(changes);
@@ -89,13 +91,13 @@ async fn end_of(api: &Api<Pod>, pod: &str, since: &str) -> Result<(), String> {
     Err(format!("recycler pod \"{pod}\" watch channel had been closed"))
 }
 
-fn outcome(pod: &Pod) -> Option<Result<(), String>> {
-    let status = pod.status.as_ref()?;
-    match status.phase.as_deref()? {
+fn outcome(pod: &DynamicObject) -> Option<Result<(), String>> {
+    let status = &pod.data["status"];
+    match status["phase"].as_str()? {
         "Succeeded" => Some(Ok(())),
         "Failed" => {
-            let message = status.message.clone().filter(|message| !message.is_empty());
-            Some(Err(message.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
+            let message = status["message"].as_str().filter(|message| !message.is_empty());
+            Some(Err(message.unwrap_or("pod failed, pod.Status.Message unknown").to_owned()))
         }
         _ => None,
     }
@@ -158,7 +160,7 @@ fn pod_of(volume: &PersistentVolume, pod: &str) -> Pod {
             }],
         },
     });
-    serde_json::from_value(pod).unwrap_or_default()
+    decode::from_value(&pod).unwrap_or_default()
 }
 
 #[cfg(test)]

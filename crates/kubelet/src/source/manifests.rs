@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use knarr_client::decode;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use sha2::{Digest, Sha256};
@@ -104,7 +105,7 @@ pub(super) fn parse(text: &str, node: &str, rules: Option<PodRules>) -> Result<P
     let pod = complete(pod, text, node)?;
     let mut value = serde_json::to_value(&pod).map_err(|error| error.to_string())?;
     rules.ok_or("static pods cannot be validated on this node")?(&mut value)?;
-    serde_json::from_value(value).map_err(|error| error.to_string())
+    decode::from_value(&value).map_err(|error| error.to_string())
 }
 
 fn complete(mut pod: Pod, text: &str, node: &str) -> Result<Pod, String> {

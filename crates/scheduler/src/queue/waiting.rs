@@ -56,7 +56,7 @@ impl Waiting {
         match self {
             Self::Whole(pod) => Arc::clone(pod),
             Self::Packed { placed, object } => {
-                let object = serde_json::from_slice(&object.text()).expect("`keep` wrote it from a Pod");
+                let object = knarr_client::decode::from_bytes(&object.text()).expect("`keep` wrote it from a Pod");
                 Arc::new(PodState::with(Arc::clone(placed), Arc::new(object)))
             }
         }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::decode;
 use knarr_client::quantity::{self, Quantity as Amount};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +37,7 @@ const FILE: &str = "resources.json";
 
 impl Granted {
     pub fn load(directory: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(directory.join(FILE)).ok()?).ok()
+        decode::from_bytes(&std::fs::read(directory.join(FILE)).ok()?).ok()
     }
 
     pub fn store(&self, directory: &Path) {
