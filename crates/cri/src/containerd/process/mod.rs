@@ -265,7 +265,8 @@ async fn printed_version() -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// The process ID of the running containerd with this configuration, whoever started it.
+/// The process ID of the running containerd with this configuration, whoever started it. One that sees another file under this
+/// path belongs to another node.
 fn running(processes: &Path, configuration: &Path) -> Option<i32> {
     let mut entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
     entries.find_map(|entry| {
@@ -273,7 +274,8 @@ fn running(processes: &Path, configuration: &Path) -> Option<i32> {
         let command = std::fs::read(entry.path().join("cmdline")).ok()?;
         let arguments: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
         let named = arguments.first().is_some_and(|program| program.ends_with(b"containerd"));
-        (named && arguments.contains(&configuration.as_os_str().as_bytes())).then_some(process)
+        let is_configured = named && arguments.contains(&configuration.as_os_str().as_bytes());
+        (is_configured && orphans::sees(processes, process, configuration)).then_some(process)
     })
 }
 

@@ -1,13 +1,23 @@
 use super::*;
 
 #[test]
-fn a_containerd_is_identified_by_its_configuration() {
+fn a_running_containerd_is_found_by_the_configuration_it_sees() {
     let directory = tempfile::tempdir().expect("a directory");
-    let process = directory.path().join("7");
-    std::fs::create_dir(&process).expect("a directory");
-    std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
-    assert_eq!(running(directory.path(), Path::new("/a/config.toml")), Some(7));
-    assert_eq!(running(directory.path(), Path::new("/b/config.toml")), None);
+    let (processes, file) = (directory.path().join("proc"), directory.path().join("config.toml"));
+    std::fs::write(&file, "").expect("a file");
+    let start = |pid: &str, root: &Path| {
+        let process = processes.join(pid);
+        std::fs::create_dir_all(&process).expect("a directory");
+        std::os::unix::fs::symlink(root, process.join("root")).expect("a link");
+        let command = format!("containerd\0--config\0{}\0", file.display());
+        std::fs::write(process.join("cmdline"), command).expect("a file");
+    };
+    // Its root is another one, in which the same path leads nowhere.
+    start("6", directory.path());
+    assert_eq!(running(&processes, &file), None);
+    start("7", Path::new("/"));
+    assert_eq!(running(&processes, &file), Some(7));
+    assert_eq!(running(&processes, &directory.path().join("other.toml")), None);
 }
 
 #[test]
