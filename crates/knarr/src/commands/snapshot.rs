@@ -21,8 +21,6 @@ pub struct Arguments {
     /// Data directory of the server.
     #[arg(long, global = true, default_value = "/var/lib/knarr")]
     data_dir: PathBuf,
-    #[command(flatten)]
-    storage: SnapshotStorageArguments,
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -31,11 +29,15 @@ enum Snapshot {
     Save {
         /// File, or object such as s3://BUCKET/KEY.
         file: SnapshotPlace,
+        #[command(flatten)]
+        storage: SnapshotStorageArguments,
     },
     /// List the snapshots in S3-compatible storage.
     List {
         /// Bucket and start of the keys, such as s3://BUCKET/PREFIX.
         location: Location,
+        #[command(flatten)]
+        storage: SnapshotStorageArguments,
     },
     /// Restore the store from a file or from S3-compatible storage. The data directory must not contain a store.
     Restore {
@@ -44,6 +46,8 @@ enum Snapshot {
         /// Number of revisions to skip, so that clients notice that the store was restored.
         #[arg(long, default_value_t = 1_000_000_000)]
         skip_revisions: u64,
+        #[command(flatten)]
+        storage: SnapshotStorageArguments,
     },
 }
 
@@ -81,25 +85,25 @@ impl LastSnapshot {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { command, data_dir: data, storage } = arguments;
+    let Arguments { command, data_dir: data } = arguments;
     match command {
-        Snapshot::Save { file: SnapshotPlace::File(file) } => {
+        Snapshot::Save { file: SnapshotPlace::File(file), .. } => {
             let revision = write(&file, &data).await?;
             note(&SnapshotPlace::File(file), revision, &data)
         }
-        Snapshot::Save { file: SnapshotPlace::Remote(location) } => {
+        Snapshot::Save { file: SnapshotPlace::Remote(location), storage } => {
             let file = temporary(&data)?;
             let revision = write(&file, &data).await?;
             let stored = storage.open(&location.bucket)?.put(&location.key, &file).await;
             stored.with_context(|| format!("cannot upload to {location}"))?;
             note(&SnapshotPlace::Remote(location), revision, &data)
         }
-        Snapshot::List { location } => list(&location, &storage).await,
+        Snapshot::List { location, storage } => list(&location, &storage).await,
         Snapshot::Restore { file, .. } if crate::servers::has_member(&data)? => bail!(
             "this server keeps its objects in etcd: stop all servers of the cluster, and restore with \
              `knarr server --cluster-reset --cluster-reset-restore-path {file}`"
         ),
-        Snapshot::Restore { file, skip_revisions } => {
+        Snapshot::Restore { file, skip_revisions, storage } => {
             let local = storage.fetch(&file, &data).await?;
             restore(&file, local.path(), &data.join("store"), skip_revisions)
         }

@@ -16,11 +16,14 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    fn flags(&self) -> Vec<String> {
-        let credentials = self.plane.data().join("credentials").to_string_lossy().into_owned();
-        let endpoint = self.storage.endpoint();
-        let flags = [("endpoint", endpoint.as_str()), ("region", REGION), ("credentials", &credentials)];
-        flags.iter().flat_map(|(name, value)| [format!("--snapshot-s3-{name}"), (*value).to_owned()]).collect()
+    /// Writes the configuration file that all commands read.
+    fn configure(&self) {
+        let text = format!(
+            "snapshot-s3-endpoint: {}\nsnapshot-s3-region: {REGION}\nsnapshot-s3-credentials: {}\n",
+            self.storage.endpoint(),
+            self.plane.data().join("credentials").display()
+        );
+        std::fs::write(self.plane.data().join("config.yaml"), text).expect("a file");
     }
 
     /// Starts the server with its log in a file.
@@ -33,19 +36,20 @@ impl Snapshots {
         let mut command = self.knarr(&["server", "--disable-agent", "--listen", &address, "--node-ip", "127.0.0.1"]);
         command.args(["--snapshot-schedule", "1s", "--snapshot-retention", "2", "--snapshot-s3", &location]);
         command.arg("--snapshot-dir").arg(self.directory());
-        command.args(self.flags()).env("KNARR_LOG", "debug").stdout(Stdio::null()).stderr(log);
+        command.env("KNARR_LOG", "debug").stdout(Stdio::null()).stderr(log);
         command.spawn().expect("the server starts")
     }
 
     fn knarr(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_knarr"));
         command.args(words).arg("--data-dir").arg(self.plane.data()).stdin(Stdio::null());
+        command.arg("--config").arg(self.plane.data().join("config.yaml"));
         command
     }
 
     /// The output of `knarr snapshot`, or its errors.
     fn snapshot(&self, words: &[&str]) -> Result<String, String> {
-        let output = self.knarr(&["snapshot"]).args(self.flags()).args(words).output().expect("knarr runs");
+        let output = self.knarr(&[&["snapshot"], words].concat()).output().expect("knarr runs");
         let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_contains_no_secret(&format!("{out}{errors}"));
         if output.status.success() { Ok(out.into_owned()) } else { Err(errors.into_owned()) }
@@ -94,6 +98,7 @@ async fn a_cluster_is_saved_to_object_storage_and_restored_from_there() {
     let snapshots = Snapshots { plane: ControlPlane::empty(), storage: FakeStorage::start().await };
     let credentials = snapshots.plane.data().join("credentials");
     FakeStorage::credentials(&credentials, WRONG);
+    snapshots.configure();
     let mut server = snapshots.start();
     let plane = &snapshots.plane;
     wait_for("the server", || plane.kubeconfig().exists() && plane.kubectl(&["get", "--raw", "/readyz"]).is_ok());
