@@ -93,7 +93,8 @@ impl NodeNetwork<'_> {
             node_name: node_name.clone(),
             cluster_cidrs: self.network.cluster_cidr.iter().map(Cidr::to_string).collect(),
             node_port_addresses: Vec::new(),
-            balancer_pool: Some(self.network.load_balancer_pool.clone()),
+            // Another load balancer chooses its addresses itself.
+            balancer_pool: (!disabled.has(BuiltIn::LoadBalancer)).then(|| self.network.load_balancer_pool.clone()),
             status: proxy::StatusSettings { flags: crate::process_flags::flags(), ..Default::default() },
         };
         if !disabled.has(BuiltIn::Proxy) {
