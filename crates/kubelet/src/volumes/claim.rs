@@ -145,10 +145,9 @@ pub fn directory_of(volume: &PersistentVolume) -> Result<ClaimedDirectory, Volum
         return Ok(ClaimedDirectory { path, read_only, owned_by_pod: false });
     }
     if let Some(source) = &spec.local {
-        let path = PathBuf::from(&source.path);
-        if !path.exists() {
-            return Err(VolumeError::Path(format!("path \"{}\" does not exist", source.path)));
-        }
+        // A link leads to the directory that is the volume, as a mount does. Administrators choose the path.
+        let missing = |_| VolumeError::Path(format!("path \"{}\" does not exist", source.path));
+        let path = std::fs::canonicalize(&source.path).map_err(missing)?;
         return Ok(ClaimedDirectory { path, read_only, owned_by_pod: true });
     }
     Err(unsupported(volume))
