@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use knarr_client::node_fit::affinity_allows;
@@ -82,7 +83,8 @@ pub fn refusal(
     if let Some(refusal) = wrong_node(context, pod) {
         return Some(refusal);
     }
-    if critical { None } else { insufficient_resources(context, pod, others) }.or_else(|| port_conflict(pod, others))
+    let all: Vec<&Pod> = others.iter().map(|(other, _)| &**other).collect();
+    if critical { None } else { insufficient_resources(context, pod, &all) }.or_else(|| port_conflict(pod, others))
 }
 
 fn names(pressure: Pressure) -> String {
@@ -139,7 +141,7 @@ fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
     refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
 }
 
-fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+fn insufficient_resources(context: &Context, pod: &Pod, others: &[&Pod]) -> Option<Refusal> {
     let allocatable = context.allocatable.read();
     let max_pods = allocatable.get("pods").map_or(0, value);
     let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
@@ -155,7 +157,7 @@ fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, Pod
         if needed == 0 {
             continue;
         }
-        let amounts = others.iter().map(|(other, _)| requested(other, name, read));
+        let amounts = others.iter().map(|other| requested(other, name, read));
         let used = amounts.fold(0, i64::saturating_add);
         let whole = read(amount);
         if needed.saturating_add(used) > whole {
@@ -171,14 +173,16 @@ fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, Pod
 }
 
 /// Why a running pod cannot be resized to these resources.
-pub fn resize_obstacle(pods: &super::Pods, pod: &Pod) -> Option<Pending> {
-    let context = &pods.context;
-    if let Some(refusal) = insufficient_resources(context, pod, &[]) {
-        return Some(Pending { reason: "Infeasible", message: refusal.message });
-    }
-    let others: Vec<_> = pods.active().into_iter().filter(|(other, _)| pod::uid(other) != pod::uid(pod)).collect();
-    let refusal = insufficient_resources(context, pod, &others)?;
-    Some(Pending { reason: "Deferred", message: refusal.message })
+pub fn resize_obstacle(pods: &super::Pods, pod: &Arc<Pod>) -> Option<Pending> {
+    let obstacle = |pod: &Pod, others: &[&Pod]| {
+        if let Some(refusal) = insufficient_resources(&pods.context, pod, &[]) {
+            return Some(Pending { reason: "Infeasible", message: refusal.message });
+        }
+        let refusal = insufficient_resources(&pods.context, pod, others)?;
+        Some(Pending { reason: "Deferred", message: refusal.message })
+    };
+    let active = || pods.active().into_iter().map(|(pod, _)| pod).collect();
+    pods.resizes.decide(pod, active, obstacle, Instant::now())
 }
 
 fn port_conflict(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {

@@ -4,6 +4,7 @@ mod admit;
 pub mod evict;
 mod orphans;
 mod preempt;
+mod resizes;
 mod restart;
 mod shared_cpus;
 mod shutdown;
@@ -27,6 +28,7 @@ use crate::resources::pod_resources::ListedPods;
 use crate::runtime::RuntimePod;
 use crate::worker::state::Termination;
 use crate::worker::{Handle, Message, Worker};
+use resizes::Resizes;
 
 /// The workers of all pods on this node.
 pub struct Pods {
@@ -39,6 +41,7 @@ pub struct Pods {
     leftovers: Mutex<HashMap<String, RuntimePod>>,
     /// Mirror pods by namespace and name.
     mirrors: Mutex<HashMap<(String, String), Arc<Pod>>>,
+    resizes: Resizes,
     pressure: Mutex<Pressure>,
     node_changed: Arc<Notify>,
     shutting_down: AtomicBool,
@@ -55,6 +58,7 @@ impl Pods {
             leaving: Mutex::default(),
             leftovers: Mutex::new(leftovers),
             mirrors: Mutex::default(),
+            resizes: Resizes::default(),
             pressure: Mutex::default(),
             node_changed: Arc::default(),
             shutting_down: AtomicBool::new(false),
@@ -147,7 +151,8 @@ impl Pods {
     fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod, refused: Option<Termination>) -> Handle {
         let (pods, finished) = (self.clone(), uid.to_string());
         let pods_weak = Arc::downgrade(self);
-        let fits = Arc::new(move |pod: &Pod| pods_weak.upgrade().and_then(|pods| admit::resize_obstacle(&pods, pod)));
+        let fits =
+            Arc::new(move |pod: &Arc<Pod>| pods_weak.upgrade().and_then(|pods| admit::resize_obstacle(&pods, pod)));
         let mut workers = self.workers.lock();
         let handle = Worker::spawn(self.context.clone(), pod, runtime, refused, fits, move |panicked| {
             if let Some(reason) = panicked {

@@ -94,8 +94,8 @@ pub struct Worker {
     pending_rechecks: HashSet<String>,
 }
 
-/// Checks whether the node has room for a resized pod; returns why not.
-pub type Fits = Arc<dyn Fn(&Pod) -> Option<resize::Pending> + Send + Sync>;
+/// Grants a resize of the pod, or returns why not.
+pub type Fits = Arc<dyn Fn(&Arc<Pod>) -> Option<resize::Pending> + Send + Sync>;
 
 /// How often a resize without room is retried.
 const RESIZE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
