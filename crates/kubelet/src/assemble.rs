@@ -153,7 +153,7 @@ fn prepare_cgroups(
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(%error, source, "cannot create pod cgroups: only containers have limits");
+            tracing::warn!(%error, source, "cannot create pod cgroups: limits of whole pods are not enforced");
             None
         }
     }
