@@ -57,9 +57,9 @@ pub struct Quantity {
     text: Option<Box<str>>,
 }
 
-/// The canonical form of a quantity; borrows the text if it is canonical.
+/// The canonical form of a quantity that somebody writes; borrows the text if it is canonical.
 pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
-    let parsed = parse::parse(text)?;
+    let parsed = parse::parse_written(text)?;
     if parsed.keeps_text {
         return Ok(Cow::Borrowed(text));
     }

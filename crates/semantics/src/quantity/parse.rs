@@ -5,9 +5,12 @@ use num_bigint::BigInt;
 use super::amount::Amount;
 use super::{Format, QuantityError};
 
-/// The limits of an exponent, so that a short text cannot cause endless work.
+/// The limits of what is read, so that a short text cannot cause endless work.
 const MOST_DIGITS: usize = 10_000;
-const LARGEST_EXPONENT: i64 = 10_000;
+const LARGEST_EXPONENT: i64 = 20_000;
+/// How many digits before the point a quantity may have that somebody writes. The rest is left for sums of such quantities: what is
+/// stored must be readable.
+const MOST_WRITTEN: i64 = 10_001;
 
 /// The number of digits that always fit in 64 bits.
 const SAFE_DIGITS: usize = 18;
@@ -18,6 +21,21 @@ pub(super) struct Parsed {
     pub format: Format,
     /// Whether the text is kept verbatim.
     pub keeps_text: bool,
+}
+
+/// Like `parse`, for a quantity that somebody writes.
+pub(super) fn parse_written(text: &str) -> Result<Parsed, QuantityError> {
+    let parsed = parse(text)?;
+    if parsed.format == Format::DecimalExponent {
+        let parts = Parts::split(text)?;
+        // The sum is the same in every form of the number: with fewer digits the exponent is larger.
+        if let SuffixScale::Ten(exponent) = suffix(parts.suffix)?.0
+            && i64::from(exponent) + parts.whole.len() as i64 > MOST_WRITTEN
+        {
+            return Err(QuantityError::Suffix);
+        }
+    }
+    Ok(parsed)
 }
 
 pub(super) fn parse(text: &str) -> Result<Parsed, QuantityError> {
@@ -111,7 +129,7 @@ fn suffix(suffix: &str) -> Result<(SuffixScale, Format), QuantityError> {
                 return Err(QuantityError::Suffix);
             }
             // Smaller values are rounded up to the smallest quantity.
-            Ok((SuffixScale::Ten(exponent.max(-2 * LARGEST_EXPONENT) as i32), Format::DecimalExponent))
+            Ok((SuffixScale::Ten(exponent.max(-LARGEST_EXPONENT) as i32), Format::DecimalExponent))
         }
     }
 }
