@@ -6,7 +6,7 @@ CARGO ?= cargo
 packages:
 	@scripts/packages
 
-# Build for development: optimised, but fast to link.
+# Build for development: only what requests go through is optimised.
 build: packages
 	$(CARGO) build --profile fast -p knarr
 
