@@ -25,8 +25,8 @@ mod tokens;
 
 pub use seeds::seeds;
 
-#[cfg(feature = "node")]
 use std::borrow::Cow;
+#[cfg(feature = "node")]
 use std::io::Write;
 
 use knarr_api::apply::{self, SingleVersion, Tracker};
