@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use knarr_client::node_fit::affinity_allows;
-use knarr_client::quantity::{milli_value, value};
 
-use crate::cgroup::amounts::requested;
+use super::room::Room;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::context::Context;
 use crate::eviction::Pressure;
@@ -83,8 +82,7 @@ pub fn refusal(
     if let Some(refusal) = wrong_node(context, pod) {
         return Some(refusal);
     }
-    let all: Vec<&Pod> = others.iter().map(|(other, _)| &**other).collect();
-    if critical { None } else { insufficient_resources(context, pod, &all) }.or_else(|| port_conflict(pod, others))
+    if critical { None } else { insufficient_resources(context, pod, others) }.or_else(|| port_conflict(pod, others))
 }
 
 fn names(pressure: Pressure) -> String {
@@ -141,48 +139,17 @@ fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
     refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
 }
 
-fn insufficient_resources(context: &Context, pod: &Pod, others: &[&Pod]) -> Option<Refusal> {
-    let allocatable = context.allocatable.read();
-    let max_pods = allocatable.get("pods").map_or(0, value);
-    let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
-    if count + 1 > max_pods {
-        return refusal_of(
-            "OutOfpods",
-            format!("Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {max_pods}"),
-        );
-    }
-    for (name, amount) in allocatable.iter().filter(|(name, _)| *name != "pods") {
-        let read = if name == "cpu" { milli_value } else { value };
-        let needed = requested(pod, name, read);
-        if needed == 0 {
-            continue;
-        }
-        let amounts = others.iter().map(|other| requested(other, name, read));
-        let used = amounts.fold(0, i64::saturating_add);
-        let whole = read(amount);
-        if needed.saturating_add(used) > whole {
-            return refusal_of(
-                &format!("OutOf{name}"),
-                format!(
-                    "Node didn't have enough resource: {name}, requested: {needed}, used: {used}, capacity: {whole}"
-                ),
-            );
-        }
-    }
-    None
+fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+    let room = Room::new(&context.allocatable.read());
+    let requests: Vec<_> = others.iter().map(|(other, _)| room.requests(other)).collect();
+    room.refusal(&room.requests(pod), &requests.iter().collect())
 }
 
 /// Why a running pod cannot be resized to these resources.
 pub fn resize_obstacle(pods: &super::Pods, pod: &Arc<Pod>) -> Option<Pending> {
-    let obstacle = |pod: &Pod, others: &[&Pod]| {
-        if let Some(refusal) = insufficient_resources(&pods.context, pod, &[]) {
-            return Some(Pending { reason: "Infeasible", message: refusal.message });
-        }
-        let refusal = insufficient_resources(&pods.context, pod, others)?;
-        Some(Pending { reason: "Deferred", message: refusal.message })
-    };
+    let room = Room::new(&pods.context.allocatable.read());
     let active = || pods.active().into_iter().map(|(pod, _)| pod).collect();
-    pods.resizes.decide(pod, active, obstacle, Instant::now())
+    pods.resizes.decide(pod, active, &room, Instant::now())
 }
 
 fn port_conflict(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {

@@ -6,6 +6,7 @@ mod orphans;
 mod preempt;
 mod resizes;
 mod restart;
+mod room;
 mod shared_cpus;
 mod shutdown;
 

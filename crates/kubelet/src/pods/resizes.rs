@@ -1,13 +1,14 @@
 //! Grants resizes of running pods one at a time. Those that must wait for room are granted in the order of Kubernetes.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 
+use super::room::{Requests, Room, Used};
 use crate::cgroup::amounts::pod_amounts;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod;
@@ -35,16 +36,17 @@ type Rank = (bool, Reverse<i32>, Reverse<QosClass>, Instant);
 
 impl Resizes {
     /// Why a pod cannot be resized now; `None` grants it. Resizes that wait and come first keep the room that they need.
-    /// `obstacle` is the reason why a pod does not fit beside others.
+    ///
+    /// The work is proportional to the number of pods: each one that waits asks every few seconds.
     pub fn decide(
         &self,
         desired: &Arc<Pod>,
         active: impl FnOnce() -> Vec<Arc<Pod>>,
-        obstacle: impl Fn(&Pod, &[&Pod]) -> Option<Pending>,
+        room: &Room,
         now: Instant,
     ) -> Option<Pending> {
         let mut state = self.0.lock();
-        let mut allocated: BTreeMap<String, Arc<Pod>> =
+        let mut allocated: HashMap<String, Arc<Pod>> =
             active().into_iter().map(|pod| (pod::uid(&pod).to_owned(), pod)).collect();
         state.waiting.retain(|uid, _| allocated.contains_key(uid));
         state.granted.retain(|uid, granted| {
@@ -60,13 +62,20 @@ impl Resizes {
         let ranked = others.map(|(uid, waiting)| (rank(&waiting.desired, allocated.get(uid), waiting.since), waiting));
         let mut earlier: Vec<(Rank, &Waiting)> = ranked.filter(|(rank, _)| *rank < own).collect();
         earlier.sort_by_key(|(rank, _)| *rank);
+        let mut requests: HashMap<&str, Requests> =
+            allocated.iter().map(|(uid, pod)| (uid.as_str(), room.requests(pod))).collect();
+        let mut used: Used = requests.values().collect();
         for (_, waiting) in earlier {
-            if obstacle(&waiting.desired, &all_but(&allocated, pod::uid(&waiting.desired))).is_none() {
-                allocated.insert(pod::uid(&waiting.desired).to_owned(), waiting.desired.clone());
+            let (uid, needed) = (pod::uid(&waiting.desired), room.requests(&waiting.desired));
+            let beside = used_by_others(&used, requests.get(uid));
+            if room.refusal(&needed, &beside).is_none() {
+                used = beside;
+                used.add(&needed);
+                requests.insert(uid, needed);
             }
         }
 
-        let pending = obstacle(desired, &all_but(&allocated, uid));
+        let pending = obstacle(room, &room.requests(desired), &used_by_others(&used, requests.get(uid)));
         state.waiting.remove(uid);
         match &pending {
             None => drop(state.granted.insert(uid.to_owned(), desired.clone())),
@@ -91,8 +100,20 @@ fn rank(desired: &Pod, current: Option<&Arc<Pod>>, since: Instant) -> Rank {
     (increases, Reverse(priority), Reverse(qos_class(desired)), since)
 }
 
-fn all_but<'a>(pods: &'a BTreeMap<String, Arc<Pod>>, uid: &str) -> Vec<&'a Pod> {
-    pods.iter().filter(|(other, _)| *other != uid).map(|(_, pod)| &**pod).collect()
+fn used_by_others(all: &Used, own: Option<&Requests>) -> Used {
+    let mut others = all.clone();
+    if let Some(own) = own {
+        others.remove(own);
+    }
+    others
+}
+
+fn obstacle(room: &Room, needed: &Requests, used: &Used) -> Option<Pending> {
+    if let Some(refusal) = room.refusal(needed, &Used::default()) {
+        return Some(Pending { reason: "Infeasible", message: refusal.message });
+    }
+    let refusal = room.refusal(needed, used)?;
+    Some(Pending { reason: "Deferred", message: refusal.message })
 }
 
 #[cfg(test)]
@@ -110,10 +131,8 @@ mod tests {
         Arc::new(serde_json::from_value(pod).expect("a pod"))
     }
 
-    /// A node with room for two CPUs.
-    fn obstacle(pod: &Pod, others: &[&Pod]) -> Option<Pending> {
-        let sum: i64 = others.iter().copied().chain([pod]).map(|pod| pod_amounts(pod).cpu_request).sum();
-        (sum > 2000).then(|| Pending { reason: "Deferred", message: String::new() })
+    fn room_for_two_cpus() -> Room {
+        Room::new(&serde_json::from_value(json!({ "cpu": "2", "pods": "110" })).expect("amounts"))
     }
 
     #[test]
@@ -134,22 +153,33 @@ mod tests {
                 _ => pod(name, "100m", 0, false),
             })
             .collect();
-        let resizes = Resizes::default();
+        let (resizes, room) = (Resizes::default(), room_for_two_cpus());
         let full: Vec<_> = small.iter().cloned().chain([pod("large", "1600m", 0, false)]).collect();
         for (second, name) in ["early", "late", "exact", "important"].into_iter().enumerate() {
-            let pending = resizes.decide(&desired(name), || full.clone(), obstacle, at(second as u64));
+            let pending = resizes.decide(&desired(name), || full.clone(), &room, at(second as u64));
             assert!(pending.is_some(), "{name}");
         }
         // There is room for two now, whoever asks first. Nobody has published what is granted.
         let grants: Vec<&str> = ["late", "early", "exact", "important", "late", "early"]
             .into_iter()
-            .filter(|name| resizes.decide(&desired(name), || small.clone(), obstacle, at(9)).is_none())
+            .filter(|name| resizes.decide(&desired(name), || small.clone(), &room, at(9)).is_none())
             .collect();
         assert_eq!(grants, ["exact", "important"]);
         // One that waits does not hold up another that frees resources.
-        assert_eq!(resizes.decide(&pod("late", "50m", 0, false), || small.clone(), obstacle, at(9)), None);
+        assert_eq!(resizes.decide(&pod("late", "50m", 0, false), || small.clone(), &room, at(9)), None);
         // Of pods that are gone nothing is kept.
-        assert_eq!(resizes.decide(&desired("early"), || vec![small[1].clone()], obstacle, at(9)), None);
+        assert_eq!(resizes.decide(&desired("early"), || vec![small[1].clone()], &room, at(9)), None);
         assert_eq!(resizes.0.lock().granted.len(), 1);
+    }
+
+    #[test]
+    fn what_the_node_can_never_hold_does_not_wait() {
+        let (resizes, room) = (Resizes::default(), room_for_two_cpus());
+        let active = || vec![pod("a", "1", 0, false), pod("b", "1", 0, false)];
+        for (cpu, reason) in [("1500m", Some("Deferred")), ("2001m", Some("Infeasible")), ("1", None)] {
+            let pending = resizes.decide(&pod("a", cpu, 0, false), active, &room, Instant::now());
+            assert_eq!(pending.map(|pending| pending.reason), reason, "{cpu}");
+        }
+        assert!(resizes.0.lock().waiting.is_empty());
     }
 }
