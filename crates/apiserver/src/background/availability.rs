@@ -86,8 +86,14 @@ pub async fn run(server: Arc<ApiServer>) {
 /// Checks all aggregated servers once; returns the interval until the next check, if there are any.
 async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option<Duration> {
     let objects = server.backend.objects.list(GROUP, PLURAL, "");
-    let remotes: Vec<(Remote, Arc<Value>)> =
-        objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
+    let mut remotes: Vec<(Remote, Arc<Value>)> = Vec::new();
+    let mut local: Vec<Arc<Value>> = Vec::new();
+    for object in objects {
+        match Remote::read(&object) {
+            Some(remote) => remotes.push((remote, object)),
+            None => local.push(object),
+        }
+    }
     let previous = server.discovery.aggregation.remotes().all.clone();
     let checks = remotes.into_iter().map(|(mut remote, object)| {
         let before = previous.iter().find(|before| before.name == remote.name).cloned();
@@ -109,7 +115,10 @@ async fn check_all(server: &Arc<ApiServer>, documents: &mut Documents) -> Option
     });
     let all: Vec<Arc<Remote>> = join_all(checks).await;
     let unavailable = |remote: &Arc<Remote>| if remote.available { 0.0 } else { 1.0 };
-    metrics::UNAVAILABLE.replace(all.iter().map(|remote| (vec![remote.name.as_str()], unavailable(remote))));
+    // What this server serves itself is always available.
+    let local = local.iter().map(|object| (vec![object.text(&["metadata", "name"])], 0.0));
+    metrics::UNAVAILABLE
+        .replace(all.iter().map(|remote| (vec![remote.name.as_str()], unavailable(remote))).chain(local));
     let interval = match (all.is_empty(), all.iter().all(|remote| remote.available)) {
         (true, _) => None,
         (false, true) => Some(CHECK_INTERVAL),

@@ -58,6 +58,11 @@ async fn every_component_has_the_metrics_and_pages_of_kubernetes() {
         all.extend(differences(component, path, &page, &[]).into_iter().map(|text| format!("{component}: {text}")));
     }
     assert_eq!(all, Vec::<String>::new());
+    let page = get(&api, "/metrics").await.expect("metrics");
+    for local in ["v1.", "v1.apps"] {
+        let available = format!("aggregator_unavailable_apiservice{{name=\"{local}\"}} 0\n");
+        assert!(page.contains(&available), "{available}");
+    }
     for (client, component) in
         [(&api, "apiserver"), (&manager, "kube-controller-manager"), (&scheduler, "kube-scheduler")]
     {
