@@ -51,5 +51,5 @@ pub use knarr_go_duration as go_duration;
 pub use knarr_semantics as semantics;
 pub use leader::{Fence, LeaderElection, LeaderError};
 pub use reachability::{ServerReachability, is_unreachable};
-pub use request_metrics::{FAMILIES as REQUEST_METRICS, measured, measured_at};
+pub use request_metrics::{FAMILIES as REQUEST_METRICS, in_process_client, measured_client};
 pub use work_queue::{WorkQueue, run_workers};

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Request, Response};
-use hyper::body::Body as HttpBody;
+use hyper::body::{Body as HttpBody, Bytes};
 use knarr_metrics::{Counter, Family, Histogram, register};
 use kube::Client;
 use kube::client::Body;
+use tower::{BoxError, Service, ServiceExt as _};
 
 const DURATION_BOUNDS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 const SIZE_BOUNDS: &[f64] =
@@ -78,26 +79,39 @@ impl Measured {
     }
 }
 
-/// Measures the requests of a client that uses no connection: its server is in this process.
-pub fn measured(client: Client) -> Client {
-    measured_at(client, IN_PROCESS)
+/// A client of a server in this process, whose requests are measured.
+pub fn in_process_client<S, B>(service: S) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    measured_client(service, IN_PROCESS)
 }
 
-/// Measures the requests of a client whose connections to `server` are not measured.
-pub fn measured_at(client: Client, server: &str) -> Client {
+/// A client of `server`, whose requests are measured. It measures the service itself: each client has a queue of its own.
+pub fn measured_client<S, B>(service: S, server: &str) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     register(FAMILIES);
-    let namespace = client.default_namespace().to_owned();
     let server: Arc<str> = server.into();
     let send = tower::service_fn(move |request: Request<Body>| {
-        let (client, server) = (client.clone(), server.clone());
+        let (service, server) = (service.clone(), server.clone());
         async move {
             let measured = Measured::start_at(&request, &server);
-            let response = client.send(request).await;
+            let response = service.oneshot(request).await;
             measured.finish(&response);
             response
         }
     });
-    Client::new(send, namespace)
+    Client::new(send, "default")
 }
 
 #[cfg(test)]
@@ -111,8 +125,8 @@ mod tests {
             Ok::<_, std::convert::Infallible>(response.expect("a response"))
         });
         let request = || Request::post("/x").body(Body::from(b"{}".to_vec())).expect("a request");
-        measured(Client::new(respond, "default")).send(request()).await.expect("a response");
-        measured_at(Client::new(respond, "default"), "a:6443").send(request()).await.expect("a response");
+        in_process_client(respond).send(request()).await.expect("a response");
+        measured_client(respond, "a:6443").send(request()).await.expect("a response");
         let mut page = String::new();
         FAMILIES.iter().for_each(|family| family.write(&mut page));
         let line = "rest_client_requests_total{code=\"418\",host=\"in-process\",method=\"POST\"} 1\n";

@@ -84,6 +84,10 @@ impl SchemaBuilder {
         let mut kinds: Vec<(GroupVersionKind, NodeId)> =
             self.types.iter().flat_map(|info| info.kinds.iter().map(|kind| (kind.clone(), info.node))).collect();
         kinds.sort();
+        // It lives as long as the process.
+        self.nodes.iter_mut().for_each(Node::shrink);
+        self.nodes.shrink_to_fit();
+        self.types.shrink_to_fit();
         Schema { nodes: self.nodes, types: self.types, by_name, kinds }
     }
 }

@@ -22,6 +22,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// Gives back what its lists have allocated beyond their elements.
+    pub(super) fn shrink(&mut self) {
+        if let Shape::Object(Object { fields, always, inlined }) = &mut self.shape {
+            fields.shrink_to_fit();
+            always.shrink_to_fit();
+            inlined.shrink_to_fit();
+        }
+    }
+
     /// A node of that shape.
     pub fn new(shape: Shape, go_type: &str) -> Self {
         Node {

@@ -43,29 +43,35 @@ impl StoreReader {
     }
 }
 
-/// Whether parsed objects are cached. Kinds with many or large objects are parsed each time, to save memory.
-fn caches(resource: &Resource) -> bool {
-    let plural = resource.kind.plural.as_str();
-    resource.custom.is_none()
-        && !matches!(
-            plural,
-            "pods"
-                | "events"
-                | "secrets"
-                | "configmaps"
-                | "endpointslices"
-                | "endpoints"
-                | "replicasets"
-                | "nodes"
-                | "services"
-        )
+/// Few objects of kinds that are compiled when one changes are parsed again then: cached, they would only take memory.
+const MIN_CACHED_COMPILED: usize = 500;
+
+/// Whether the parsed objects of a read of `length` objects are cached. Kinds with many or large objects are parsed each time, to
+/// save memory.
+fn caches(resource: &Resource, length: usize) -> bool {
+    let (group, plural) = (resource.kind.group.as_str(), resource.kind.plural.as_str());
+    let is_large = matches!(
+        plural,
+        "pods"
+            | "events"
+            | "secrets"
+            | "configmaps"
+            | "endpointslices"
+            | "endpoints"
+            | "replicasets"
+            | "nodes"
+            | "services"
+    );
+    let is_compiled =
+        matches!(group, "rbac.authorization.k8s.io" | "flowcontrol.apiserver.k8s.io" | "apiregistration.k8s.io");
+    resource.custom.is_none() && !is_large && (!is_compiled || length >= MIN_CACHED_COMPILED)
 }
 
 impl ObjectReader for StoreReader {
     fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status> {
         let Some(resource) = self.resource(group, resource) else { return Ok(None) };
         let entry = self.store.peek(&resource.key(namespace, name));
-        entry.map(|entry| selection::parsed(&entry, caches(&resource))).transpose()
+        entry.map(|entry| selection::parsed(&entry, caches(&resource, 1))).transpose()
     }
 
     fn read_labels(
@@ -87,23 +93,26 @@ impl ObjectReader for StoreReader {
 
     fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status> {
         let Some(resource) = self.resource(group, resource) else { return Ok(Vec::new()) };
-        let (prefix, keep) = (resource.range(namespace), caches(&resource));
+        let prefix = resource.range(namespace);
         let page = self.store.peek_range(&Range { prefix: &prefix, ..Range::default() }).map_err(store_error)?;
+        let keep = caches(&resource, page.entries.len());
         page.entries.iter().map(|entry| selection::parsed(entry, keep)).collect()
     }
 
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let resource = self.resource(group, resource)?;
         let entry = self.store.peek(&resource.key(namespace, name))?;
-        selection::parsed(&entry, caches(&resource)).ok()
+        selection::parsed(&entry, caches(&resource, 1)).ok()
     }
 
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         let Some(resource) = self.resource(group, resource) else { return Vec::new() };
         let prefix = resource.range(namespace);
-        let keep = caches(&resource);
         match self.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
-            Ok(page) => page.entries.iter().filter_map(|entry| selection::parsed(entry, keep).ok()).collect(),
+            Ok(page) => {
+                let keep = caches(&resource, page.entries.len());
+                page.entries.iter().filter_map(|entry| selection::parsed(entry, keep).ok()).collect()
+            }
             Err(error) => {
                 tracing::error!(%error, %prefix, "cannot list for admission");
                 Vec::new()

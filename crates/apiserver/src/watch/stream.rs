@@ -173,7 +173,7 @@ impl Stream {
             }
             if let Some(initial) = self.initial.take() {
                 // A client that took too long has to start again.
-                match self.next_initial(initial.take()?, initial).await {
+                match Box::pin(self.next_initial(initial.take()?, initial)).await {
                     chunk if chunk.is_empty() => continue,
                     chunk => return Some(chunk),
                 }
@@ -204,8 +204,9 @@ impl Stream {
                 _ = self.stopping.wait_for(|stopping| *stopping) => return None,
             };
             let notice = match notice {
-                Notice::Events(events) => {
-                    let converted = convert::events(&self.backend, &self.events.resource, events).await;
+                // On the heap, and only where a webhook is called: a watch that waits would hold the memory of that call.
+                Notice::Events(events) if convert::needs_webhook(&self.events.resource) => {
+                    let converted = Box::pin(convert::events(&self.backend, &self.events.resource, events)).await;
                     converted.map(Notice::Events)
                 }
                 other => Ok(other),

@@ -176,6 +176,13 @@ pub fn command() -> clap::Command {
 
 /// Parses and runs a command line.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
+    let (command, file) = parse(typed)?;
+    command.run(file)
+}
+
+/// The command of a command line, and the configuration file that was read. The description of all flags, which is large, is
+/// not kept while the command runs.
+fn parse(typed: Vec<OsString>) -> anyhow::Result<(Command, Option<PathBuf>)> {
     crate::feature_gates::register();
     let command = command();
     let merged = configuration::with_file(typed, &command)?;
@@ -189,7 +196,7 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     process_flags::set_flags(&matches);
     let file = matches.subcommand().and_then(|(_, inner)| inner.try_get_one::<String>("config").ok().flatten());
     let file = file.map(PathBuf::from);
-    Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
+    Ok((Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()), file))
 }
 
 /// Refuses settings of the API server that cannot be used. Neither the store nor the network is needed for that.
@@ -211,10 +218,14 @@ fn component_matches(words: Vec<OsString>) -> anyhow::Result<clap::ArgMatches> {
 
 /// Runs a standalone component with these settings; the configuration file is not read.
 pub fn run_component(words: Vec<OsString>) -> anyhow::Result<()> {
+    parse_component(words)?.run(None)
+}
+
+fn parse_component(words: Vec<OsString>) -> anyhow::Result<Command> {
     crate::feature_gates::register();
     let matches = component_matches(words)?;
     process_flags::set_flags(&matches);
-    Command::from_arg_matches(&matches)?.run(None)
+    Ok(Command::from_arg_matches(&matches)?)
 }
 
 impl Command {

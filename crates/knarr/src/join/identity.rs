@@ -203,7 +203,7 @@ impl Identity {
             }
         });
         let server = self.connection.0.cluster_url.authority().map(http::uri::Authority::as_str);
-        knarr_client::measured_at(Client::new(send, "default"), server.unwrap_or_default())
+        knarr_client::measured_client(send, server.unwrap_or_default())
     }
 
     /// Renews the certificate until dropped.

@@ -23,7 +23,7 @@ impl Components {
                 request
             },
         );
-        servers::fenced(knarr_client::measured(Client::new(service, "default")), &self.fence)
+        servers::fenced(knarr_client::in_process_client(service), &self.fence)
     }
 
     /// A client as a user with only the permissions of its roles. No component is in system:masters.
