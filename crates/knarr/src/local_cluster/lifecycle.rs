@@ -8,6 +8,7 @@ use nix::unistd::geteuid;
 
 use super::directory::{check_own, create_private};
 use super::kubeconfig::{self, context_of};
+use super::network_choice::NetworkChoice;
 use super::nodes::Nodes;
 use super::ports::{self, Listeners};
 use super::rootless::{self, Purpose, Task};
@@ -97,7 +98,7 @@ impl Clusters {
             raise_watch_limits(progress);
         }
         {
-            let _choice = if is_rootless { None } else { Some(network::NetworkChoice::lock().await?) };
+            let _choice = if is_rootless { None } else { Some(NetworkChoice::lock().await?) };
             let _turn = self.lock()?;
             ensure!(
                 !self.directory_of(&spec.name).join(FILE).exists(),

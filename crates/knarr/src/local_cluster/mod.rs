@@ -8,9 +8,11 @@ mod directory;
 mod kubeconfig;
 mod lifecycle;
 mod network;
+mod network_choice;
 mod node;
 mod nodes;
 mod ports;
+mod readiness;
 mod rootless;
 mod spec;
 

@@ -1,41 +1,10 @@
 //! The network of a cluster: a bridge on this host, and a namespace for each node with one interface on it.
 
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use super::spec::Spec;
-
-/// Choosing a network takes a fraction of a second.
-const CHOICE_TIMEOUT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Excludes other commands that choose a network on this host. Held until dropped.
-///
-/// The name of a socket is unique per network namespace, and so are networks: clusters in other directories, and commands
-/// in other mount namespaces, are excluded, too.
-pub struct NetworkChoice {
-    _socket: UnixListener,
-}
-
-impl NetworkChoice {
-    pub async fn lock() -> anyhow::Result<NetworkChoice> {
-        let address = SocketAddr::from_abstract_name("knarr-cluster-networks")?;
-        let started = Instant::now();
-        loop {
-            match UnixListener::bind_addr(&address) {
-                Ok(socket) => return Ok(NetworkChoice { _socket: socket }),
-                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && started.elapsed() < CHOICE_TIMEOUT => {
-                    tokio::time::sleep(POLL_INTERVAL).await;
-                }
-                Err(error) => return Err(error).context("another command chooses a network and does not end"),
-            }
-        }
-    }
-}
 
 /// Creates the bridge of a cluster, which makes its network known to others by its route.
 pub fn create_bridge(spec: &Spec) -> anyhow::Result<()> {

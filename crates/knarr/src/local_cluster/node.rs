@@ -7,8 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use jiff::Timestamp;
-use knarr_client::k8s_openapi::api::core::v1::Node;
 
 use super::spec::Spec;
 use crate::data_directory_lock;
@@ -131,16 +129,6 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a node is ready, by a report that is not older than a moment. Reports are dated in whole seconds.
-pub fn is_ready(node: &Node, since: Option<Timestamp>) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
-    ready.any(|condition| {
-        let reported = condition.last_heartbeat_time.as_ref().map(|time| time.0.as_second());
-        since.is_none_or(|since| reported.is_some_and(|reported| reported >= since.as_second()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,23 +149,5 @@ mod tests {
             assert_eq!(token, "abcdef.secret.hash");
         }
         assert!(parse_join("knarr agent --server").is_none());
-    }
-
-    #[test]
-    fn a_report_from_before_the_start_does_not_count() {
-        let node = |status: &str, at: &str| -> Node {
-            let condition = serde_json::json!({"type": "Ready", "status": status, "lastHeartbeatTime": at});
-            serde_json::from_value(serde_json::json!({"status": {"conditions": [condition]}})).expect("a node")
-        };
-        let started: Timestamp = "2026-11-17T19:12:42.7Z".parse().expect("a moment");
-        for (status, at, since, expected) in [
-            ("True", "2026-11-17T19:12:36Z", None, true),
-            ("True", "2026-11-17T19:12:36Z", Some(started), false),
-            ("True", "2026-11-17T19:12:42Z", Some(started), true),
-            ("Unknown", "2026-11-17T19:12:44Z", Some(started), false),
-        ] {
-            assert_eq!(is_ready(&node(status, at), since), expected, "{status} at {at} since {since:?}");
-        }
-        assert!(!is_ready(&Node::default(), None));
     }
 }

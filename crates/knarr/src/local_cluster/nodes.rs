@@ -10,6 +10,7 @@ use knarr_client::k8s_openapi::api::core::v1::Node;
 use knarr_client::kube::{Api, api::ListParams};
 
 use super::node::Join;
+use super::readiness::{PodNetwork, has_started};
 use super::spec::Spec;
 use super::{Progress, kubeconfig, network, node, ports};
 use crate::data_directory_lock;
@@ -24,7 +25,8 @@ pub struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// Starts a cluster that is not running, and waits until its nodes are ready.
+    /// Starts a cluster that is not running, and waits until its nodes are ready, or lack only a network plugin that the user
+    /// installs.
     pub async fn start(&self, progress: Progress<'_>) -> anyhow::Result<()> {
         let (spec, directory, started) = (self.spec, self.directory, Timestamp::now());
         progress("creating the network");
@@ -62,7 +64,7 @@ impl Nodes<'_> {
         let new = children.iter().filter(|(_, child)| child.is_some()).map(|(number, _)| spec.node_name(*number));
         let new: Vec<String> = new.collect();
         let since = |name: &str| new.iter().any(|new| new == name).then_some(started);
-        self.wait("the nodes to be ready", &mut children, async || Ok(self.ready_nodes(since).await? >= spec.nodes))
+        self.wait("the nodes to start", &mut children, async || Ok(self.started_nodes(since).await? >= spec.nodes))
             .await
     }
 
@@ -79,7 +81,7 @@ impl Nodes<'_> {
             let join = node::join(spec, directory, "server")?;
             children.push(self.start_node(number, Some(&join))?);
             self.wait("the server to join", children, async || {
-                Ok(node::has_joined(spec, directory, number) && self.ready_nodes(|_| None).await? >= number)
+                Ok(node::has_joined(spec, directory, number) && self.started_nodes(|_| None).await? >= number)
             })
             .await?;
         }
@@ -122,12 +124,17 @@ impl Nodes<'_> {
         client.request_text(request).await.is_ok()
     }
 
-    /// How many nodes are ready; of those for which `since` gives a moment, the ones that reported it after that.
-    async fn ready_nodes(&self, since: impl Fn(&str) -> Option<Timestamp>) -> anyhow::Result<u8> {
+    /// How many nodes have started; of those for which `since` gives a moment, the ones that reported it after that.
+    async fn started_nodes(&self, since: impl Fn(&str) -> Option<Timestamp>) -> anyhow::Result<u8> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let listed = nodes.list(&ListParams::default()).await?;
-        let is_ready = |node: &&Node| node::is_ready(node, since(node.metadata.name.as_deref().unwrap_or_default()));
-        Ok(u8::try_from(listed.items.iter().filter(is_ready).count()).unwrap_or(u8::MAX))
+        let started = (1..=self.spec.nodes).filter(|number| {
+            let (name, network) =
+                (self.spec.node_name(*number), PodNetwork::of_node(self.spec, self.directory, *number));
+            let node = listed.items.iter().find(|node| node.metadata.name.as_deref() == Some(&*name));
+            node.is_some_and(|node| has_started(node, network, since(&name)))
+        });
+        Ok(u8::try_from(started.count()).unwrap_or(u8::MAX))
     }
 
     async fn client(&self) -> anyhow::Result<knarr_client::kube::Client> {
