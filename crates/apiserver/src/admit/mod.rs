@@ -20,6 +20,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod namespaces;
 mod node_restriction;
+mod node_storage;
 mod owner_references;
 mod pod_node_selector;
 mod pod_resize;
@@ -127,6 +128,7 @@ impl Chain {
             Box::new(declared_features::NodeDeclaredFeatureValidator),
             Box::new(pod_resize::PodResizeValidator),
             Box::new(server_token::ServerToken(Arc::clone(&authorizer))),
+            Box::new(node_storage::NodeStorage),
             Box::new(resource_claims::ResourceClaimAuthorization(Arc::clone(&authorizer))),
             Box::new(policy_parameters::PolicyParameterAuthorization(Arc::clone(&authorizer))),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
@@ -138,7 +140,8 @@ impl Chain {
             Box::new(namespaces::AlwaysDeny),
         ]);
         // What grants rights is guarded whatever is enabled.
-        let always = [escalation::NAME, server_token::NAME, resource_claims::NAME, policy_parameters::NAME];
+        let always =
+            [escalation::NAME, server_token::NAME, node_storage::NAME, resource_claims::NAME, policy_parameters::NAME];
         all.retain(|plugin| enabled.has(plugin.name()) || always.contains(&plugin.name()));
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
         Chain { plugins: all.into_iter().map(timed).collect(), durations: Durations::default() }

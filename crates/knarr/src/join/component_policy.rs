@@ -89,7 +89,7 @@ fn setup_rules() -> Value {
         },
         {
             "apiGroups": [RBAC], "resources": ["roles", "rolebindings"],
-            "resourceNames": [objects::SETTINGS, cluster_info::ROLE],
+            "resourceNames": [objects::SETTINGS, cluster_info::ROLE, storage::ROLE],
             "verbs": ["get", "create", "patch", "escalate", "bind"],
         },
         {

@@ -76,6 +76,9 @@ pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> R
         [("Group", NODES)].into_iter().chain(COMPONENTS.map(|name| ("User", name))).collect();
     let bound = binding("ClusterRoleBinding", JOURNAL, "ClusterRole", JOURNAL, &uploaders);
     apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
+    apply::<Role>(Api::namespaced(client.clone(), storage::NAMESPACE), storage::namespace_role()).await?;
+    let bound = binding("RoleBinding", storage::ROLE, "Role", storage::ROLE, &[("Group", STORAGE.group)]);
+    apply::<RoleBinding>(Api::namespaced(client.clone(), storage::NAMESPACE), bound).await?;
     let namespaced = |client: &Client| Api::namespaced(client.clone(), cluster::NAMESPACE);
     apply::<Role>(namespaced(client), settings_role()).await?;
     let bound = binding("RoleBinding", SETTINGS, "Role", SETTINGS, &[("Group", NODES)]);
@@ -199,6 +202,22 @@ mod tests {
         let only =
             ["system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", "knarr:node-network-certificates"];
         assert_eq!(of_nodes.collect::<Vec<_>>(), only);
+    }
+
+    /// A Lease of another namespace may be another node's, and one of kube-system a scheduler's: see `NodeStorage`.
+    #[test]
+    fn the_storage_of_a_node_reads_no_secrets_and_writes_leases_of_one_namespace() {
+        let everywhere = storage::role();
+        for rule in everywhere["rules"].as_array().unwrap() {
+            for resource in ["secrets", "pods", "leases", "csistoragecapacities", "*"] {
+                assert!(!rule["resources"].as_array().unwrap().contains(&json!(resource)), "{rule}");
+            }
+        }
+        let within = storage::namespace_role();
+        assert_eq!(within["kind"], "Role");
+        let resources: Vec<&Value> =
+            within["rules"].as_array().unwrap().iter().flat_map(|rule| rule["resources"].as_array().unwrap()).collect();
+        assert_eq!(resources, ["csistoragecapacities", "leases"]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub const LOCAL_CLASS: &str = "knarr-local";
 const KIND_TIMEOUT: Duration = Duration::from_secs(10);
 const KIND_RETRY: Duration = Duration::from_millis(100);
 
-/// What the CSI controller of a node may do: volumes for all claims of its drivers. It reads no Secrets and no pods.
+/// What the CSI controller of a node may do: volumes for all claims of its drivers. It reads no Secrets and no pods. Which objects
+/// of these kinds it writes is decided by the admission plugin `NodeStorage`.
 pub fn role() -> Value {
     let read = ["get", "list", "watch"];
     let snapshots = "snapshot.storage.k8s.io";
@@ -50,11 +51,6 @@ pub fn role() -> Value {
             },
             {"apiGroups": ["storage.k8s.io"], "resources": ["volumeattachments"], "verbs": ["get", "list", "watch", "patch"]},
             {"apiGroups": ["storage.k8s.io"], "resources": ["volumeattachments/status"], "verbs": ["patch"]},
-            {
-                "apiGroups": ["storage.k8s.io"], "resources": ["csistoragecapacities"],
-                "verbs": ["get", "list", "watch", "create", "delete", "patch"],
-            },
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
             {"apiGroups": [snapshots], "resources": ["volumesnapshotclasses"], "verbs": read},
             {"apiGroups": [snapshots], "resources": ["volumesnapshots"], "verbs": ["get", "list", "watch", "patch"]},
             {
@@ -65,6 +61,21 @@ pub fn role() -> Value {
                 "apiGroups": [snapshots], "resources": ["volumesnapshots/status", "volumesnapshotcontents/status"],
                 "verbs": ["patch"],
             },
+        ],
+    })
+}
+
+/// What it may do in [`NAMESPACE`], and in no other.
+pub fn namespace_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": ROLE},
+        "rules": [
+            {
+                "apiGroups": ["storage.k8s.io"], "resources": ["csistoragecapacities"],
+                "verbs": ["get", "list", "watch", "create", "delete", "patch"],
+            },
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
         ],
     })
 }

@@ -20,6 +20,7 @@ pub struct Cluster {
     pub plane: ControlPlane,
     pub driver: Arc<FakeDriver>,
     pub registry: PathBuf,
+    /// Of the node's storage: what it writes is checked as on nodes.
     pub client: Client,
     pub controller: Option<JoinHandle<()>>,
     _nodes: HollowNodes,
@@ -29,8 +30,13 @@ pub struct Cluster {
 impl Cluster {
     pub async fn start(nodes: usize, is_local: bool) -> Self {
         let plane = ControlPlane::start();
-        let client = plane.client().await;
-        let hollow = HollowNodes::start(client.clone(), nodes).await;
+        let hollow = HollowNodes::start(plane.client().await, nodes).await;
+        let storage = knarr_client::node_identity::STORAGE;
+        let client = plane.client_as(&storage.user(NODE), storage.group).await;
+        // Roles do not matter here: admission decides which objects it writes.
+        let group = format!("--group={}", storage.group);
+        let bound = plane.kubectl(&["create", "clusterrolebinding", "storage", "--clusterrole=cluster-admin", &group]);
+        bound.expect("a binding");
         let directory = plane.data().join("csi");
         let registry = directory.join("registry");
         std::fs::create_dir_all(&registry).expect("directories");

@@ -141,6 +141,14 @@ impl ControlPlane {
         knarr_client::connect(Some(&self.kubeconfig()), "test").await.expect("a client")
     }
 
+    /// A client that acts as another user.
+    pub async fn client_as(&self, user: &str, group: &str) -> Client {
+        let mut config = knarr_client::read_config(Some(&self.kubeconfig()), "test").await.expect("a configuration");
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.auth_info.impersonate_groups = Some(vec![group.to_owned()]);
+        knarr_client::connect_with(config, "test").expect("a client")
+    }
+
     /// The output of kubectl, or its error.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("kubectl")
