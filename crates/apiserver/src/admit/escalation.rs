@@ -14,6 +14,10 @@ use crate::request::{GROUP_MASTERS, Target};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
+/// The Roles by which nodes read the TLS Secrets that Ingresses name. Who creates an Ingress decides what they grant, later than they
+/// are bound: so holding their rules is not enough to bind them.
+const INGRESS_ROLE: &str = "knarr:ingress";
+
 /// Not a plugin of Kubernetes, which does this when it stores roles.
 pub const NAME: &str = "RBACEscalation";
 
@@ -86,6 +90,9 @@ impl Escalation {
         let resource = if role.text(&["kind"]) == "ClusterRole" { "clusterroles" } else { "roles" };
         if self.is_allowed(write, "bind", resource, name) {
             return Ok(());
+        }
+        if resource == "roles" && name == INGRESS_ROLE {
+            return Err(write.forbidden(format!("only who may bind the role {name:?} may do so")));
         }
         match self.rbac.role_rules(role, write.namespace) {
             Some(rules) => self.check_rules(write, &rules),
@@ -168,6 +175,23 @@ mod tests {
                 {"verbs": [verb], "apiGroups": [""], "resources": ["pods"]}]});
             let result = run(&plugin, Operation::Create, (GROUP, "clusterroles"), role, None, &objects()).await;
             assert_eq!(result.err().as_deref(), refusal);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_ingress_grants_to_nodes_is_granted_to_nobody_else() {
+        let objects = || {
+            let role =
+                |name: &str| (GROUP, "roles", json!({"metadata": {"name": name, "namespace": "n"}, "rules": []}));
+            Fixed::new(vec![role("empty"), role(INGRESS_ROLE)])
+        };
+        let rbac = Arc::new(Rbac::new(Arc::new(objects())));
+        let plugin = Escalation::new(Arc::clone(&rbac) as Arc<dyn Authorizer>, rbac);
+        for (role, is_allowed) in [("empty", true), (INGRESS_ROLE, false)] {
+            let binding = json!({"kind": "RoleBinding", "metadata": {"name": "mine", "namespace": "n"},
+                "roleRef": {"kind": "Role", "name": role}, "subjects": [{"kind": "User", "name": "ann"}]});
+            let result = run(&plugin, Operation::Create, (GROUP, "rolebindings"), binding, None, &objects()).await;
+            assert_eq!(result.is_ok(), is_allowed, "{role}: {result:?}");
         }
     }
 }
