@@ -12,6 +12,9 @@ use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::meta::{annotation, is_deleted, name, namespace, uid};
 
+/// The annotation by which an administrator lets a snapshot be restored in another mode.
+const ALLOW_MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+
 #[derive(Debug, PartialEq)]
 enum Source<'a> {
     None,
@@ -112,6 +115,14 @@ async fn of_snapshot(driver: &Driver, claim: &PersistentVolumeClaim, target: &st
     {
         return Err(Error::Refused(format!("the snapshot {target} is on node {node}")));
     }
+    if changes_mode(&content, claim) {
+        return Err(Error::Refused(format!(
+            "requested volume {} modifies the mode of the source volume but does not have permission to do so. \
+             {ALLOW_MODE_CHANGE} annotation is not present on snapshotcontent {}",
+            name(claim),
+            name(&content)
+        )));
+    }
     let status = content.status.clone().unwrap_or_default();
     if status.ready_to_use != Some(true) {
         return Err(not_ready());
@@ -123,6 +134,14 @@ async fn of_snapshot(driver: &Driver, claim: &PersistentVolumeClaim, target: &st
         )));
     }
     status.snapshot_handle.map(VolumeContentSource::snapshot).ok_or_else(not_ready)
+}
+
+/// Whether a claim would get what was written to a block device as a file system, or the other way round, without permission: who
+/// writes to the device could have the kernel of the node mount anything.
+fn changes_mode(content: &VolumeSnapshotContent, claim: &PersistentVolumeClaim) -> bool {
+    let Some(was) = content.spec.source_volume_mode.as_deref() else { return false };
+    let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
+    was != wanted && annotation(content, ALLOW_MODE_CHANGE) != Some("true")
 }
 
 fn of_claim(driver: &Driver, claim: &PersistentVolumeClaim, target: &str) -> Result<VolumeContentSource> {
@@ -164,6 +183,29 @@ fn of_claim(driver: &Driver, claim: &PersistentVolumeClaim, target: &str) -> Res
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn a_snapshot_of_a_block_device_is_not_mounted_without_permission() {
+        for (was, wanted, permission, changes) in [
+            (Some("Block"), None, None, true),
+            (Some("Block"), Some("Filesystem"), None, true),
+            (Some("Block"), Some("Filesystem"), Some("false"), true),
+            (Some("Block"), Some("Filesystem"), Some("true"), false),
+            (Some("Block"), Some("Block"), None, false),
+            (Some("Filesystem"), Some("Block"), None, true),
+            (Some("Filesystem"), None, None, false),
+            (None, Some("Filesystem"), None, false),
+        ] {
+            let content: VolumeSnapshotContent = serde_json::from_value(json!({
+                "metadata": {"annotations": permission.map(|text| json!({ALLOW_MODE_CHANGE: text}))},
+                "spec": {"deletionPolicy": "Delete", "driver": "d", "source": {}, "sourceVolumeMode": was,
+                    "volumeSnapshotRef": {}},
+            }))
+            .unwrap();
+            let claim = serde_json::from_value(json!({"spec": {"volumeMode": wanted}})).unwrap();
+            assert_eq!(changes_mode(&content, &claim), changes, "{was:?} {wanted:?} {permission:?}");
+        }
+    }
 
     #[test]
     fn data_sources_are_distinguished() {
