@@ -56,7 +56,7 @@ pub enum Kind {
 }
 
 /// A port as in SRV records: `_http._tcp`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
     pub name: String,
     pub protocol: &'static str,

@@ -1,6 +1,6 @@
 //! Keeps the directory in sync with the API. A change recomputes only its own Service.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
@@ -122,6 +122,9 @@ fn dns_entry(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Ser
 /// Endpoints that are ready, or published before they are (their slices then mark them as ready).
 fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<Endpoint> {
     let mut found: Vec<Endpoint> = Vec::new();
+    let mut known = HashSet::new();
+    // Slices of one Service mostly have the same ports: queries look for a port once in each list.
+    let mut lists: HashSet<Arc<[Port]>> = HashSet::new();
     for slice in slices {
         let ports: Arc<[Port]> = slice
             .ports
@@ -135,15 +138,16 @@ fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<Endpoint> {
                 })
             })
             .collect();
+        let ports = lists.get(&ports).cloned().unwrap_or(ports);
+        lists.insert(Arc::clone(&ports));
         for endpoint in slice.endpoints.iter().flatten() {
             if !endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true) {
                 continue;
             }
             for address in endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
                 let label = endpoint.hostname.clone().unwrap_or_else(|| dashed(address));
-                let new = Endpoint { label, address, ports: Arc::clone(&ports) };
-                if !found.contains(&new) {
-                    found.push(new);
+                if known.insert((label.clone(), address, ports.as_ptr())) {
+                    found.push(Endpoint { label, address, ports: Arc::clone(&ports) });
                 }
             }
         }

@@ -21,12 +21,16 @@ use crate::payload::Payload;
 use crate::pod_connection::PodConnection;
 use crate::raw_connection::RawConnection;
 use crate::routes::{Port, Target};
+use crate::service_endpoints::{Found, ServiceEndpoints};
 use crate::worker;
 
 /// Maximum number of idle connections per pod.
 const MAX_IDLE: usize = 256;
 /// Maximum number of clients with a connection of their own per pod.
 const MAX_CLIENTS: usize = 256;
+
+/// Pods of one Service in all backends of its ports. Its author can create thousands of both: beyond that, each port has fewer pods.
+const MAX_PODS_OF_SERVICE: usize = 50_000;
 
 /// All targets that Ingresses reference.
 pub struct Backends {
@@ -38,7 +42,6 @@ pub struct Backends {
 
 /// The pods of one target, used in turn.
 pub struct Backend {
-    pub target: Target,
     pods: ArcSwap<Vec<Arc<Pod>>>,
     next: AtomicUsize,
 }
@@ -86,7 +89,7 @@ impl Backends {
     pub fn of(&self, target: Target) -> Arc<Backend> {
         let mut by_service = self.by_service.lock();
         let by_port = by_service.entry((target.namespace.clone(), target.service.clone())).or_default();
-        let new = || Arc::new(Backend { target: target.clone(), pods: ArcSwap::default(), next: AtomicUsize::new(0) });
+        let new = || Arc::new(Backend { pods: ArcSwap::default(), next: AtomicUsize::new(0) });
         Arc::clone(by_port.entry(target.port.clone()).or_insert_with(new))
     }
 
@@ -101,10 +104,11 @@ impl Backends {
     /// Updates the pods of all backends of a Service.
     pub fn set_service(&self, namespace: &str, name: &str, service: Option<&Service>, slices: &[Arc<EndpointSlice>]) {
         let by_service = self.by_service.lock();
-        for backend in by_service.get(&(namespace.to_owned(), name.to_owned())).into_iter().flat_map(HashMap::values) {
-            let found = service.map(|service| find(&backend.target, service, slices)).unwrap_or_default();
-            let found: Vec<Found> =
-                found.into_iter().filter(|one| is_pod_address(one.address.ip(), self.allows_loopback)).collect();
+        let Some(by_port) = by_service.get(&(namespace.to_owned(), name.to_owned())) else { return };
+        let max = (MAX_PODS_OF_SERVICE / by_port.len().max(1)).max(1);
+        let endpoints = service.map(|service| ServiceEndpoints::of(service, slices, max, self.allows_loopback));
+        for (port, backend) in by_port {
+            let found = endpoints.as_ref().map(|endpoints| endpoints.find(port)).unwrap_or_default();
             backend.set(&found, self.connect);
         }
     }
@@ -226,79 +230,10 @@ impl Pod {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
-    address: SocketAddr,
-    speaks_http2: bool,
-}
-
-/// Whether an address can be a pod's. Users can write EndpointSlices, too: these must not reach services of the node itself
-/// or of its link, such as a cloud's metadata service.
-fn is_pod_address(address: IpAddr, allows_loopback: bool) -> bool {
-    let address = address.to_canonical();
-    let is_link_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
-        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
-    };
-    let is_special = is_link_local || address.is_unspecified() || address.is_multicast();
-    !is_special && (allows_loopback || !address.is_loopback())
-}
-
-/// The ready endpoints of a target's port.
-fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Vec<Found> {
-    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
-    let service_port = ports.into_iter().find(|port| match &target.port {
-        Port::Name(name) => port.name.as_deref() == Some(name),
-        Port::Number(number) => port.port == i32::from(*number),
-    });
-    let Some(service_port) = service_port else { return Vec::new() };
-    let speaks_http2 = matches!(service_port.app_protocol.as_deref(), Some("kubernetes.io/h2c" | "grpc" | "h2c"));
-    let name = service_port.name.as_deref().unwrap_or_default();
-    let mut found = Vec::new();
-    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
-        let port = slice.ports.iter().flatten().find(|port| port.name.as_deref().unwrap_or_default() == name);
-        let Some(number) = port.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
-        for endpoint in slice.endpoints.iter().flatten() {
-            if !endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true) {
-                continue;
-            }
-            // The addresses of an endpoint are one pod; Kubernetes' proxy uses the first of them, too.
-            let addresses = endpoint.addresses.first().and_then(|text| text.parse().ok());
-            found.extend(addresses.map(|address| Found { address: SocketAddr::new(address, number), speaks_http2 }));
-        }
-    }
-    found.sort();
-    found.dedup();
-    // A dual-stack pod would otherwise get twice the requests of a single-stack one.
-    if found.iter().any(|found| found.address.is_ipv4()) {
-        found.retain(|found| found.address.is_ipv4());
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn only_network_addresses_are_accepted_as_pods() {
-        for (address, expected) in [
-            ("10.0.0.1", true),
-            ("fd00::1", true),
-            ("127.0.0.1", false),
-            ("::1", false),
-            ("::ffff:127.0.0.1", false),
-            ("169.254.169.254", false),
-            ("fe80::1", false),
-            ("0.0.0.0", false),
-            ("::", false),
-            ("224.0.0.1", false),
-            ("ff02::1", false),
-        ] {
-            assert_eq!(is_pod_address(address.parse().unwrap(), false), expected, "{address}");
-        }
-    }
 
     #[test]
     fn services_of_any_number_are_updated_in_proportion() {
@@ -318,30 +253,21 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_found_by_name_or_number() {
-        let service: Service = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"ports": [
-            {"name": "http", "port": 80}, {"name": "grpc", "port": 90, "appProtocol": "kubernetes.io/h2c"}]}}))
-        .unwrap();
-        let slice = |kind: &str, address: &str| -> Arc<EndpointSlice> {
-            let slice = json!({"metadata": {}, "addressType": kind,
-                "ports": [{"name": "http", "port": 8080}, {"name": "grpc", "port": 9090}],
-                "endpoints": [{"addresses": [address], "conditions": {"ready": true}},
-                    {"addresses": ["10.0.0.9"], "conditions": {"ready": false}}]});
-            Arc::new(serde_json::from_value(slice).unwrap())
-        };
-        let slices = [slice("IPv4", "10.0.0.1"), slice("IPv6", "fd00::1")];
-        for (port, expected) in [
-            (Port::Name("http".into()), Some(("10.0.0.1:8080", false))),
-            (Port::Number(80), Some(("10.0.0.1:8080", false))),
-            (Port::Number(90), Some(("10.0.0.1:9090", true))),
-            (Port::Number(8080), None),
-        ] {
-            let target = Target { namespace: "n".into(), service: "s".into(), port };
-            let expected: Vec<Found> = expected
-                .into_iter()
-                .map(|(address, speaks_http2)| Found { address: address.parse().unwrap(), speaks_http2 })
-                .collect();
-            assert_eq!(find(&target, &service, &slices), expected);
-        }
+    fn many_ports_of_many_pods_take_little_memory() {
+        const PORTS: u16 = 1000;
+        let named = |port: u16| json!({"name": format!("p{port}"), "port": port});
+        let ports: Vec<_> = (1..=PORTS).map(named).collect();
+        let service = json!({"metadata": {"name": "s"}, "spec": {"ports": ports}});
+        let service: Service = serde_json::from_value(service).unwrap();
+        let endpoints: Vec<_> =
+            (0..1000).map(|n| json!({"addresses": [format!("10.0.{}.{}", n / 250, n % 250 + 1)]})).collect();
+        let slice = json!({"metadata": {}, "addressType": "IPv4", "ports": ports, "endpoints": endpoints});
+        let slice: Arc<EndpointSlice> = Arc::new(serde_json::from_value(slice).unwrap());
+        let backends = Backends::new(Duration::from_secs(1), false);
+        let target = |port: u16| Target { namespace: "n".into(), service: "s".into(), port: Port::Number(port) };
+        let held: Vec<Arc<Backend>> = (1..=PORTS).map(|port| backends.of(target(port))).collect();
+        backends.set_service("n", "s", Some(&service), &[slice]);
+        let pods: usize = held.iter().map(|backend| backend.pods.load().len()).sum();
+        assert!((held.len()..=MAX_PODS_OF_SERVICE).contains(&pods), "{pods}");
     }
 }

@@ -130,7 +130,13 @@ pub fn of_ingresses(
     for ingress in oldest_first(ingresses) {
         let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
         let Some(spec) = &ingress.spec else { continue };
+        // The first section without hosts applies to all hosts, so that nothing is left to another.
+        let mut is_applied_to_all = false;
         for tls in spec.tls.iter().flatten() {
+            let is_for_all = tls.hosts.iter().flatten().next().is_none();
+            if is_for_all && is_applied_to_all {
+                continue;
+            }
             let Some(name) = tls.secret_name.as_deref() else { continue };
             let read = || {
                 let secret = secret_of(namespace, name)?;
@@ -144,6 +150,7 @@ pub fn of_ingresses(
             let listed: Vec<&String> = tls.hosts.iter().flatten().collect();
             // A TLS section without hosts applies to all hosts of the Ingress.
             let hosts = if listed.is_empty() { rules.collect() } else { listed };
+            is_applied_to_all |= is_for_all;
             for host in hosts {
                 by_name.entry(host.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&key));
             }
@@ -226,6 +233,25 @@ mod tests {
         });
         assert_eq!(found["shop.example"].cert, read(&own).unwrap().cert);
         assert_eq!(count.get(), 2);
+    }
+
+    #[test]
+    fn sections_without_hosts_do_not_multiply_with_rules() {
+        let (own, other) = (secret("shop.example"), secret("shop.example"));
+        let hosts: Vec<_> = (0..20_000).map(|number| json!({"host": format!("h{number}.example")})).collect();
+        let mut tls = vec![json!({"secretName": "missing"}), json!({"secretName": "own"})];
+        tls.extend((0..20_000).map(|_| json!({"secretName": "other"})));
+        let ingress = json!({"metadata": {"name": "i", "namespace": "n"}, "spec": {"rules": hosts, "tls": tls}});
+        let ingress: Arc<Ingress> = Arc::new(serde_json::from_value(ingress).unwrap());
+        let started = std::time::Instant::now();
+        let found = of_ingresses(&[ingress], |_, name| match name {
+            "own" => Some(Arc::clone(&own)),
+            "other" => Some(Arc::clone(&other)),
+            _ => None,
+        });
+        assert_eq!(found.len(), 20_000);
+        assert_eq!(found["h19999.example"].cert, read(&own).unwrap().cert);
+        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod replay;
 mod routes;
 mod secrets;
 mod server;
+mod service_endpoints;
 mod status;
 mod watcher;
 mod worker;

@@ -32,6 +32,7 @@ pub(super) fn of_service(
 ) -> DesiredEndpoints {
     let mut desired = DesiredEndpoints { families: families(spec), endpoints: Vec::new(), skipped: Vec::new() };
     let publish_unready = spec.publish_not_ready_addresses == Some(true);
+    let mut lists = PortLists::default();
     for pod in pods.iter().filter(|pod| belongs_in_endpoints(pod, true)) {
         let node_name = pod::node_name(pod).unwrap_or("");
         let node = node(node_name);
@@ -44,7 +45,15 @@ pub(super) fn of_service(
             ));
             continue;
         }
-        let ports = ports(spec, pod);
+        let Some(ports) = lists.shared(ports(spec, pod)) else {
+            desired.skipped.push(format!(
+                "skipping Pod {} for Service {}/{}: its pods have too many different ports",
+                name(&**pod),
+                namespace(service),
+                name(service)
+            ));
+            continue;
+        };
         for family in desired.families.clone() {
             let endpoint = endpoint(pod, node.as_deref(), service, spec, family);
             if !endpoint.addresses.is_empty() {
@@ -53,6 +62,29 @@ pub(super) fn of_service(
         }
     }
     desired
+}
+
+/// The different lists of ports that pods of a Service have. Usually there is one; a pod can give a named port any number, though.
+#[derive(Default)]
+struct PortLists(Vec<Arc<[EndpointPort]>>);
+
+impl PortLists {
+    /// How many ports the lists may have in all: each list becomes a slice.
+    const MAX_PORTS: usize = 100_000;
+
+    /// The list itself, shared with other pods; `None` if there are too many.
+    fn shared(&mut self, ports: Vec<EndpointPort>) -> Option<Arc<[EndpointPort]>> {
+        if let Some(known) = self.0.iter().rev().find(|known| ***known == *ports) {
+            return Some(known.clone());
+        }
+        let all = self.0.iter().map(|known| known.len()).sum::<usize>();
+        if !self.0.is_empty() && all + ports.len() > Self::MAX_PORTS {
+            return None;
+        }
+        let ports: Arc<[EndpointPort]> = ports.into();
+        self.0.push(ports.clone());
+        Some(ports)
+    }
 }
 
 pub(super) fn parent_of(service: &Service, spec: &ServiceSpec, trigger_time: Option<Timestamp>) -> Parent {
@@ -178,6 +210,25 @@ mod tests {
         assert_eq!(first.endpoint.zone.as_deref(), Some("z1"));
         assert_eq!(first.endpoint.conditions.as_ref().unwrap().ready, Some(true));
         assert_eq!(found.endpoints[1].endpoint.conditions.as_ref().unwrap().ready, Some(false));
+    }
+
+    /// A pod can give a named port any number, so that its list of ports is like no other's.
+    #[test]
+    fn ports_of_many_pods_are_kept_once_and_different_ones_are_limited() {
+        let ports: Vec<Value> =
+            (1..=30_000).map(|port| json!({"name": format!("p{port}"), "port": port, "targetPort": "web"})).collect();
+        let spec = json!({"clusterIP": "10.96.0.1", "ipFamilies": ["IPv4"], "ports": ports});
+        let pods: Vec<Arc<Pod>> = (0..5).map(|n| pod(&format!("p{n}"), "n1", true, json!({}))).collect();
+        let found = desired(spec.clone(), &pods);
+        assert_eq!((found.endpoints.len(), found.skipped.len()), (5, 0));
+        assert!(found.endpoints.iter().all(|each| Arc::ptr_eq(&each.ports, &found.endpoints[0].ports)));
+        let different = |n: usize| {
+            let containers = json!([{"name": "c", "ports": [{"name": "web", "containerPort": 1000 + n}]}]);
+            pod(&format!("p{n}"), "n1", true, json!({"spec": {"containers": containers}}))
+        };
+        let pods: Vec<Arc<Pod>> = (0..5).map(different).collect();
+        let found = desired(spec, &pods);
+        assert_eq!((found.endpoints.len(), found.skipped.len()), (3, 2));
     }
 
     #[test]

@@ -143,6 +143,7 @@ fn mirrored(endpoints: &Endpoints, max: usize) -> Mirrored {
             })
             .collect();
         ports.sort_by_cached_key(port_order::in_slice);
+        let ports: Arc<[EndpointPort]> = ports.into();
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
         let not_ready = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
         let mut added = 0;

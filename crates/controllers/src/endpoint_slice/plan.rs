@@ -13,7 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub family: &'static str,
-    pub ports: Vec<EndpointPort>,
+    /// Shared by endpoints with equal ports: a Service may have thousands of both.
+    pub ports: Arc<[EndpointPort]>,
     pub endpoint: Endpoint,
 }
 
@@ -84,10 +85,17 @@ fn plan_family<'a>(
     max: usize,
     placeholder: bool,
 ) -> Changes {
-    let mut pending: BTreeMap<Ports, (Vec<EndpointPort>, BTreeMap<Identity, Endpoint>)> = BTreeMap::new();
+    // Ports are compared once for each list of them, and not for each endpoint.
+    let mut by_list: BTreeMap<*const EndpointPort, (Arc<[EndpointPort]>, BTreeMap<Identity, Endpoint>)> =
+        BTreeMap::new();
     for each in desired {
-        let entry = pending.entry(ports_key(&each.ports)).or_insert_with(|| (each.ports.clone(), BTreeMap::new()));
-        entry.1.insert(identity(&each.endpoint), each.endpoint.clone());
+        let list = by_list.entry(each.ports.as_ptr()).or_insert_with(|| (each.ports.clone(), BTreeMap::new()));
+        list.1.insert(identity(&each.endpoint), each.endpoint.clone());
+    }
+    let mut pending: BTreeMap<Ports, (Arc<[EndpointPort]>, BTreeMap<Identity, Endpoint>)> = BTreeMap::new();
+    for (ports, endpoints) in by_list.into_values() {
+        let entry = pending.entry(ports_key(&ports)).or_insert_with(|| (ports, BTreeMap::new()));
+        entry.1.extend(endpoints);
     }
     let mut changes = Changes::default();
     let mut present: BTreeMap<Ports, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
@@ -307,7 +315,7 @@ mod tests {
         range
             .map(|n| Desired {
                 family: "IPv4",
-                ports: vec![port.clone()],
+                ports: [port.clone()].into(),
                 endpoint: Endpoint { addresses: vec![format!("10.0.0.{n:03}")], ..Endpoint::default() },
             })
             .collect()

@@ -14,11 +14,15 @@ use crate::common::service_pods::{addresses, belongs_in_endpoints, hostname_for,
 
 /// At most this many addresses are published.
 const CAPACITY: usize = 1000;
+/// At most this many pairs of an address and a port are looked at. A Service may have thousands of ports, and its author thousands
+/// of pods: together they would fill the memory, and no object could hold them.
+const MAX_PAIRS: usize = 100 * CAPACITY;
 
 pub(super) fn of_service(service: &Service, spec: &ServiceSpec, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     let publish_unready = spec.publish_not_ready_addresses == Some(true);
     let mut subsets = Vec::new();
-    for pod in pods.iter().filter(|pod| belongs_in_endpoints(pod, publish_unready)) {
+    let max_pods = MAX_PAIRS / spec.ports.as_ref().map_or(1, Vec::len).max(1);
+    for pod in pods.iter().filter(|pod| belongs_in_endpoints(pod, publish_unready)).take(max_pods.max(1)) {
         let Some(address) = address(service, spec, pod) else { continue };
         let ready = publish_unready || pod::is_ready(pod);
         let subset = |ports: Vec<EndpointPort>| EndpointSubset {
@@ -74,8 +78,12 @@ fn address(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<EndpointA
 type AddressKey = (String, String);
 type PortKey = (String, i32, String, String);
 
-/// The same content in canonical form: each address and port once, ports with equal addresses together, all sorted.
+/// The same content in canonical form: each address and port once, ports with equal addresses together, all sorted. What would
+/// take too much memory in that form stays as it is: users may write it.
 pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
+    if subsets.iter().map(pairs).sum::<usize>() > MAX_PAIRS {
+        return subsets;
+    }
     let mut all: BTreeMap<AddressKey, EndpointAddress> = BTreeMap::new();
     let mut by_port: BTreeMap<Option<PortKey>, (Option<EndpointPort>, BTreeMap<AddressKey, bool>)> = BTreeMap::new();
     for subset in subsets {
@@ -118,6 +126,12 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
         .collect();
     packed.sort_by_key(|subset| subset.ports.iter().flatten().map(port_key).collect::<Vec<_>>());
     packed
+}
+
+/// How many pairs of an address and a port a subset has.
+fn pairs(subset: &EndpointSubset) -> usize {
+    let addresses = [&subset.addresses, &subset.not_ready_addresses].map(|list| list.as_ref().map_or(0, Vec::len));
+    addresses.iter().sum::<usize>() * subset.ports.as_ref().map_or(1, |ports| ports.len().max(1))
 }
 
 fn address_key(address: &EndpointAddress) -> AddressKey {
@@ -202,6 +216,30 @@ mod tests {
         ]));
         assert_eq!(packed, expected);
         assert_eq!(repack(packed.clone()), packed);
+    }
+
+    #[test]
+    fn many_ports_of_many_pods_do_not_fill_memory() {
+        let ports: Vec<Value> = (1..=20_000).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        let service =
+            json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"clusterIP": "10.96.0.1", "ports": ports}});
+        let service: Service = serde_json::from_value(service).unwrap();
+        let pod = |n: usize| {
+            let address = format!("10.0.{}.{}", n / 250, n % 250);
+            let pod = json!({"metadata": {"name": format!("p{n}"), "uid": format!("{n}")}, "spec": {"containers": []},
+                "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+                    "conditions": [{"type": "Ready", "status": "True"}]}});
+            Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
+        };
+        let pods: Vec<Arc<Pod>> = (0..500).map(pod).collect();
+        let found = of_service(&service, service.spec.as_ref().unwrap(), &pods);
+        let all: usize = found.iter().map(pairs).sum();
+        assert!(all > 0 && all <= MAX_PAIRS, "{all}");
+        // Written by hand: as many pairs as the square of its length.
+        let addresses: Vec<Value> = (0..5000).map(|n| json!({"ip": format!("10.0.{}.{}", n / 250, n % 250)})).collect();
+        let ports: Vec<Value> = (1..=5000).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        let written = subsets(json!([{"addresses": addresses, "ports": ports}]));
+        assert_eq!(repack(written.clone()), written);
     }
 
     #[test]

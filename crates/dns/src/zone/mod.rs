@@ -1,6 +1,6 @@
 //! Resolves names in the cluster domain from the directory. Pure except for the directory's lock.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::directory::{Directory, Endpoint, Kind, Owner, Port, Service};
@@ -113,8 +113,8 @@ impl Zone {
             [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
                 let (port, protocol) = (&port[1..], &protocol[1..]);
                 let is_match = |other: &Port| other.name == port && other.protocol == protocol;
-                if !service.ports.iter().any(is_match)
-                    && !service.endpoints.iter().any(|endpoint| endpoint.ports.iter().any(is_match))
+                let mut having = Having::new(is_match);
+                if !service.ports.iter().any(is_match) && !service.endpoints.iter().any(|endpoint| having.has(endpoint))
                 {
                     return Outcome::NoSuchName;
                 }
@@ -161,7 +161,7 @@ impl Zone {
         };
         let mut records = ServiceRecords::default();
         if let Some(target) = Name::under(&[name, namespace, "svc"], &self.apex) {
-            for port in service.ports.iter().filter(|port| is_match(port)) {
+            for port in service.ports.iter().filter(|port| is_match(port)).take(MAX_RECORDS) {
                 records.add(port, &target, own);
             }
         }
@@ -177,9 +177,14 @@ impl Zone {
         turn: usize,
     ) -> Outcome {
         let mut records = ServiceRecords::default();
+        let mut having = Having::new(is_match);
         for endpoint in service.endpoints.iter().filter(|endpoint| is_own(endpoint)) {
+            if records.is_full() {
+                break;
+            }
+            let ports = having.ports(endpoint);
             let Some(target) = Name::under(&[&endpoint.label, name, namespace, "svc"], &self.apex) else { continue };
-            for port in endpoint.ports.iter().filter(|port| is_match(port)) {
+            for port in ports.iter().take(MAX_RECORDS) {
                 records.add(port, &target, &[endpoint.address]);
             }
         }
@@ -202,6 +207,28 @@ impl Zone {
 /// Records of one section. No message holds more of them.
 const MAX_RECORDS: usize = 4096;
 
+/// The ports of endpoints that a query is about. They are looked for once in each list of ports that endpoints share: a Service may
+/// have thousands of ports and thousands of endpoints, and everybody may ask.
+struct Having<'a, F> {
+    is_match: F,
+    lists: HashMap<*const Port, Vec<&'a Port>>,
+}
+
+impl<'a, F: Fn(&Port) -> bool> Having<'a, F> {
+    fn new(is_match: F) -> Self {
+        Self { is_match, lists: HashMap::new() }
+    }
+
+    fn ports(&mut self, endpoint: &'a Endpoint) -> &[&'a Port] {
+        let find = || endpoint.ports.iter().filter(|port| (self.is_match)(port)).collect();
+        self.lists.entry(endpoint.ports.as_ptr()).or_insert_with(find)
+    }
+
+    fn has(&mut self, endpoint: &'a Endpoint) -> bool {
+        !self.ports(endpoint).is_empty()
+    }
+}
+
 /// SRV records and the addresses of their targets, without duplicates.
 #[derive(Default)]
 struct ServiceRecords {
@@ -217,6 +244,10 @@ impl ServiceRecords {
             let glue = Record { owner: Some(target.clone()), ..record(address_data(*address)) };
             push_new(&mut self.sections.additional, &mut self.known, glue);
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.sections.answers.len() >= MAX_RECORDS
     }
 
     fn finish(self, turn: usize) -> Outcome {
@@ -248,10 +279,9 @@ fn own_addresses(service: &Service, is_match: impl Fn(&Port) -> bool, kind: u16,
         Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
         _ => {
             // Endpoints are sorted by address, so equal ones are adjacent.
-            let matching = service
-                .endpoints
-                .iter()
-                .filter(|endpoint| endpoint.ports.is_empty() || endpoint.ports.iter().any(&is_match));
+            let mut having = Having::new(is_match);
+            let matching =
+                service.endpoints.iter().filter(|endpoint| endpoint.ports.is_empty() || having.has(endpoint));
             let mut all: Vec<IpAddr> = matching.map(|endpoint| endpoint.address).collect();
             all.dedup();
             addresses(all, kind, turn)

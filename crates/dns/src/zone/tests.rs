@@ -124,6 +124,35 @@ fn services_with_many_endpoints_cost_no_more_than_a_message_holds() {
     assert!(sections.additional.len() <= 2000);
 }
 
+/// Everybody may ask, again and again: a query for any name takes no longer than its Service has ports and endpoints.
+#[test]
+fn many_ports_and_endpoints_do_not_multiply_in_a_query() {
+    let directory = Directory::default();
+    let ports: Arc<[Port]> =
+        (0..20_000u16).map(|number| Port { name: format!("p{number}"), protocol: "tcp", number }).collect();
+    let endpoint = |number: u32| Endpoint {
+        label: format!("e{number}"),
+        address: Ipv4Addr::from_bits(0x0af4_0000 + number).into(),
+        ports: Arc::clone(&ports),
+    };
+    let endpoints = (0..20_000).map(endpoint).collect();
+    directory.set("shop", "many", Some(Service { kind: Kind::Headless, ports: Vec::new(), endpoints }));
+    let zone = Zone::new("cluster.local", vec![]).unwrap();
+    let resolve = |name: &str, kind: u16| {
+        let name = Name::from_text(&format!("{name}many.shop.svc.cluster.local")).unwrap();
+        zone.resolve(&directory, &name, kind, 0)
+    };
+    let started = std::time::Instant::now();
+    assert_eq!(resolve("_none._tcp.", kind::SRV), Outcome::NoSuchName);
+    for name in ["", "_p19999._tcp."] {
+        let Outcome::Found(sections) = resolve(name, kind::SRV) else { panic!("not found") };
+        assert_eq!(sections.answers.len(), MAX_RECORDS);
+    }
+    assert!(matches!(resolve("_p19999._tcp.", kind::A), Outcome::Found(_)));
+    // Pairs of both would take a minute and more.
+    assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
 /// They would otherwise be sent to servers outside, as names of other domains are.
 #[test]
 fn names_of_the_cluster_that_are_no_text_are_nobody_s() {

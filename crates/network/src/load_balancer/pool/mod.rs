@@ -1,6 +1,7 @@
 //! Allocates load balancer addresses. The plan is pure: all Services in, the changes of their statuses out.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
     });
     services.synced().await;
     let events = EventRecorder::new(client.clone(), "knarr-load-balancer", None);
-    let mut complained: HashSet<(String, String)> = HashSet::new();
+    let mut reported = Reported::default();
     loop {
         let all = services.by_index(CONCERNED, "");
         let plan = plan(&all, &settings, &settings.host_ports());
@@ -57,10 +58,8 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
                 failed = true;
             }
         }
-        for (service, Unassigned { reason, message }) in plan.without {
-            if complained.insert((service.metadata.uid.clone().unwrap_or_default(), message.clone())) {
-                events.warning(service.as_ref(), reason, &message);
-            }
+        for (service, Unassigned { reason, message }) in reported.unreported(plan.without) {
+            events.warning(service.as_ref(), reason, message);
         }
         if failed {
             tokio::time::sleep(RETRY).await;
@@ -88,6 +87,31 @@ struct Plan {
 struct Unassigned {
     reason: &'static str,
     message: String,
+}
+
+/// The hash of the message that was reported last about each Service without an address, by UID. A Service that has one, or is gone,
+/// is forgotten: users create and delete Services without end.
+#[derive(Default)]
+struct Reported {
+    messages: HashMap<String, u64>,
+    hashes: RandomState,
+}
+
+impl Reported {
+    /// Those whose message has not been reported.
+    fn unreported(&mut self, without: Vec<(Arc<Service>, Unassigned)>) -> Vec<(Arc<Service>, Unassigned)> {
+        let before = std::mem::take(&mut self.messages);
+        let mut new = Vec::new();
+        for (service, unassigned) in without {
+            let (uid, hash) =
+                (service.metadata.uid.clone().unwrap_or_default(), self.hashes.hash_one(&unassigned.message));
+            if before.get(&uid) != Some(&hash) {
+                new.push((service, unassigned));
+            }
+            self.messages.insert(uid, hash);
+        }
+        new
+    }
 }
 
 /// `host_ports` are those on which the node itself listens.

@@ -119,3 +119,25 @@ fn a_node_s_address_is_shared_by_port() {
     let services = [service("a", 80, json!({}), &[node]), service("b", 443, json!({}), &[])];
     assert_eq!(planned(&services, &settings), (vec!["a=".to_owned(), format!("b={node}")], 1));
 }
+
+#[test]
+fn services_that_are_gone_leave_no_messages_behind() {
+    let unassigned = |message: &str| Unassigned { reason: "NoAddress", message: message.to_owned() };
+    let service = |uid: &str| {
+        let mut service = (*service("a", 80, json!({}), &[])).clone();
+        service.metadata.uid = Some(uid.to_owned());
+        Arc::new(service)
+    };
+    let mut reported = Reported::default();
+    let mut count = |without: Vec<(Arc<Service>, Unassigned)>| {
+        let new = reported.unreported(without).len();
+        (new, reported.messages.len())
+    };
+    assert_eq!(count(vec![(service("1"), unassigned("none"))]), (1, 1));
+    assert_eq!(count(vec![(service("1"), unassigned("none"))]), (0, 1));
+    assert_eq!(count(vec![(service("1"), unassigned("another reason"))]), (1, 1));
+    for uid in 2..100 {
+        assert_eq!(count(vec![(service(&uid.to_string()), unassigned(&"x".repeat(1000)))]), (1, 1));
+    }
+    assert_eq!(count(Vec::new()), (0, 0));
+}

@@ -1,6 +1,6 @@
 //! Computes a Service's frontends on this node and the endpoints behind each. Pure: independent of the kernel.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -119,6 +119,10 @@ fn affinity_seconds(spec: &ServiceSpec) -> u32 {
     u32::try_from(seconds).unwrap_or(10_800)
 }
 
+/// How many endpoints, external addresses and source ranges the ports of one Service have in all. Its author can name thousands of
+/// each, and every node keeps them for each port: beyond that, each port has fewer of them.
+const MAX_PER_SERVICE: usize = 200_000;
+
 /// All frontends of a Service. Headless and ExternalName Services have none.
 pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeContext) -> Vec<Frontend> {
     let Some(spec) = &service.spec else { return Vec::new() };
@@ -134,10 +138,30 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeC
     }
     let balancers = balancer_addresses(service, node_context);
     let external = addresses(spec.external_ips.as_ref());
-    let external = node_context.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
+    let mut external = node_context.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
     let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| affinity_seconds(spec));
     let inside_is_local = spec.internal_traffic_policy.as_deref() == Some("Local");
     let outside_is_local = spec.external_traffic_policy.as_deref() == Some("Local");
+    // With session affinity each endpoint has a chain and a set of its own, and not only an element.
+    let max = if affinity.is_some() { MAX_PER_SERVICE / 10 } else { MAX_PER_SERVICE };
+    let max_per_port = (max / spec.ports.as_ref().map_or(1, Vec::len).max(1)).max(1);
+    external.truncate(max_per_port);
+    // Of each family: without any range of one, everybody of that may use the load balancer.
+    let ranges = |of_ipv6: bool| {
+        let all = spec.load_balancer_source_ranges.iter().flatten();
+        all.filter(move |range| range.contains(':') == of_ipv6).take(max_per_port)
+    };
+    let source_ranges: Vec<String> = ranges(false).chain(ranges(true)).cloned().collect();
+    let slices = ported(slices, node_context, max_per_port);
+    if slices.iter().any(|slice| slice.is_cut) {
+        let (namespace, name) = (&service.metadata.namespace, &service.metadata.name);
+        tracing::warn!(
+            ?namespace,
+            ?name,
+            max_per_port,
+            "a Service has too many ports and endpoints; some are not used"
+        );
+    }
     let ports = spec.ports.iter().flatten();
     ports
         .filter_map(|port| {
@@ -147,7 +171,7 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeC
                 service.metadata.name.as_deref().unwrap_or_default(),
                 port.name.as_deref().unwrap_or_default()
             );
-            let candidates = candidates(slices, port, node_context);
+            let candidates = candidates(&slices, port);
             let protocol = Protocol::parse(port.protocol.as_deref());
             let number = u16::try_from(port.port).ok()?;
             let balancers = node_context.balancer_addresses(&name, &balancers, protocol, number);
@@ -161,7 +185,7 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeC
                 cluster_addresses: cluster.clone(),
                 external_addresses: external.iter().chain(&balancers).copied().collect(),
                 node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0),
-                source_ranges: spec.load_balancer_source_ranges.clone().unwrap_or_default(),
+                source_ranges: source_ranges.clone(),
                 balancer_addresses: balancers,
                 affinity,
                 inside: if inside_is_local { of_node.clone() } else { of_cluster.clone() },
@@ -202,6 +226,7 @@ fn is_headless(slice: &EndpointSlice) -> bool {
     slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/headless"))
 }
 
+#[derive(Clone)]
 struct Candidate {
     endpoint: Endpoint,
     is_local: bool,
@@ -218,39 +243,76 @@ impl Candidate {
     }
 }
 
-fn candidates(slices: &[Arc<EndpointSlice>], service_port: &ServicePort, node_context: &NodeContext) -> Vec<Candidate> {
+/// A slice as all ports of a Service read it. A Service may have thousands of ports, and thousands of endpoints behind each.
+struct PortedSlice<'a> {
+    /// Its ports by name and protocol.
+    ports: HashMap<(&'a str, Protocol), u16>,
+    /// Its endpoints, without a port.
+    endpoints: Vec<Candidate>,
+    /// Whether there are more.
+    is_cut: bool,
+}
+
+/// The slices with at most about so many endpoints in all. Those of this node, and then ready ones, are kept before others.
+fn ported<'a>(slices: &'a [Arc<EndpointSlice>], node_context: &NodeContext, max: usize) -> Vec<PortedSlice<'a>> {
+    let used = slices.iter().filter(|slice| slice.address_type != "FQDN" && !is_headless(slice));
+    let mut all: Vec<PortedSlice<'a>> = used
+        .map(|slice| {
+            let mut ports = HashMap::new();
+            for port in slice.ports.iter().flatten() {
+                let key = (port.name.as_deref().unwrap_or_default(), Protocol::parse(port.protocol.as_deref()));
+                if let Some(number) = port.port.and_then(|port| u16::try_from(port).ok()) {
+                    ports.entry(key).or_insert(number);
+                }
+            }
+            let endpoints = slice.endpoints.iter().flatten().filter_map(|one| Candidate::of(one, node_context));
+            PortedSlice { ports, endpoints: endpoints.collect(), is_cut: false }
+        })
+        .collect();
+    let count: usize = all.iter().map(|slice| slice.endpoints.len()).sum();
+    if count > max {
+        for PortedSlice { endpoints, is_cut, .. } in &mut all {
+            *is_cut = true;
+            endpoints.sort_by_key(|candidate| (!candidate.is_local, !candidate.is_ready));
+            endpoints.truncate((max * endpoints.len() / count).max(1));
+        }
+    }
+    all
+}
+
+impl Candidate {
+    fn of(endpoint: &k8s_openapi::api::discovery::v1::Endpoint, node_context: &NodeContext) -> Option<Candidate> {
+        let conditions = endpoint.conditions.as_ref();
+        let is_ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+        let is_terminating = conditions.and_then(|conditions| conditions.terminating).unwrap_or(false);
+        let is_serving = conditions.and_then(|conditions| conditions.serving).unwrap_or(is_ready);
+        let is_local = endpoint.node_name.as_deref() == Some(node_context.node.as_str());
+        let hints = endpoint.hints.as_ref();
+        let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
+        let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
+        // The addresses of an endpoint are one pod; Kubernetes' proxy uses the first of them, too.
+        let address: IpAddr = endpoint.addresses.first().and_then(|text| text.parse().ok())?;
+        capture::is_routable(address).then(|| Candidate {
+            endpoint: Endpoint { address, port: 0, is_local },
+            is_local,
+            is_ready,
+            is_serving: is_serving && is_terminating,
+            for_zones: zones.map(|zone| zone.name.clone()).collect(),
+            for_nodes: nodes.map(|node| node.name.clone()).collect(),
+        })
+    }
+}
+
+fn candidates(slices: &[PortedSlice<'_>], service_port: &ServicePort) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     let mut known = HashSet::new();
-    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN" && !is_headless(slice)) {
-        let port = slice.ports.iter().flatten().find(|port| {
-            port.name.as_deref().unwrap_or_default() == service_port.name.as_deref().unwrap_or_default()
-                && Protocol::parse(port.protocol.as_deref()) == Protocol::parse(service_port.protocol.as_deref())
-        });
-        let Some(port) = port.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
-        for endpoint in slice.endpoints.iter().flatten() {
-            let conditions = endpoint.conditions.as_ref();
-            let is_ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
-            let is_terminating = conditions.and_then(|conditions| conditions.terminating).unwrap_or(false);
-            let is_serving = conditions.and_then(|conditions| conditions.serving).unwrap_or(is_ready);
-            let is_local = endpoint.node_name.as_deref() == Some(node_context.node.as_str());
-            let hints = endpoint.hints.as_ref();
-            let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
-            let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
-            // The addresses of an endpoint are one pod; Kubernetes' proxy uses the first of them, too.
-            let address = endpoint.addresses.first().and_then(|text| text.parse().ok());
-            if let Some(address) = address.filter(|address| capture::is_routable(*address)) {
-                let endpoint = Endpoint { address, port, is_local };
-                if !known.insert(endpoint.clone()) {
-                    continue;
-                }
-                found.push(Candidate {
-                    endpoint,
-                    is_local,
-                    is_ready,
-                    is_serving: is_serving && is_terminating,
-                    for_zones: zones.clone().map(|zone| zone.name.clone()).collect(),
-                    for_nodes: nodes.clone().map(|node| node.name.clone()).collect(),
-                });
+    let key = (service_port.name.as_deref().unwrap_or_default(), Protocol::parse(service_port.protocol.as_deref()));
+    for PortedSlice { ports, endpoints, .. } in slices {
+        let Some(port) = ports.get(&key).copied() else { continue };
+        for candidate in endpoints {
+            let endpoint = Endpoint { port, ..candidate.endpoint.clone() };
+            if known.insert(endpoint.clone()) {
+                found.push(Candidate { endpoint, ..candidate.clone() });
             }
         }
     }

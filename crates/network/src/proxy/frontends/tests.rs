@@ -125,3 +125,38 @@ fn an_endpoint_counts_once_whatever_its_addresses() {
     let found = frontends(spec, json!([several.clone(), several, loopback]));
     assert_eq!(addresses(&found[0].inside), ["10.0.0.1"]);
 }
+
+#[test]
+fn a_service_of_many_ports_and_endpoints_does_not_fill_memory() {
+    let ports = 10_000;
+    let named = |number: usize| format!("p{number}");
+    let of_service: Vec<Value> = (1..=ports).map(|port| json!({"name": named(port), "port": port})).collect();
+    let of_slice: Vec<Value> =
+        (1..=ports).map(|port| json!({"name": named(port), "port": port, "protocol": "TCP"})).collect();
+    let of_node = |n: usize| if n == 499 { "one" } else { "two" };
+    let endpoints: Vec<Value> = (0..500)
+        .map(|n| endpoint(&format!("10.0.{}.{}", n / 250, n % 250 + 1), of_node(n), json!({"ready": true})))
+        .collect();
+    let slice = json!({"metadata": {"name": "x"}, "addressType": "IPv4", "endpoints": endpoints, "ports": of_slice});
+    let addresses: Vec<String> = (0..1000).map(|n| format!("192.0.{}.{}", n / 250, n % 250 + 1)).collect();
+    let mut ranges: Vec<String> = addresses.iter().map(|address| format!("{address}/32")).collect();
+    ranges.push("fd00::/8".to_owned());
+    let spec = json!({"clusterIP": "10.96.0.1", "ports": of_service, "externalTrafficPolicy": "Local",
+        "externalIPs": addresses, "loadBalancerSourceRanges": ranges});
+    let service = serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})).unwrap();
+    let found = of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &node_context());
+    assert_eq!(found.len(), ports);
+    let all: usize = found.iter().map(|frontend| frontend.inside.len()).sum();
+    assert!((ports..=MAX_PER_SERVICE).contains(&all), "{all}");
+    for count in [|one: &Frontend| one.external_addresses.len(), |one: &Frontend| one.source_ranges.len()] {
+        let all: usize = found.iter().map(count).sum();
+        assert!((ports..=2 * MAX_PER_SERVICE).contains(&all), "{all}");
+    }
+    for family in [".", ":"] {
+        assert!(found[0].source_ranges.iter().any(|range| range.contains(family)), "none would mean all");
+    }
+    assert!(
+        found.iter().all(|frontend| frontend.outside.len() == 1 && frontend.local_ready == 1),
+        "this node's is kept"
+    );
+}
