@@ -43,14 +43,29 @@ struct Entry {
     auth: String,
 }
 
-/// The matching credentials of all secrets; unreadable secrets are skipped.
+/// How many credentials are tried for one image: each is a pull, and others wait for theirs meanwhile.
+const MAX_CREDENTIALS: usize = 100;
+
+/// The matching credentials of all secrets; unreadable secrets are skipped. Authors of pods choose how many entries there are: what
+/// does not match is not kept.
 pub fn of_secrets(secrets: &[PullSecret], image: &str) -> Vec<Credentials> {
-    let entries = secrets
-        .iter()
-        .flat_map(|secret| entries_of(&secret.content).into_iter().map(move |entry| (secret, entry)))
-        .map(|(secret, (server, entry))| (normalized_server(&server), credentials(secret, entry)))
-        .collect();
+    let repository = repository_of(image);
+    let is_usable = |named: &str| covers(named, &repository) || named == DEFAULT_REGISTRY;
+    let mut entries = Vec::new();
+    for secret in secrets {
+        let named = entries_of(&secret.content).into_iter().map(|(server, entry)| (normalized_server(&server), entry));
+        let usable = named.filter(|(named, _)| is_usable(named));
+        entries.extend(usable.map(|(named, entry)| (named, credentials(secret, entry))));
+        if entries.len() > MAX_CREDENTIALS {
+            most_specific_first(&mut entries);
+        }
+    }
     matching(entries, image)
+}
+
+fn most_specific_first(entries: &mut Vec<(String, Credentials)>) {
+    entries.sort_by(|(one, _), (other, _)| other.cmp(one));
+    entries.truncate(MAX_CREDENTIALS);
 }
 
 /// The matching credentials of a docker configuration file of the node, and of a file in the older format.
@@ -83,7 +98,7 @@ fn matching(entries: Vec<(String, Credentials)>, image: &str) -> Vec<Credentials
     if found.is_empty() && repository.starts_with("docker.io/") {
         found = others.into_iter().filter(|(named, _)| named == DEFAULT_REGISTRY).collect();
     }
-    found.sort_by(|(one, _), (other, _)| other.cmp(one));
+    most_specific_first(&mut found);
     found.into_iter().map(|(_, credentials)| credentials).collect()
 }
 
@@ -198,6 +213,20 @@ mod tests {
                 uid: format!("uid-of-{name}"),
             }),
         }
+    }
+
+    #[test]
+    fn entries_of_pull_secrets_are_tried_up_to_a_limit() {
+        // All of them match.
+        let wild = |number: u32| format!("[r{}].example.org", char::from_u32(0x4e00 + number).unwrap_or('r'));
+        let servers: Vec<String> = (0..5000).map(wild).collect();
+        let others: Vec<String> = (0..5000).map(|number| format!("r{number}.example.com")).collect();
+        let entries: Vec<(&str, &str)> = servers.iter().chain(&others).map(|server| (server.as_str(), "u:p")).collect();
+        let secrets = [secret("many", &entries), secret("own", &[("r.example.org/a/b", "me:p")])];
+        let found = of_secrets(&secrets, "r.example.org/a/b:1");
+        assert_eq!(found.len(), MAX_CREDENTIALS);
+        assert!(found.iter().any(|one| one.auth.username == "me"));
+        assert_eq!(of_secrets(&secrets, "r7.example.com/x").len(), 1);
     }
 
     #[derive(Clone, Default)]

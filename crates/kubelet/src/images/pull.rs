@@ -33,9 +33,7 @@ pub struct PullFailure {
 pub async fn secrets(events: &Events, pod: &Pod, objects: &Subscription) -> Vec<PullSecret> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     let namespace = pod::namespace(pod);
-    let references = pod::spec(pod).image_pull_secrets.iter().flatten();
-    for reference in references.filter(|reference| !reference.name.is_empty()) {
-        let name = reference.name.clone();
+    for name in names(pod) {
         match objects.get(Kind::Secret, namespace, &name).await {
             Ok(Some(content)) => found.push(PullSecret { namespace: namespace.to_owned(), name, content }),
             Ok(None) => missing.push(name),
@@ -53,6 +51,13 @@ pub async fn secrets(events: &Events, pod: &Pod, objects: &Subscription) -> Vec<
         events.about_pod(pod, true, "FailedToRetrieveImagePullSecret", message);
     }
     found
+}
+
+/// The names of the pull secrets, each once however often the pod names it: all entries of each are read.
+fn names(pod: &Pod) -> Vec<String> {
+    let mut known = std::collections::HashSet::new();
+    let references = pod::spec(pod).image_pull_secrets.iter().flatten().map(|reference| reference.name.as_str());
+    references.filter(|name| !name.is_empty() && known.insert(*name)).map(str::to_owned).collect()
 }
 
 pub async fn in_turn(
@@ -109,6 +114,13 @@ pub fn classify(image: &str, why: String) -> PullFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pull_secret_is_read_once_however_often_it_is_named() {
+        let named = ["b", "a", "", "b"].map(|name| serde_json::json!({ "name": name }));
+        let pod = serde_json::json!({ "spec": { "containers": [], "imagePullSecrets": named } });
+        assert_eq!(names(&serde_json::from_value(pod).expect("a pod")), ["b", "a"]);
+    }
 
     #[test]
     fn pull_errors_are_joined_and_classified() {

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, VolumePr
 use k8s_openapi::jiff::Timestamp;
 
 use super::atomic::File;
+use super::memory_budget::MAX_BYTES;
 use super::{VolumeError, VolumeMounter};
 use crate::downward_api::{field_value, resource_value};
 use crate::objects::Kind;
@@ -19,10 +20,29 @@ pub struct VolumeFiles {
 
 const DEFAULT_MODE: i32 = 0o644;
 
+/// The files of one volume by path. A volume may name one key thousands of times: it is refused before its files fill the memory of
+/// this process, whether they are written to memory or to disk.
+#[derive(Default)]
+struct Files {
+    by_path: BTreeMap<String, File>,
+    bytes: u64,
+}
+
+impl Files {
+    fn insert(&mut self, path: &str, file: File) -> Result<(), VolumeError> {
+        self.bytes = self.bytes.saturating_add(file.content.len() as u64);
+        if self.bytes > MAX_BYTES {
+            return Err(VolumeError::Path(format!("the files of the volume have more than {}Mi", MAX_BYTES >> 20)));
+        }
+        self.by_path.insert(path.to_owned(), file);
+        Ok(())
+    }
+}
+
 /// None when the volume is of another kind.
 pub async fn collect(mounter: &VolumeMounter<'_>) -> Result<Option<VolumeFiles>, VolumeError> {
     let volume = mounter.volume;
-    let mut files = BTreeMap::new();
+    let mut files = Files::default();
     let mut renew_at = None;
     let kind = if let Some(source) = &volume.config_map {
         let selection =
@@ -58,7 +78,7 @@ pub async fn collect(mounter: &VolumeMounter<'_>) -> Result<Option<VolumeFiles>,
     } else {
         return Ok(None);
     };
-    Ok(Some(VolumeFiles { kind, files, renew_at }))
+    Ok(Some(VolumeFiles { kind, files: files.by_path, renew_at }))
 }
 
 struct KeySelection<'a> {
@@ -71,7 +91,7 @@ async fn project(
     mounter: &VolumeMounter<'_>,
     projection: &VolumeProjection,
     mode: Option<i32>,
-    files: &mut BTreeMap<String, File>,
+    files: &mut Files,
 ) -> Result<Option<Timestamp>, VolumeError> {
     if let Some(source) = &projection.config_map {
         let selection = KeySelection { items: source.items.as_deref(), optional: source.optional, mode };
@@ -86,14 +106,14 @@ async fn project(
     }
     if let Some(source) = &projection.cluster_trust_bundle {
         let content = super::trust_bundle::trust_bundle(mounter.context, source).await?;
-        files.insert(source.path.clone(), for_the_user(mounter, file(content.into_bytes(), None, mode)));
+        files.insert(&source.path, for_the_user(mounter, file(content.into_bytes(), None, mode)))?;
     }
     if let Some(source) = &projection.service_account_token {
         let audience = source.audience.as_deref().unwrap_or_default();
         let tokens = &mounter.context.tokens;
         let token = tokens.get(mounter.pod, audience, source.expiration_seconds.unwrap_or(3600)).await?;
         let content = file(token.value.clone().into_bytes(), None, mode);
-        files.insert(source.path.clone(), for_the_user(mounter, content));
+        files.insert(&source.path, for_the_user(mounter, content))?;
         return Ok(Some(token.renew_at));
     }
     Ok(None)
@@ -128,7 +148,7 @@ async fn keys(
     kind: Kind,
     name: &str,
     selection: &KeySelection<'_>,
-    files: &mut BTreeMap<String, File>,
+    files: &mut Files,
 ) -> Result<(), VolumeError> {
     let optional = selection.optional == Some(true);
     let Some(object) = mounter.objects.get(kind, pod::namespace(mounter.pod), name).await? else {
@@ -140,14 +160,14 @@ async fn keys(
     match selection.items.filter(|items| !items.is_empty()) {
         None => {
             for (key, content) in object.data.iter().chain(&object.binary) {
-                files.insert(key.clone(), file(content.clone(), None, selection.mode));
+                files.insert(key, file(content.clone(), None, selection.mode))?;
             }
         }
         Some(items) => {
             for item in items {
                 match object.data.get(&item.key).or_else(|| object.binary.get(&item.key)) {
                     Some(content) => {
-                        files.insert(item.path.clone(), file(content.clone(), item.mode, selection.mode));
+                        files.insert(&item.path, file(content.clone(), item.mode, selection.mode))?;
                     }
                     None if optional => {}
                     None if kind == Kind::ConfigMap => return Err(VolumeError::MissingConfig(item.key.clone())),
@@ -163,7 +183,7 @@ fn fields(
     mounter: &VolumeMounter<'_>,
     items: Option<&[DownwardAPIVolumeFile]>,
     mode: Option<i32>,
-    files: &mut BTreeMap<String, File>,
+    files: &mut Files,
 ) -> Result<(), VolumeError> {
     for item in items.into_iter().flatten() {
         let text = if let Some(field) = &item.field_ref {
@@ -173,7 +193,21 @@ fn fields(
         } else {
             continue;
         };
-        files.insert(item.path.clone(), file(text.into_bytes(), item.mode, mode));
+        files.insert(&item.path, file(text.into_bytes(), item.mode, mode))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_named_many_times_does_not_fill_memory() {
+        let mut files = Files::default();
+        let content = vec![0; 1 << 20];
+        let mut insert = |number: usize| files.insert(&format!("f{number}"), file(content.clone(), None, None));
+        assert_eq!((0..15_000).take_while(|number| insert(*number).is_ok()).count(), 64);
+        assert_eq!(files.by_path.len(), 64);
+    }
 }

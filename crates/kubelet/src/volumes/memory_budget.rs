@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::VolumeError;
 
 /// A Secret has at most one megabyte.
-const MAX_BYTES: u64 = 64 << 20;
+pub(super) const MAX_BYTES: u64 = 64 << 20;
 /// A file takes whole pages.
 const PAGE: u64 = 4096;
 

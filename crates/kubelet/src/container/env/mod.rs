@@ -42,7 +42,8 @@ pub async fn environment(
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut result = Ordered::default();
     let mut budget = Budget::of_program();
-    let mut lookup: BTreeMap<String, String> = service_variables(pod, services).into_iter().collect();
+    let of_services = service_variables(pod, services, &mut budget)?;
+    let mut lookup: BTreeMap<String, String> = of_services.iter().cloned().collect();
     let namespace = pod::namespace(pod);
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
@@ -78,7 +79,7 @@ pub async fn environment(
         lookup.insert(variable.name.clone(), found.clone());
         result.set(variable.name.clone(), found);
     }
-    for (name, value) in service_variables(pod, services) {
+    for (name, value) in of_services {
         result.set_if_missing(name, value);
     }
     Ok(result.list())
@@ -158,10 +159,20 @@ impl Ordered {
     }
 }
 
-/// Service variables (`NAME_SERVICE_HOST` and the like) of the pod's namespace, and always of the API's own service.
-fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, String)> {
+/// Service variables (`NAME_SERVICE_HOST` and the like) of the pod's namespace, and always of the API's own service. Each port has
+/// several, and a namespace may have any number of Services with thousands of ports.
+fn service_variables(
+    pod: &Pod,
+    services: &[Arc<Service>],
+    budget: &mut Budget,
+) -> Result<Vec<(String, String)>, TooLong> {
     let links = pod::spec(pod).enable_service_links.unwrap_or(true);
     let mut variables = Vec::new();
+    let mut add = |name: String, value: String| -> Result<(), TooLong> {
+        budget.spend(name.len() + value.len())?;
+        variables.push((name, value));
+        Ok(())
+    };
     let mut chosen: BTreeMap<&str, &Service> = BTreeMap::new();
     for service in services {
         let name = service.metadata.name.as_deref().unwrap_or_default();
@@ -178,28 +189,28 @@ fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, Strin
         let Some(first) = spec.ports.iter().flatten().next() else { continue };
         let prefix = name.to_uppercase().replace('-', "_");
         let joined = if address.contains(':') { format!("[{address}]") } else { address.to_string() };
-        variables.push((format!("{prefix}_SERVICE_HOST"), address.to_string()));
-        variables.push((format!("{prefix}_SERVICE_PORT"), first.port.to_string()));
+        add(format!("{prefix}_SERVICE_HOST"), address.to_string())?;
+        add(format!("{prefix}_SERVICE_PORT"), first.port.to_string())?;
         for port in spec.ports.iter().flatten() {
             if let Some(port_name) = port.name.as_deref().filter(|name| !name.is_empty()) {
                 let suffix = port_name.to_uppercase().replace('-', "_");
-                variables.push((format!("{prefix}_SERVICE_PORT_{suffix}"), port.port.to_string()));
+                add(format!("{prefix}_SERVICE_PORT_{suffix}"), port.port.to_string())?;
             }
         }
         for (position, port) in spec.ports.iter().flatten().enumerate() {
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             let url = format!("{}://{joined}:{}", protocol.to_lowercase(), port.port);
             if position == 0 {
-                variables.push((format!("{prefix}_PORT"), url.clone()));
+                add(format!("{prefix}_PORT"), url.clone())?;
             }
             let base = format!("{prefix}_PORT_{}_{}", port.port, protocol.to_uppercase());
-            variables.push((base.clone(), url));
-            variables.push((format!("{base}_PROTO"), protocol.to_lowercase()));
-            variables.push((format!("{base}_PORT"), port.port.to_string()));
-            variables.push((format!("{base}_ADDR"), address.to_string()));
+            add(base.clone(), url)?;
+            add(format!("{base}_PROTO"), protocol.to_lowercase())?;
+            add(format!("{base}_PORT"), port.port.to_string())?;
+            add(format!("{base}_ADDR"), address.to_string())?;
         }
     }
-    variables
+    Ok(variables)
 }
 
 #[cfg(test)]
