@@ -1,6 +1,7 @@
 //! Limits repeated events: identical ones are counted, similar ones are combined, and each object has a rate limit.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -32,11 +33,14 @@ pub(super) struct Correlator {
     similar: LruMap<String, Similar>,
     counts: LruMap<String, Counted>,
     allowance: LruMap<String, Allowance>,
+    /// Of messages only hashes are kept: a user whose objects cause thousands of long ones must not fill the memory.
+    hashes: RandomState,
 }
 
 #[derive(Default)]
 struct Similar {
-    messages: HashSet<String>,
+    /// The hashes of different messages.
+    messages: HashSet<u64>,
     last: Option<Timestamp>,
 }
 
@@ -55,7 +59,12 @@ struct Allowance {
 impl Correlator {
     /// A correlator without history.
     pub fn new() -> Self {
-        Self { similar: LruMap::new(CACHE_SIZE), counts: LruMap::new(CACHE_SIZE), allowance: LruMap::new(CACHE_SIZE) }
+        Self {
+            similar: LruMap::new(CACHE_SIZE),
+            counts: LruMap::new(CACHE_SIZE),
+            allowance: LruMap::new(CACHE_SIZE),
+            hashes: RandomState::new(),
+        }
     }
 
     /// Decides what to do with an event.
@@ -73,22 +82,23 @@ impl Correlator {
     /// The event itself, or the combined one, with the key it is counted under.
     fn combine(&mut self, event: Event, source: &str, now: Timestamp) -> (Event, String) {
         let group = format!("{source}\0{}", event.reason.as_deref().unwrap_or(""));
-        let message = event.message.clone().unwrap_or_default();
+        let hash = self.hashes.hash_one(event.message.as_deref().unwrap_or_default());
         let similar = self.similar.get_or_insert_with(group.clone(), Similar::default);
         if similar.last.is_none_or(|last| now.duration_since(last).as_secs() > SIMILAR_INTERVAL_SECONDS) {
             similar.messages.clear();
         }
         similar.last = Some(now);
-        similar.messages.insert(message.clone());
+        similar.messages.insert(hash);
         if similar.messages.len() < MAX_SIMILAR {
             // Two containers of a pod may have the same message.
             let field_path = event.involved_object.field_path.clone().unwrap_or_default();
-            return (event, format!("{group}\0{message}\0{field_path}"));
+            return (event, format!("{group}\0{hash:x}\0{field_path}"));
         }
         // The set stays below its limit by one for the next message.
-        if let Some(any) = similar.messages.iter().next().cloned() {
+        if let Some(any) = similar.messages.iter().next().copied() {
             similar.messages.remove(&any);
         }
+        let message = event.message.unwrap_or_default();
         let combined = Event {
             metadata: ObjectMeta {
                 name: Some(name_for(&event.involved_object, now.as_nanosecond())),
@@ -189,6 +199,19 @@ mod tests {
         let mut of_container = event("no", 4);
         of_container.involved_object.field_path = Some("spec.containers{b}".into());
         assert!(matches!(correlator.observe(of_container, at(4)), Outcome::Create(_)), "of another container");
+    }
+
+    /// What is kept of an event does not grow with its message.
+    #[test]
+    fn long_messages_of_events_do_not_fill_memory() {
+        let mut correlator = Correlator::new();
+        for n in 0..9 {
+            correlator.observe(event(&format!("{n}{}", "x".repeat(1 << 20)), n), at(n));
+        }
+        let kept = |map: &LruMap<String, Counted>| map.keys().map(String::len).max();
+        assert!(kept(&correlator.counts).is_some_and(|longest| longest < 1000));
+        let about = super::super::shortened("ä".repeat(1 << 20));
+        assert_eq!(about.len(), super::super::MAX_MESSAGE_BYTES);
     }
 
     #[test]

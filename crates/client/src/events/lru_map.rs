@@ -17,6 +17,12 @@ impl<K: Hash + Eq + Clone, V> LruMap<K, V> {
         Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0, capacity }
     }
 
+    /// All keys.
+    #[cfg(test)]
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
     /// The value under the key, created by `make` if there is none; marks it as used.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         let turn = self.next;

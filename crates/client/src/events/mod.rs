@@ -18,6 +18,8 @@ use kube::Resource;
 
 /// The maximum number of events that wait to be written; more are dropped.
 const MAX_QUEUED: usize = 4096;
+/// Longer messages are cut. They repeat texts of objects, such as the names of all containers of a pod.
+const MAX_MESSAGE_BYTES: usize = 10 << 10;
 /// Concurrent writes. Few, since events must not delay the writes that they report.
 const CONCURRENT_WRITES: usize = 4;
 
@@ -59,11 +61,16 @@ fn namespace_of(object: &ObjectReference) -> String {
     object.namespace.clone().filter(|namespace| !namespace.is_empty()).unwrap_or_else(|| "default".to_owned())
 }
 
+fn shortened(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    message
+}
+
 fn name_for(object: &ObjectReference, nanoseconds: i128) -> String {
     // The API refuses names longer than 253 characters; the stamp keeps a truncated name unique.
     const MAX_NAME_LENGTH: usize = 253;
     let stamp = format!(".{nanoseconds:x}");
     let name = object.name.as_deref().unwrap_or("");
-    let end = name.len().min(MAX_NAME_LENGTH - stamp.len());
+    let end = name.floor_char_boundary(MAX_NAME_LENGTH - stamp.len());
     format!("{}{stamp}", &name[..end])
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::correlator::{Correlator, Outcome};
 use super::serial_writes::{SerialWrites, WriteSlot};
 use super::writer::Writer;
-use super::{EventType, MAX_QUEUED, name_for, namespace_of, reference};
+use super::{EventType, MAX_QUEUED, name_for, namespace_of, reference, shortened};
 use crate::api_error::is_not_found;
 use crate::time::truncated;
 
@@ -23,7 +23,8 @@ use crate::time::truncated;
 pub struct EventRecorder {
     component: String,
     host: Option<String>,
-    queue: mpsc::Sender<Event>,
+    /// Boxed: a queue has room for 32 values from its start, and most recorders have nothing to record.
+    queue: mpsc::Sender<Box<Event>>,
 }
 
 impl EventRecorder {
@@ -70,7 +71,7 @@ impl EventRecorder {
             },
             involved_object: object,
             reason: Some(reason.to_owned()),
-            message: Some(message.into()),
+            message: Some(shortened(message.into())),
             type_: Some(kind.as_str().to_owned()),
             first_timestamp: Some(truncated(now)),
             last_timestamp: Some(truncated(now)),
@@ -80,18 +81,18 @@ impl EventRecorder {
             reporting_instance: Some(self.host.clone().unwrap_or_default()),
             ..Event::default()
         };
-        if self.queue.try_send(event).is_err() {
+        if self.queue.try_send(Box::new(event)).is_err() {
             tracing::debug!(component = %self.component, reason, "the event queue is full; dropping an event");
         }
     }
 }
 
-async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
+async fn write(client: Client, mut events: mpsc::Receiver<Box<Event>>) {
     let mut correlator = Correlator::new();
     let writer = Writer::new();
     let writes = SerialWrites::default();
     while let Some(event) = events.recv().await {
-        let (event, repeated) = match correlator.observe(event, Timestamp::now()) {
+        let (event, repeated) = match correlator.observe(*event, Timestamp::now()) {
             Outcome::Create(event) => (*event, false),
             Outcome::Repeat(event) => (*event, true),
             Outcome::Skip => continue,

@@ -47,7 +47,11 @@ impl Domains {
     }
 }
 
-/// Domains of each label that was queried. Clusters use few labels as topologies, so none is dropped.
+/// Clusters use few labels as topologies. Authors of pods can name any, though: beyond this many, all are counted again when they
+/// are asked for.
+const MAX_TOPOLOGIES: usize = 256;
+
+/// Domains of each label that was queried.
 #[derive(Default)]
 pub struct Topologies(HashMap<String, Arc<Domains>>);
 
@@ -82,7 +86,28 @@ impl Cluster {
             }
         }
         let domains = Arc::new(domains);
+        if self.topologies.0.len() >= MAX_TOPOLOGIES {
+            self.topologies.0.clear();
+        }
         self.topologies.0.insert(key.to_owned(), Arc::clone(&domains));
         domains
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn invented_topology_keys_do_not_fill_memory() {
+        let mut cluster = Cluster::default();
+        let node = json!({"metadata": {"name": "n", "labels": {"zone": "z"}}});
+        cluster.set_node(Arc::new(serde_json::from_value(node).unwrap()));
+        for number in 0..10 * MAX_TOPOLOGIES {
+            assert_eq!(cluster.domains(&format!("invented-{number}")).nodes(), 0);
+            assert_eq!(cluster.domains("zone").nodes(), 1);
+            assert!(cluster.topologies.0.len() <= MAX_TOPOLOGIES);
+        }
     }
 }
