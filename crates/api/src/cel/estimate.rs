@@ -1,6 +1,8 @@
 //! Estimate of the maximum cost of an expression, from the maximum size of its values.
 
 use super::ast::{Kind, Macro, MacroName, Node};
+use super::signatures;
+use super::types::Type;
 use crate::json_schema::JsonSchemaProps;
 
 /// The maximum size of a value in a request.
@@ -68,13 +70,13 @@ impl<'p> Estimator<'p> {
     }
 
     fn call(&mut self, function: &str, target: Option<&'p Node>, arguments: &'p [Node]) -> (u64, Size<'p>) {
-        let mut cost = 0u64;
-        let mut sizes = Vec::new();
-        for node in target.into_iter().chain(arguments) {
-            let (spent, size) = self.cost(node);
-            cost = cost.saturating_add(spent);
-            sizes.push(size);
-        }
+        let (costs, sizes): (Vec<u64>, Vec<Size>) =
+            target.into_iter().chain(arguments).map(|node| self.cost(node)).unzip();
+        let cost = match (function, costs.as_slice()) {
+            // Only one of the branches is evaluated.
+            ("_?_:_", [condition, one, other]) => condition.saturating_add(*one.max(other)),
+            _ => costs.iter().fold(0u64, |sum, cost| sum.saturating_add(*cost)),
+        };
         let count = |at: usize| sizes.get(at).map_or(1, Size::count);
         let tenth = |size: u64| size.div_ceil(10).max(1);
         // The total size of a list of texts.
@@ -82,16 +84,28 @@ impl<'p> Estimator<'p> {
         let own = match function {
             "join" => tenth(together()),
             "_&&_" | "_||_" | "_?_:_" => 0,
-            "matches" | "find" | "findAll" => (1 + tenth(count(0))).saturating_mul(1 + count(1).div_ceil(4)),
-            "contains" => tenth(count(0)).saturating_mul(tenth(count(1))),
-            "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "replace" | "split" | "substring"
-            | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" => {
-                tenth(count(0))
+            "matches" | "find" | "findAll" => {
+                tenth(count(0).saturating_add(1)).saturating_mul(count(1).div_ceil(4).max(1))
             }
+            "contains" => tenth(count(0)).saturating_mul(tenth(count(1))),
+            // No more is read of a text than what it is compared with.
+            "startsWith" | "endsWith" => tenth(count(1)),
+            // The text is read, and as much is written.
+            "replace" | "split" => tenth(count(0).saturating_mul(2)),
+            // isURL is not among them: Kubernetes has no estimate for it, so it costs 1.
+            "lowerAscii" | "upperAscii" | "trim" | "substring" | "format" | "quantity" | "url" | "isQuantity"
+            | "semver" | "isSemver" | "ip" | "isIP" | "cidr" | "isCIDR" => tenth(count(0)),
+            // A format is estimated as a pattern of 128 characters.
+            "validate" => tenth(count(1)).saturating_mul(32),
+            "string" if sizes.first().is_some_and(Size::is_bytes) => tenth(count(0)),
             "@in" => count(1),
+            "indexOf" | "lastIndexOf" if sizes.first().is_some_and(|size| size.is("string")) => tenth(count(0)),
             "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "distinct" | "sort" => count(0),
             "sets.contains" | "sets.equivalent" | "sets.intersects" => count(0).saturating_mul(count(1)),
-            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(count(0).min(count(1))),
+            // Nothing, if one is a number, boolean or object of the schema.
+            "_==_" | "_!=_" => count(0).min(count(1)).div_ceil(10),
+            "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(count(0).min(count(1))),
+            "_+_" if sizes.iter().any(|size| size.is("array")) => 1,
             "_+_" => tenth(count(0).saturating_add(count(1))),
             _ => 1,
         };
@@ -100,9 +114,10 @@ impl<'p> Estimator<'p> {
             ("_?_:_", _) => Size::AtMost(count(1).max(count(2))),
             ("join", _) => Size::AtMost(together()),
             ("_+_", _) => Size::AtMost(count(0).saturating_add(count(1))),
+            ("string", Some(first)) if first.is_bytes() => Size::AtMost(first.count()),
             // The length of such a text is unknown.
             ("string", _) => Size::AtMost(u64::MAX),
-            ("size" | "int" | "double" | "sum" | "_==_" | "_&&_", _) => Size::AtMost(1),
+            _ if returns_scalar(function) => Size::AtMost(1),
             (_, Some(first)) => Size::AtMost(first.count()),
             _ => Size::AtMost(1),
         };
@@ -131,7 +146,25 @@ impl<'p> Estimator<'p> {
     }
 }
 
+/// Whether a function returns a number, a time or a boolean, which have the size 1 whatever the size of the arguments.
+fn returns_scalar(function: &str) -> bool {
+    let is_scalar = |kind: &Type| {
+        matches!(kind, Type::Bool | Type::Int | Type::Uint | Type::Double | Type::Duration | Type::Timestamp)
+    };
+    let known = signatures::of(function);
+    !known.is_empty() && known.iter().all(|signature| is_scalar(&signature.result))
+}
+
 impl<'p> Size<'p> {
+    /// Whether this is a value of a schema of this type.
+    fn is(&self, kind: &str) -> bool {
+        matches!(self, Size::Of(props) if props.kind == kind)
+    }
+
+    fn is_bytes(&self) -> bool {
+        matches!(self, Size::Of(props) if props.kind == "string" && props.format == "byte")
+    }
+
     /// The maximum number of elements, entries or characters.
     fn count(&self) -> u64 {
         match self {
@@ -171,6 +204,7 @@ fn count_of(props: &JsonSchemaProps) -> u64 {
     let stated = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
     match props.kind.as_str() {
         "string" => match (stated(props.max_length), props.format.as_str()) {
+            (Some(limit), "byte") => limit.min(MAX_REQUEST),
             (Some(limit), _) => limit.saturating_mul(4).min(MAX_REQUEST),
             (None, "date") => 10,
             (None, "date-time") => 35,
@@ -186,7 +220,7 @@ fn count_of(props: &JsonSchemaProps) -> u64 {
         "object" if props.properties.is_empty() => stated(props.max_properties)
             .unwrap_or_else(|| MAX_REQUEST / (props.additional_schema().map_or(2, smallest) + 6)),
         _ if props.int_or_string => stated(props.max_length).unwrap_or(MAX_REQUEST),
-        _ => 1,
+        _ => 0,
     }
 }
 
@@ -201,6 +235,8 @@ pub(crate) fn smallest(props: &JsonSchemaProps) -> u64 {
         "boolean" => 4,
         "object" => {
             let required = props.required.iter().filter_map(|name| Some((name, props.properties.get(name)?)));
+            // What has a default need not be in the request.
+            let required = required.filter(|(_, property)| property.default.is_none());
             required.fold(2, |sum, (name, property)| sum + name.len() as u64 + 4 + smallest(property))
         }
         "array" => 2,

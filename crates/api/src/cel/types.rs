@@ -82,7 +82,6 @@ impl Type {
                 (Some(AdditionalProperties::Schema(schema)), true) if !is_resource => {
                     Type::of_props(schema, false).map(|value| Type::map(Type::String, value))
                 }
-                (None, true) if props.preserve_unknown && !is_resource => None,
                 _ => Some(object_type(props, is_resource)),
             },
             "string" => Some(match props.format.as_str() {

@@ -242,6 +242,81 @@ mod tests {
         assert!(problems(values)[0].contains("estimated rule cost exceeds budget"), "values can be limited");
     }
 
+    /// As Kubernetes estimates them, rules like these over a hundred texts of any length are cheap enough.
+    #[test]
+    fn the_length_of_a_text_counts_only_where_it_is_read() {
+        let texts = |rule: &str| {
+            problems(json!({"type": "array", "maxItems": 100, "items": {"type": "string",
+                "x-kubernetes-validations": [{"rule": rule}]}}))
+        };
+        for (rule, factor) in [
+            ("isURL(self) && self.startsWith('https://')", None),
+            ("isURL(self) || self.endsWith('.example.com')", None),
+            ("self.startsWith('a') == isURL(self)", None),
+            ("(isURL(self) ? self.startsWith('a') : self.endsWith('b')) ? size(self) > 1 : size(self) > 2", None),
+            ("duration(self) < duration(self)", None),
+            ("self in ['a', 'b']", None),
+            ("matches(self, '^[a-z]+$')", Some("6.3x")),
+            ("isSemver(self)", Some("3.1x")),
+            ("self.split(',').size() > 1", Some("6.3x")),
+            ("format.dns1123Label().validate(self).hasValue()", Some("10.1x")),
+            ("url(self).getHost() == 'x'", Some("3.1x")),
+            ("self + 'x' == 'y'", Some("3.1x")),
+            ("isIP(self)", Some("3.1x")),
+            ("self.indexOf('x') > 1", Some("3.1x")),
+            ("self == 'x' ? isIP(self) : isCIDR(self)", Some("3.1x")),
+            ("self.matches('abcd')", Some("3.1x")),
+            ("self.replace('a', 'b') == 'b'", Some("6.3x")),
+        ] {
+            let found = texts(rule);
+            match factor {
+                None => assert_eq!(found, [""; 0], "{rule}"),
+                Some(factor) => assert!(found.iter().any(|one| one.contains(factor)), "{rule}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn comparing_numbers_for_equality_is_free() {
+        let generation = |rule: &str| {
+            let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"},
+                "generation": {"type": "integer", "x-kubernetes-validations": [{"rule": rule}]}}});
+            problems(json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": item}))
+        };
+        assert_eq!(generation("self >= oldSelf || (self == 0 && oldSelf > 0)"), [""; 0]);
+        assert!(generation("self >= oldSelf || (self > 0 && oldSelf > 0)")[0].contains("1.101005x"));
+    }
+
+    #[test]
+    fn objects_of_unknown_fields_can_be_present() {
+        let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": "!has(self.any) || has(self.text)"}],
+            "properties": {"text": {"type": "string"},
+                "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+        assert_eq!(problems(spec), [""; 0]);
+        let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.any.field == 'x'"}],
+            "properties": {"any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+        assert!(problems(spec)[0].contains("undefined field 'field'"));
+    }
+
+    #[test]
+    fn bytes_are_as_long_as_their_schema_says() {
+        let count = |rule: &str| {
+            problems(json!({"type": "string", "format": "byte", "maxLength": 8192,
+                "x-kubernetes-validations": [{"rule": rule}]}))
+        };
+        assert_eq!(count("string(self).findAll('BEGIN').size() == string(self).findAll('END').size()"), [""; 0]);
+    }
+
+    /// Keys of maps have no length in the estimate, so that a pattern over many of them is cheap enough.
+    #[test]
+    fn a_pattern_over_keys_costs_by_its_own_length() {
+        let rule = "self.all(key, size(key) < 63 && key.matches('^[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?$'))";
+        let ports = json!({"type": "object", "maxProperties": 128, "additionalProperties": {"type": "integer"},
+            "x-kubernetes-validations": [{"rule": rule}]});
+        assert_eq!(problems(json!({"type": "array", "maxItems": 4096, "items": ports})), [""; 0]);
+    }
+
     #[test]
     fn expensive_rules_are_refused() {
         let found = problems(json!({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "array",
