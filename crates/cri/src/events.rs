@@ -87,16 +87,32 @@ fn containerd_events(runtime: Runtime) -> EventStream {
 
 fn cri_events(runtime: Runtime) -> EventStream {
     let path = "/runtime.v1.RuntimeService/GetContainerEvents";
-    open::<Empty, ContainerEventResponse>(runtime, path, Empty {})
-        .map_ok(|event| {
-            let stopped = event.container_event_type == ContainerEventType::Stopped as i32;
-            let since = u64::try_from(event.created_at).ok().map(Duration::from_nanos);
-            let at = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
-            let id = event.container_id;
-            let event = if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } };
-            TimedEvent { event, at }
-        })
-        .boxed()
+    let events = open::<Empty, ContainerEventResponse>(runtime, path, Empty {}).map_ok(|event| {
+        let stopped = event.container_event_type == ContainerEventType::Stopped as i32;
+        let since = u64::try_from(event.created_at).ok().map(Duration::from_nanos);
+        let at = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
+        let id = event.container_id;
+        let event = if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } };
+        TimedEvent { event, at }
+    });
+    unsupported_if_empty(events)
+}
+
+/// A runtime whose events are turned off, as CRI-O's are by default, ends the stream at once and without an error. Without
+/// [`EventError::Unsupported`] the caller would subscribe again and again, and never list.
+fn unsupported_if_empty<T: Send + 'static>(
+    events: impl Stream<Item = Result<T, EventError>> + Send + 'static,
+) -> BoxStream<'static, Result<T, EventError>> {
+    let state = Some((events.boxed(), true));
+    stream::unfold(state, |state| async move {
+        let (mut events, is_empty) = state?;
+        match events.next().await {
+            Some(item) => Some((item, Some((events, false)))),
+            None if is_empty => Some((Err(EventError::Unsupported), None)),
+            None => None,
+        }
+    })
+    .boxed()
 }
 
 fn open<Q, A>(runtime: Runtime, path: &'static str, request: Q) -> impl Stream<Item = Result<A, EventError>> + Send
@@ -148,6 +164,26 @@ mod tests {
             namespace: CONTAINERD_NAMESPACE.into(),
             topic: topic.into(),
             event: Some(Any { type_url: String::new(), value }),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_a_single_event_is_unsupported() {
+        let broken = || Err(EventError::Broken(Box::new(tonic::Status::unavailable("restarting"))));
+        let cases: [(Vec<Result<u8, EventError>>, &[&str]); 4] = [
+            (vec![], &["the runtime serves no event stream"]),
+            (vec![Ok(1), Ok(2)], &["1", "2"]),
+            (vec![broken()], &["broken"]),
+            (vec![Ok(1), broken()], &["1", "broken"]),
+        ];
+        for (items, expected) in cases {
+            let text = |item: Result<u8, EventError>| match item {
+                Ok(event) => event.to_string(),
+                Err(EventError::Broken(_)) => "broken".to_string(),
+                Err(error) => error.to_string(),
+            };
+            let found: Vec<String> = unsupported_if_empty(stream::iter(items)).map(text).collect().await;
+            assert_eq!(found, expected);
         }
     }
 
