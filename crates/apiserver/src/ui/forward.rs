@@ -78,12 +78,20 @@ pub fn resolve<B>(server: &ApiServer, mut request: Request<B>) -> Result<(Reques
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let absent = || Box::new(response::page_not_found());
     *request.uri_mut() = Uri::try_from(format!("{target}/{rest}{query}")).map_err(|_| absent())?;
-    for secret in [COOKIE, REFERER] {
-        request.headers_mut().remove(secret);
-    }
+    remove_foreign(request.headers_mut());
     request.extensions_mut().insert(ProxyPath(format!("{PREFIX}{key}")));
     let sender = sender(credential, request.headers_mut(), UnixTime::now()).ok_or_else(absent)?;
     Ok((request, sender))
+}
+
+/// Removes what the page of a workload must neither learn nor choose: the browser's secrets, and whom the user impersonates.
+fn remove_foreign(headers: &mut HeaderMap) {
+    let is_foreign =
+        |name: &&HeaderName| **name == COOKIE || **name == REFERER || name.as_str().starts_with("impersonate-");
+    let foreign: Vec<HeaderName> = headers.keys().filter(is_foreign).cloned().collect();
+    for name in foreign {
+        headers.remove(name);
+    }
 }
 
 /// Who sends a request: the user that the session stands for, the owner of its certificate, or the bearer of its token.
@@ -215,6 +223,17 @@ mod tests {
             port[field] = json!(value);
             assert!(parsed(port).is_err(), "{field}: {value}");
         }
+    }
+
+    #[test]
+    fn a_workload_page_chooses_no_user() {
+        let mut headers = HeaderMap::new();
+        for name in ["cookie", "referer", "impersonate-user", "impersonate-extra-scopes", "accept"] {
+            headers.append(name, HeaderValue::from_static("a"));
+            headers.append(name, HeaderValue::from_static("b"));
+        }
+        remove_foreign(&mut headers);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), ["accept"]);
     }
 
     #[test]
