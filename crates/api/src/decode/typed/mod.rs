@@ -107,7 +107,7 @@ impl<'a> Decoder<'a> {
         self.state.steps.push(Step::Field { owner: owner.get(), name: &field.name, inlined });
         let value = self.value(owner.at(field.node))?;
         if let Some(value) = value.as_ref().filter(|value| Emptied::matters(owner, field, value)) {
-            self.state.emptied.push(Emptied::new(&self.state.steps, value));
+            self.state.note_emptied(value);
         }
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
