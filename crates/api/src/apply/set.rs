@@ -2,6 +2,7 @@
 
 use super::element::PathElement;
 use std::cmp::Ordering;
+use std::fmt::Write as _;
 use std::iter::Peekable;
 
 /// A set of paths as a tree. A path can be in the set without the longer paths below it, and the reverse.
@@ -182,21 +183,41 @@ impl Set {
         combined
     }
 
-    /// All paths; at each level those that end come before longer ones.
-    pub fn paths(&self) -> Vec<Vec<PathElement>> {
-        let mut paths = Vec::new();
-        self.collect_paths(&mut Vec::new(), &mut paths);
-        paths
+    /// The texts of all paths, as messages show them; at each level those that end come before longer ones. Paths may be long
+    /// and share most of their text: no more are returned once they have `limit` bytes together.
+    pub fn shown(&self, limit: usize) -> Vec<String> {
+        let mut shown = Shown { path: String::new(), texts: Vec::new(), left: limit };
+        shown.collect(self);
+        shown.texts
+    }
+}
+
+struct Shown {
+    path: String,
+    texts: Vec<String>,
+    left: usize,
+}
+
+impl Shown {
+    fn collect(&mut self, set: &Set) {
+        for entry in set.entries.iter().filter(|entry| entry.member) {
+            self.within(&entry.element, |shown| {
+                shown.left = shown.left.saturating_sub(shown.path.len());
+                shown.texts.push(shown.path.clone());
+            });
+        }
+        for entry in set.entries.iter().filter(|entry| !entry.below.is_empty()) {
+            self.within(&entry.element, |shown| shown.collect(&entry.below));
+        }
     }
 
-    fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
-        for entry in self.entries.iter().filter(|entry| entry.member) {
-            paths.push(prefix.iter().chain([&entry.element]).cloned().collect());
-        }
-        for entry in &self.entries {
-            prefix.push(entry.element.clone());
-            entry.below.collect_paths(prefix, paths);
-            prefix.pop();
+    fn within(&mut self, element: &PathElement, then: impl FnOnce(&mut Self)) {
+        if self.left > 0 {
+            let length = self.path.len();
+            // Writing to a text cannot fail.
+            let _ = write!(self.path, "{element}");
+            then(self);
+            self.path.truncate(length);
         }
     }
 }
@@ -252,12 +273,9 @@ mod tests {
 
     #[test]
     fn paths_that_end_come_first() {
-        let shown: Vec<String> = set(&[&["b", "c"], &["z"], &["a", "x"], &["a"]])
-            .paths()
-            .iter()
-            .map(|path| path.iter().map(ToString::to_string).collect())
-            .collect();
-        assert_eq!(shown, [".a", ".z", ".a.x", ".b.c"]);
+        let set = set(&[&["b", "c"], &["z"], &["a", "x"], &["a"]]);
+        assert_eq!(set.shown(100), [".a", ".z", ".a.x", ".b.c"]);
+        assert_eq!(set.shown(5), [".a", ".z", ".a.x"]);
     }
 
     fn any_set() -> impl Strategy<Value = Set> {

@@ -1,7 +1,6 @@
 //! Changes of the managers' field sets when an object changes.
 
 use super::compare::{Comparison, compare};
-use super::conflict::{Conflict, conflicts_of};
 use super::field_set::{field_set, with_named_fields};
 use super::managers::{ManagerId, Managers, OwnedFields};
 use super::merge::merge;
@@ -24,7 +23,8 @@ pub(super) struct Updater<'a> {
 
 #[derive(Debug)]
 pub(super) enum UpdateError {
-    Conflicts(Vec<Conflict>),
+    /// The fields of each other manager that the configuration would change.
+    Conflicts(BTreeMap<ManagerId, Set>),
     Failed(String),
 }
 
@@ -117,7 +117,7 @@ impl<'a> Updater<'a> {
             }
         }
         if !force && !conflicts.is_empty() {
-            return Err(UpdateError::Conflicts(conflicts_of(conflicts)));
+            return Err(UpdateError::Conflicts(conflicts));
         }
         for id in missing {
             managers.by_id.remove(&id);
