@@ -1,6 +1,8 @@
 //! Field ownership for one write request: update and server-side apply.
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;
 
 use super::conflict::{Conflict, conflicts_of};
