@@ -8,7 +8,7 @@ use super::error::{DecodeError, StrictProblem};
 use super::normalize::starts_over;
 use super::normalize::zero;
 use super::path::Step;
-use super::scanner::ValueStart;
+use super::scanner::{MAX_RAW_DEPTH, ValueStart};
 use super::untyped::{State, number};
 use super::{Decoded, time};
 use crate::quantity;
@@ -199,7 +199,13 @@ impl<'a> Decoder<'a> {
             Shape::Duration => self.text(start_kind),
             Shape::Quantity => self.quantity(start_kind),
             Shape::IntOrString => self.int_or_string(start_kind),
-            Shape::Raw | Shape::Fields | Shape::Any => self.raw(start_kind),
+            Shape::Raw | Shape::Fields => {
+                let deepest = std::mem::replace(&mut self.state.scanner.deepest, MAX_RAW_DEPTH);
+                let outcome = self.raw(start_kind);
+                self.state.scanner.deepest = deepest;
+                outcome
+            }
+            Shape::Any => self.raw(start_kind),
             Shape::SchemaOr { schema, other } => {
                 let strict = std::mem::replace(&mut self.state.strict, false);
                 let outcome = self.schema_or(node.at(schema), other, start_kind);
