@@ -4,6 +4,7 @@ use knarr_api::field::{Errors, Path, quoted};
 use knarr_api::names::{self, Check};
 use knarr_api::value::Read;
 use serde_json::Value;
+use std::collections::HashSet;
 
 use crate::KindRules;
 use crate::common::checks::{IMMUTABLE, NEGATIVE};
@@ -141,6 +142,8 @@ fn owners(errors: &mut Errors, references: &Value, path: &Path<'_>) {
         if reference.flag(&["controller"]) == Some(true) {
             let this = format!("{}/{}", reference.text(&["kind"]), reference.text(&["name"]));
             match &controller {
+                // The error shows all references, of which there may be thousands.
+                Some(_) if errors.is_full() => {}
                 Some(first) => errors.invalid_verbatim(
                     path,
                     references_json(references),
@@ -218,13 +221,9 @@ fn standard_finalizers(errors: &mut Errors, metadata: &Value) {
 }
 
 fn no_new_finalizers(errors: &mut Errors, metadata: &Value, old: &Value, path: &Path<'_>) {
-    let before = old.items(&["finalizers"]);
-    let mut added: Vec<&str> = metadata
-        .items(&["finalizers"])
-        .iter()
-        .filter(|finalizer| !before.contains(finalizer))
-        .filter_map(Value::as_str)
-        .collect();
+    let before: HashSet<&str> = old.items(&["finalizers"]).iter().filter_map(Value::as_str).collect();
+    let now = metadata.items(&["finalizers"]).iter().filter_map(Value::as_str);
+    let mut added: Vec<&str> = now.filter(|finalizer| !before.contains(finalizer)).collect();
     added.sort_unstable();
     added.dedup();
     if !added.is_empty() {
@@ -327,5 +326,26 @@ mod tests {
                 "metadata.uid: Invalid value: \"2\": field is immutable",
             ]
         );
+    }
+
+    #[test]
+    fn long_metadata_is_validated_in_proportion() {
+        let start = std::time::Instant::now();
+        let reference = json!({"apiVersion": "v1", "kind": "A", "name": "a", "controller": true});
+        let owner = |at: usize| {
+            let mut owner = reference.clone();
+            owner["uid"] = at.to_string().into();
+            owner
+        };
+        let owners: Vec<Value> = (0..30_000).map(owner).collect();
+        let errors = validate_create(&json!({"metadata": {"name": "a", "ownerReferences": owners}}), false, &Plain);
+        assert!(!errors.is_empty());
+        let finalizers = |from: usize| (from..from + 60_000).map(|at| format!("a/{at}")).collect::<Vec<_>>();
+        let object = |from: usize| {
+            json!({"metadata": {"name": "a", "resourceVersion": "1", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": finalizers(from)}})
+        };
+        assert!(!validate_update(&object(30_000), &object(0), false, &Plain).is_empty());
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
 }

@@ -151,75 +151,53 @@ fn compare_fields(
     Ok(())
 }
 
-fn compare_items(
+fn compare_items<'v>(
     found: &mut Found,
     list: &List,
     element: NodeRef<'_>,
-    old: &[Value],
-    new: &[Value],
+    old: &'v [Value],
+    new: &'v [Value],
     depth: usize,
 ) -> Result<(), String> {
-    let mut all: Vec<Occurrences<'_>> = Vec::with_capacity(old.len().max(new.len()));
-    for (side, items) in [old, new].into_iter().enumerate() {
+    // In the order of their keys, equal ones as in the lists: those of the old list first.
+    let mut all: Vec<(PathElement, bool, &'v Value)> = Vec::with_capacity(old.len() + new.len());
+    for (is_new, items) in [(false, old), (true, new)] {
         for (at, item) in items.iter().enumerate() {
             let key = element_of(list, element, item).map_err(|error| format!("element {at}: {error}"))?;
-            let place = match all.binary_search_by(|found| found.key.cmp(&key)) {
-                Ok(place) => place,
-                Err(place) => {
-                    all.insert(place, Occurrences { key, sides: [(None, 0), (None, 0)] });
-                    place
-                }
-            };
-            let (first, count) = &mut all[place].sides[side];
-            first.get_or_insert(item);
-            *count += 1;
+            all.push((key, is_new, item));
         }
     }
+    all.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     let mut collected = Collected::default();
-    for Occurrences { key, sides: [(first_old, old_count), (first_new, new_count)] } in all {
+    for same in all.chunk_by(|(a, ..), (b, ..)| a == b) {
+        let (old, new) = same.split_at(same.partition_point(|(_, is_new, _)| !is_new));
         let one = |old: Option<&Value>, new: Option<&Value>| match (old, new) {
             (None, None) => Ok(Found::default()),
             _ => difference(old, new, Type::Node(element), depth + 1),
         };
-        let below = match (old_count, new_count) {
-            (0 | 1, 0 | 1) if first_old == first_new => continue,
-            (0 | 1, 0 | 1) => one(first_old, first_new)?,
+        let first = |items: &[(PathElement, bool, &'v Value)]| items.first().map(|(_, _, item)| *item);
+        let below = match (old.len(), new.len()) {
+            (0 | 1, 0 | 1) if first(old) == first(new) => continue,
+            (0 | 1, 0 | 1) => one(first(old), first(new))?,
             (0 | 1, _) => {
-                let mut below = one(first_old, None)?;
+                let mut below = one(first(old), None)?;
                 below.added.member = true;
                 below
             }
             (_, 0 | 1) => {
-                let mut below = one(None, first_new)?;
+                let mut below = one(None, first(new))?;
                 below.removed.member = true;
                 below
             }
             _ => {
-                let with_key = |items| occurrences_of(&key, list, element, items);
-                let same =
-                    old_count == new_count && with_key(old).zip(with_key(new)).all(|(old, new)| equal_values(old, new));
+                let same = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| equal_values(old.2, new.2));
                 Found { modified: Mark { member: !same, ..Mark::default() }, ..Found::default() }
             }
         };
-        collected.add(key, below);
+        collected.add(same[0].0.clone(), below);
     }
     collected.join(found);
     Ok(())
-}
-
-/// An element of a list with its first index and count in the old and the new list.
-struct Occurrences<'v> {
-    key: PathElement,
-    sides: [(Option<&'v Value>, usize); 2],
-}
-
-fn occurrences_of<'v>(
-    key: &PathElement,
-    list: &List,
-    element: NodeRef<'_>,
-    items: &'v [Value],
-) -> impl Iterator<Item = &'v Value> {
-    items.iter().filter(move |item| element_of(list, element, item).is_ok_and(|found| found == *key))
 }
 
 #[derive(Default)]

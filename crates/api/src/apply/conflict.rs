@@ -1,6 +1,5 @@
 //! Apply conflicts: fields of other managers that a configuration would change.
 
-use super::element::PathElement;
 use super::managers::{ManagerId, Operation};
 use super::set::Set;
 use crate::decode::quoted;
@@ -13,17 +12,21 @@ pub struct Conflict {
     pub message: String,
     /// `.spec.replicas`
     pub field: String,
-    pub(super) path: Vec<PathElement>,
     manager: ManagerId,
 }
 
-pub(super) fn conflicts_of(sets: BTreeMap<ManagerId, Set>) -> Vec<Conflict> {
+/// How much text the fields of all conflicts may have together: a field's path may be as long as the object.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The conflicts over the fields that each manager owns; the first of them, if there are many.
+pub(super) fn conflicts_of(sets: &BTreeMap<ManagerId, Set>) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
+    let mut left = MAX_BYTES;
     for (manager, set) in sets {
-        for path in set.paths() {
-            let field = path.iter().map(ToString::to_string).collect();
-            let message = format!("conflict with {}", format_manager(&manager));
-            conflicts.push(Conflict { message, field, path, manager: manager.clone() });
+        let message = format!("conflict with {}", format_manager(manager));
+        for field in set.shown(left) {
+            left = left.saturating_sub(message.len() + field.len());
+            conflicts.push(Conflict { message: message.clone(), field, manager: manager.clone() });
         }
     }
     conflicts
@@ -50,5 +53,24 @@ fn format_manager(manager: &ManagerId) -> String {
     match manager.operation {
         Operation::Update => format!("{text} using {}", manager.api_version),
         Operation::Apply => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::element::PathElement;
+    use super::*;
+
+    #[test]
+    fn conflicts_below_a_long_name_do_not_fill_memory() {
+        let name = "n".repeat(MAX_BYTES / 16);
+        let mut set = Set::default();
+        (0..1_000).for_each(|at| {
+            set.insert(&[PathElement::field(&name), PathElement::field(&at.to_string())]);
+        });
+        let manager = |name: &str| ManagerId::new(name, Operation::Apply, "", "");
+        let conflicts = conflicts_of(&[(manager("a"), set.clone()), (manager("b"), set)].into());
+        assert!((8..100).contains(&conflicts.len()), "{}", conflicts.len());
+        assert!(conflict_message(&conflicts).len() < 2 * MAX_BYTES);
     }
 }

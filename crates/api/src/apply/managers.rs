@@ -141,6 +141,8 @@ impl Managers {
         }
         updaters.sort();
         let mut first_of_version: BTreeMap<String, ManagerId> = BTreeMap::new();
+        // Put together at the end: there may be thousands, of which each would copy those before it.
+        let mut parts: BTreeMap<ManagerId, Vec<Set>> = BTreeMap::new();
         for (_, id) in updaters {
             if count <= MAX_UPDATERS {
                 break;
@@ -162,9 +164,14 @@ impl Managers {
             if let Some(owned) = self.by_id.remove(&id)
                 && let Some(together) = self.by_id.get_mut(&bucket)
             {
-                together.set = owned.set.union(&together.set);
                 together.time = owned.time;
+                parts.entry(bucket).or_default().push(owned.set);
                 count -= 1;
+            }
+        }
+        for (bucket, sets) in parts {
+            if let Some(together) = self.by_id.get_mut(&bucket) {
+                together.set = Set::union_of(sets.into_iter().chain([std::mem::take(&mut together.set)]));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::element::PathElement;
 use std::cmp::Ordering;
+use std::fmt::Write as _;
 use std::iter::Peekable;
 
 /// A set of paths as a tree. A path can be in the set without the longer paths below it, and the reverse.
@@ -89,15 +90,27 @@ impl Set {
             return Set { entries };
         }
         entries.sort_by(|a, b| a.element.cmp(&b.element));
-        entries.dedup_by(|next, kept| {
-            let same = next.element == kept.element;
-            if same {
-                kept.member |= next.member;
-                kept.below = std::mem::take(&mut kept.below).union(&next.below);
+        let mut joined: Vec<Entry> = Vec::with_capacity(entries.len());
+        let mut entries = entries.into_iter().peekable();
+        while let Some(mut entry) = entries.next() {
+            // What is below equal elements is put together first and sorted once: there may be many of them.
+            let mut below = Vec::new();
+            while let Some(same) = entries.next_if(|next| next.element == entry.element) {
+                entry.member |= same.member;
+                below.extend(same.below.entries);
             }
-            same
-        });
-        Set { entries }
+            if !below.is_empty() {
+                below.append(&mut entry.below.entries);
+                entry.below = Set::from_unsorted(below);
+            }
+            joined.push(entry);
+        }
+        Set { entries: joined }
+    }
+
+    /// The paths that are in any of the sets.
+    pub fn union_of(sets: impl IntoIterator<Item = Set>) -> Set {
+        Set::from_unsorted(sets.into_iter().flat_map(|set| set.entries).collect())
     }
 
     /// The entries at the root, sorted by element.
@@ -136,67 +149,91 @@ impl Set {
 
     /// The paths that are in either set.
     pub fn union(&self, other: &Set) -> Set {
-        self.combine(other, |left, right| match (left, right) {
-            (Some(a), Some(b)) => Some((a.member || b.member, a.below.union(&b.below))),
-            (Some(one), None) | (None, Some(one)) => Some((one.member, one.below.clone())),
-            (None, None) => None,
-        })
+        let mut union = Set::default();
+        let mut left = self.entries.iter().peekable();
+        let mut right = other.entries.iter().peekable();
+        while let Some(pair) = next_pair(&mut left, &mut right) {
+            union.push(match pair {
+                (Some(a), Some(b)) => {
+                    let (member, below) = (a.member || b.member, a.below.union(&b.below));
+                    Entry { element: a.element.clone(), member, below }
+                }
+                (Some(one), None) | (None, Some(one)) => one.clone(),
+                (None, None) => continue,
+            });
+        }
+        union
     }
 
     /// The paths that are in both sets.
     pub fn intersection(&self, other: &Set) -> Set {
-        self.combine(other, |left, right| match (left, right) {
-            (Some(a), Some(b)) => Some((a.member && b.member, a.below.intersection(&b.below))),
-            _ => None,
-        })
+        self.keep(other, |a, b| b.map(|b| (a.member && b.member, a.below.intersection(&b.below))))
     }
 
     /// The paths that are in this set only.
     pub fn difference(&self, other: &Set) -> Set {
-        self.combine(other, |left, right| match (left, right) {
-            (Some(a), Some(b)) => Some((a.member && !b.member, a.below.difference(&b.below))),
-            (Some(a), None) => Some((a.member, a.below.clone())),
-            _ => None,
+        self.keep(other, |a, b| match b {
+            Some(b) => Some((a.member && !b.member, a.below.difference(&b.below))),
+            None => Some((a.member, a.below.clone())),
         })
     }
 
     /// Removes the other set's paths and everything below them.
     pub fn difference_below(&self, other: &Set) -> Set {
-        self.combine(other, |left, right| match (left, right) {
-            (Some(_), Some(b)) if b.member => None,
-            (Some(a), Some(b)) => Some((a.member, a.below.difference_below(&b.below))),
-            (Some(a), None) => Some((a.member, a.below.clone())),
-            _ => None,
+        self.keep(other, |a, b| match b {
+            Some(b) if b.member => None,
+            Some(b) => Some((a.member, a.below.difference_below(&b.below))),
+            None => Some((a.member, a.below.clone())),
         })
     }
 
-    fn combine(&self, other: &Set, choose: impl Fn(Option<&Entry>, Option<&Entry>) -> Option<(bool, Set)>) -> Set {
-        let mut combined = Set::default();
-        let mut left = self.entries.iter().peekable();
-        let mut right = other.entries.iter().peekable();
-        while let Some((a, b)) = next_pair(&mut left, &mut right) {
-            if let (Some((member, below)), Some(entry)) = (choose(a, b), a.or(b)) {
-                combined.push(Entry { element: entry.element.clone(), member, below });
+    /// What is left of the entries of this set, given those of the other one for the same elements. These are looked up: the
+    /// other set may be large, and may be compared with many small ones.
+    fn keep(&self, other: &Set, choose: impl Fn(&Entry, Option<&Entry>) -> Option<(bool, Set)>) -> Set {
+        let mut kept = Set::default();
+        for entry in &self.entries {
+            if let Some((member, below)) = choose(entry, other.get(&entry.element)) {
+                kept.push(Entry { element: entry.element.clone(), member, below });
             }
         }
-        combined
+        kept
     }
 
-    /// All paths; at each level those that end come before longer ones.
-    pub fn paths(&self) -> Vec<Vec<PathElement>> {
-        let mut paths = Vec::new();
-        self.collect_paths(&mut Vec::new(), &mut paths);
-        paths
+    /// The texts of all paths, as messages show them; at each level those that end come before longer ones. Paths may be long
+    /// and share most of their text: no more are returned once they have `limit` bytes together.
+    pub fn shown(&self, limit: usize) -> Vec<String> {
+        let mut shown = Shown { path: String::new(), texts: Vec::new(), left: limit };
+        shown.collect(self);
+        shown.texts
     }
+}
 
-    fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
-        for entry in self.entries.iter().filter(|entry| entry.member) {
-            paths.push(prefix.iter().chain([&entry.element]).cloned().collect());
+struct Shown {
+    path: String,
+    texts: Vec<String>,
+    left: usize,
+}
+
+impl Shown {
+    fn collect(&mut self, set: &Set) {
+        for entry in set.entries.iter().filter(|entry| entry.member) {
+            self.within(&entry.element, |shown| {
+                shown.left = shown.left.saturating_sub(shown.path.len());
+                shown.texts.push(shown.path.clone());
+            });
         }
-        for entry in &self.entries {
-            prefix.push(entry.element.clone());
-            entry.below.collect_paths(prefix, paths);
-            prefix.pop();
+        for entry in set.entries.iter().filter(|entry| !entry.below.is_empty()) {
+            self.within(&entry.element, |shown| shown.collect(&entry.below));
+        }
+    }
+
+    fn within(&mut self, element: &PathElement, then: impl FnOnce(&mut Self)) {
+        if self.left > 0 {
+            let length = self.path.len();
+            // Writing to a text cannot fail.
+            let _ = write!(self.path, "{element}");
+            then(self);
+            self.path.truncate(length);
         }
     }
 }
@@ -252,12 +289,9 @@ mod tests {
 
     #[test]
     fn paths_that_end_come_first() {
-        let shown: Vec<String> = set(&[&["b", "c"], &["z"], &["a", "x"], &["a"]])
-            .paths()
-            .iter()
-            .map(|path| path.iter().map(ToString::to_string).collect())
-            .collect();
-        assert_eq!(shown, [".a", ".z", ".a.x", ".b.c"]);
+        let set = set(&[&["b", "c"], &["z"], &["a", "x"], &["a"]]);
+        assert_eq!(set.shown(100), [".a", ".z", ".a.x", ".b.c"]);
+        assert_eq!(set.shown(5), [".a", ".z", ".a.x"]);
     }
 
     fn any_set() -> impl Strategy<Value = Set> {
@@ -280,6 +314,7 @@ mod tests {
             prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
             prop_assert!(a.difference(&b).intersection(&b).is_empty());
             prop_assert_eq!(a.clone().join(b.clone()), a.union(&b));
+            prop_assert_eq!(Set::union_of([a.clone(), b.clone(), a.clone()]), a.union(&b));
             let mut left = a.clone();
             left.subtract(&b);
             prop_assert_eq!(left, a.difference(&b));

@@ -1,7 +1,6 @@
 //! Changes of the managers' field sets when an object changes.
 
 use super::compare::{Comparison, compare};
-use super::conflict::{Conflict, conflicts_of};
 use super::field_set::{field_set, with_named_fields};
 use super::managers::{ManagerId, Managers, OwnedFields};
 use super::merge::merge;
@@ -24,7 +23,8 @@ pub(super) struct Updater<'a> {
 
 #[derive(Debug)]
 pub(super) enum UpdateError {
-    Conflicts(Vec<Conflict>),
+    /// The fields of each other manager that the configuration would change.
+    Conflicts(BTreeMap<ManagerId, Set>),
     Failed(String),
 }
 
@@ -89,46 +89,46 @@ impl<'a> Updater<'a> {
         }
         let changed = comparison.changed();
         let mut other_versions: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
-        let mut conflicts: BTreeMap<ManagerId, Set> = BTreeMap::new();
-        let mut removed: BTreeMap<ManagerId, Set> = BTreeMap::new();
-        let mut missing = Vec::new();
-        for (id, owned) in managers.by_id.iter().filter(|(id, _)| Some(*id) != except) {
-            let (changed, gone) = if owned.api_version == self.api_version {
-                (&changed, &comparison.removed)
-            } else {
-                if !other_versions.contains_key(&owned.api_version) {
-                    let found = self.compare_in(live, new, &owned.api_version)?;
-                    other_versions.insert(owned.api_version.clone(), found);
-                }
-                match other_versions.get(&owned.api_version).and_then(Option::as_ref) {
-                    Some((changed, gone)) => (changed, gone),
-                    None => {
-                        missing.push(id.clone());
-                        continue;
-                    }
-                }
-            };
-            let conflict = owned.set.intersection(changed);
-            if !conflict.is_empty() {
-                conflicts.insert(id.clone(), conflict);
-            }
-            if !gone.is_empty() {
-                removed.insert(id.clone(), gone.clone());
+        for owned in managers.by_id.iter().filter(|(id, _)| Some(*id) != except).map(|(_, owned)| owned) {
+            let version = self.compared(&owned.api_version);
+            if version != self.api_version && !other_versions.contains_key(version) {
+                other_versions.insert(version.to_owned(), self.compare_in(live, new, version)?);
             }
         }
+        // There may be thousands of managers, and each field may be gone: the sets of these are shared.
+        let found_in = |version: &str| match self.compared(version) {
+            version if version == self.api_version => Some((&changed, &comparison.removed)),
+            version => other_versions.get(version)?.as_ref().map(|(changed, gone)| (changed, gone)),
+        };
+        let others = managers.by_id.iter().filter(|(id, _)| Some(*id) != except);
+        let conflicts = others.filter_map(|(id, owned)| {
+            let conflict = owned.set.intersection(found_in(&owned.api_version)?.0);
+            (!conflict.is_empty()).then(|| (id.clone(), conflict))
+        });
+        let conflicts: BTreeMap<ManagerId, Set> = conflicts.collect();
         if !force && !conflicts.is_empty() {
-            return Err(UpdateError::Conflicts(conflicts_of(conflicts)));
+            return Err(UpdateError::Conflicts(conflicts));
         }
-        for id in missing {
-            managers.by_id.remove(&id);
-        }
-        for (id, lost) in conflicts.into_iter().chain(removed) {
-            if let Some(owned) = managers.by_id.get_mut(&id) {
-                owned.set = owned.set.difference(&lost);
+        managers.by_id.retain(|id, owned| {
+            if Some(id) != except {
+                // The version is no longer served.
+                let Some((_, gone)) = found_in(&owned.api_version) else { return false };
+                if let Some(conflict) = conflicts.get(id) {
+                    owned.set = owned.set.difference(conflict);
+                }
+                if !gone.is_empty() {
+                    owned.set = owned.set.difference(gone);
+                }
             }
-        }
-        managers.by_id.retain(|_, owned| !owned.set.is_empty());
+            !owned.set.is_empty()
+        });
         Ok(comparison)
+    }
+
+    /// The version in which fields of a version are compared. Those of custom resources are the same in all versions, which
+    /// differ in their apiVersion only; and whoever writes the managed fields can name any number of versions.
+    fn compared<'v>(&'v self, version: &'v str) -> &'v str {
+        if self.versions.schema_changes() { self.api_version } else { version }
     }
 
     fn compare_in(&self, live: &Value, new: &Value, version: &str) -> Result<Option<(Set, Set)>, String> {
@@ -153,15 +153,16 @@ impl<'a> Updater<'a> {
 
     /// Removes the fields that the applier set last time, does not set now, and no other manager owns.
     fn prune(&self, merged: Value, managers: &Managers, last: &OwnedFields) -> Value {
-        let version = last.api_version.as_str();
+        let version = self.compared(&last.api_version);
         let Some((converted, kind)) = self.convert(&merged, self.api_version, version) else { return merged };
         let mut pruned = remove(&converted, &with_named_fields(&last.set, Some(kind)), kind);
 
-        let mut owned_in: BTreeMap<&str, Set> = BTreeMap::new();
+        let mut parts_in: BTreeMap<&str, Vec<Set>> = BTreeMap::new();
         for owned in managers.by_id.values() {
-            let together = owned_in.entry(&owned.api_version).or_default();
-            *together = together.union(&owned.set);
+            parts_in.entry(self.compared(&owned.api_version)).or_default().push(owned.set.clone());
         }
+        let mut owned_in: BTreeMap<&str, Set> =
+            parts_in.into_iter().map(|(version, parts)| (version, Set::union_of(parts))).collect();
         // The version in which fields were pruned comes first: conversion may need the fields that it restores.
         let mut at = version.to_owned();
         let mut whole = converted.into_owned();

@@ -5,19 +5,30 @@ use super::typing::{Atom, ListAtom, Scalar, Type, element_of};
 use crate::patch::go_format;
 use crate::value::go_type;
 use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// How much text the errors may have together. Each repeats its path, which may be as long as the configuration.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Checks a configuration and returns all errors with their paths as one text.
 pub(super) fn validate(value: &Value, kind: Type<'_>) -> Result<(), String> {
-    let mut problems = Vec::new();
+    let mut problems = Problems { texts: Vec::new(), left: MAX_BYTES };
     check(value, kind, &mut String::new(), &mut problems);
-    match problems.len() {
+    let mut texts = problems.texts;
+    match texts.len() {
         0 => Ok(()),
-        1 => Err(problems.remove(0)),
-        _ => Err(format!("errors:\n  {}", problems.join("\n  "))),
+        1 => Err(texts.remove(0)),
+        _ => Err(format!("errors:\n  {}", texts.join("\n  "))),
     }
 }
 
-fn check(value: &Value, kind: Type<'_>, path: &mut String, problems: &mut Vec<String>) {
+struct Problems {
+    texts: Vec<String>,
+    /// How many more bytes of text are kept.
+    left: usize,
+}
+
+fn check(value: &Value, kind: Type<'_>, path: &mut String, problems: &mut Problems) {
     match kind.atom(Some(value)) {
         Atom::Scalar(scalar) => check_scalar(value, scalar, path, problems),
         Atom::List(list) => match value {
@@ -44,8 +55,8 @@ fn check(value: &Value, kind: Type<'_>, path: &mut String, problems: &mut Vec<St
     }
 }
 
-fn check_items(items: &[Value], list: ListAtom<'_>, path: &mut String, problems: &mut Vec<String>) {
-    let mut seen: Vec<PathElement> = Vec::new();
+fn check_items(items: &[Value], list: ListAtom<'_>, path: &mut String, problems: &mut Problems) {
+    let mut seen: BTreeSet<PathElement> = BTreeSet::new();
     for (at, item) in items.iter().enumerate() {
         let (element, kind) = match list {
             ListAtom::Atomic(node) => (PathElement::Index(at as i64), node.map_or(Type::Deduced, Type::Node)),
@@ -54,15 +65,14 @@ fn check_items(items: &[Value], list: ListAtom<'_>, path: &mut String, problems:
                 Err(message) => return report(path, &format!("element {at}: {message}"), problems),
             },
         };
-        match seen.binary_search(&element) {
-            Ok(_) => report(path, &format!("duplicate entries for key {element}"), problems),
-            Err(place) => seen.insert(place, element.clone()),
+        if matches!(list, ListAtom::Associative { .. }) && !seen.insert(element.clone()) {
+            report(path, &format!("duplicate entries for key {element}"), problems);
         }
         below(path, &element, |path| check(item, kind, path, problems));
     }
 }
 
-fn check_scalar(value: &Value, scalar: Scalar, path: &str, problems: &mut Vec<String>) {
+fn check_scalar(value: &Value, scalar: Scalar, path: &str, problems: &mut Problems) {
     let problem = match (scalar, value) {
         (_, Value::Null) | (Scalar::Numeric, Value::Number(_)) | (Scalar::String, Value::String(_)) => return,
         (Scalar::Boolean, Value::Bool(_)) => return,
@@ -82,8 +92,12 @@ fn below(path: &mut String, element: &PathElement, then: impl FnOnce(&mut String
     path.truncate(length);
 }
 
-fn report(path: &str, problem: &str, problems: &mut Vec<String>) {
-    problems.push(if path.is_empty() { problem.to_owned() } else { format!("{path}: {problem}") });
+fn report(path: &str, problem: &str, problems: &mut Problems) {
+    if problems.left > 0 {
+        let text = if path.is_empty() { problem.to_owned() } else { format!("{path}: {problem}") };
+        problems.left = problems.left.saturating_sub(text.len());
+        problems.texts.push(text);
+    }
 }
 
 fn go_literal(value: &Value) -> String {
@@ -128,5 +142,16 @@ mod tests {
         ] {
             assert_eq!(validate(&json!({"spec": spec}), node), Err(expected.to_owned()));
         }
+    }
+
+    /// Each error repeats the name of the container that all of them are in.
+    #[test]
+    fn errors_below_a_long_name_do_not_fill_memory() {
+        let node = Type::Node(builtin().kind("", "v1", "Pod").expect("pod"));
+        let name = "n".repeat(MAX_BYTES / 8);
+        let pod = |count: usize| json!({"spec": {"containers": [{"name": name, "args": vec![1; count]}]}});
+        let errors = validate(&pod(50_000), node).expect_err("no texts");
+        assert!((MAX_BYTES..2 * MAX_BYTES).contains(&errors.len()), "{}", errors.len());
+        assert!(validate(&pod(0), node).is_ok());
     }
 }

@@ -133,7 +133,7 @@ impl CustomSchema {
         if let Some(rules) = &self.rules
             && !note_unchecked_rules(errors)
         {
-            rules.check(object, old, errors);
+            rules.check(&self.props, object, old, errors);
         }
     }
 

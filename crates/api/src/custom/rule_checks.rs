@@ -1,7 +1,7 @@
 //! Checks of the validation rules in a definition: that they compile and that their estimated cost is low enough.
 
-use super::rules::declared;
-use crate::cel::{Program, Type, smallest};
+use super::described::Described;
+use crate::cel::{Program, Type};
 use crate::field::{Error, ErrorType, Errors, Path, quoted};
 use crate::json_schema::{AdditionalProperties, JsonSchemaProps, ValidationRule};
 use serde_json::Value;
@@ -59,17 +59,18 @@ impl Checks {
             self.check(items, &path.child("items"), Place { uncorrelated, ..below });
         }
         let rules = path.child("x-kubernetes-validations");
+        let described = Described::new(props, place.is_root || props.embedded);
         for (at, rule) in props.rules.iter().enumerate() {
-            self.check_rule(rule, props, &rules.index(at), &place);
+            self.check_rule(rule, &described, &rules.index(at), &place);
         }
     }
 
-    fn check_rule(&mut self, rule: &ValidationRule, props: &JsonSchemaProps, path: &Path<'_>, place: &Place) {
+    fn check_rule(&mut self, rule: &ValidationRule, described: &Described<'_>, path: &Path<'_>, place: &Place) {
         if rule.rule.trim().is_empty() {
             return;
         }
-        let variables = declared(rule, props, place.is_root || props.embedded);
-        let occurrences = place.occurrences.unwrap_or_else(|| MAX_REQUEST / (smallest(props) + 1));
+        let (props, variables) = (described.props, described.variables(rule));
+        let occurrences = place.occurrences.unwrap_or_else(|| MAX_REQUEST / (described.smallest() + 1));
         let rule_path = path.child("rule");
         let program = match Program::compile(&rule.rule, &variables) {
             Ok(program) if matches!(program.kind(), Type::Bool | Type::Dyn) => program,

@@ -1,7 +1,9 @@
 //! Validation rules of custom resources (`x-kubernetes-validations`): compilation and evaluation.
 
-use super::correlated::{CorrelatedElements, CorrelatedValue, KeyedElements};
-use crate::cel::{EvaluateError, Program, Type, Value as CelValue};
+use super::correlated::CorrelatedValue;
+use super::described::Described;
+use super::history::History;
+use crate::cel::{EvaluateError, Program, Value as CelValue};
 use crate::field::{Error, ErrorType, Errors, Path};
 use crate::json_schema::{JsonSchemaProps, ValidationRule};
 use serde_json::Value;
@@ -13,10 +15,10 @@ const CALL_LIMIT: u64 = 1_000_000;
 /// The cost limit of all evaluations for one object together.
 const OBJECT_BUDGET: i64 = 10_000_000;
 
-/// The compiled rules of a schema, in the structure of the schema.
+/// The compiled rules of a schema, in the structure of the schema. It is checked together with the schema: a copy of each part
+/// of it would take its length times its depth.
 #[derive(Debug)]
 pub(super) struct Rules {
-    props: JsonSchemaProps,
     own: Vec<CompiledRule>,
     all_of: Vec<Rules>,
     properties: BTreeMap<String, Rules>,
@@ -35,53 +37,62 @@ struct CompiledRule {
 impl Rules {
     /// Compiles the rules of a schema, or returns none if it has no rules.
     pub fn compile(props: &JsonSchemaProps, is_resource: bool) -> Option<Self> {
-        Self::compile_at(props, props, is_resource)
+        Self::compile_at(props, &Described::new(props, is_resource))
     }
 
-    /// `holder` can be a junctor such as `allOf`, whose rules are about values that `props` describes.
-    fn compile_at(holder: &JsonSchemaProps, props: &JsonSchemaProps, is_resource: bool) -> Option<Self> {
-        let own: Vec<CompiledRule> =
-            holder.rules.iter().map(|rule| CompiledRule::new(rule, props, is_resource)).collect();
+    /// `holder` can be a junctor such as `allOf`, whose rules are about values that the schema describes.
+    fn compile_at(holder: &JsonSchemaProps, described: &Described<'_>) -> Option<Self> {
+        let props = described.props;
+        let own: Vec<CompiledRule> = holder.rules.iter().map(|rule| CompiledRule::new(rule, described)).collect();
         let mut properties = BTreeMap::new();
         for (name, property) in &holder.properties {
             if let Some(described) = props.properties.get(name)
-                && let Some(rules) = Rules::compile_at(property, described, described.embedded)
+                && let Some(rules) = Rules::compile_at(property, &Described::new(described, described.embedded))
             {
                 properties.insert(name.clone(), rules);
             }
         }
         let within = |holder: Option<&JsonSchemaProps>, props: Option<&JsonSchemaProps>| {
             let (holder, props) = (holder?, props?);
-            Rules::compile_at(holder, props, props.embedded).map(Box::new)
+            Rules::compile_at(holder, &Described::new(props, props.embedded)).map(Box::new)
         };
         let additional = within(holder.additional_schema(), props.additional_schema());
         let items = within(holder.items.as_deref(), props.items.as_deref());
         let all_of: Vec<Rules> =
-            holder.all_of.iter().filter_map(|nested| Rules::compile_at(nested, props, is_resource)).collect();
+            holder.all_of.iter().filter_map(|nested| Rules::compile_at(nested, described)).collect();
         let empty =
             own.is_empty() && properties.is_empty() && additional.is_none() && items.is_none() && all_of.is_empty();
-        (!empty).then(|| Rules { props: props.clone(), own, all_of, properties, additional, items })
+        (!empty).then_some(Rules { own, all_of, properties, additional, items })
     }
 
-    /// Checks an object against its rules; unchanged values are checked only against rules that use `oldSelf`.
-    pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    /// Checks an object against its rules and the schema that they were compiled with; unchanged values are checked only
+    /// against rules that use `oldSelf`.
+    pub fn check(&self, props: &JsonSchemaProps, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let mut budget = OBJECT_BUDGET;
-        let correlated = old.map(|old| CorrelatedValue::new(object, old, &self.props));
+        let correlated = old.map(|old| CorrelatedValue::new(object, old, props));
         let history = History { old, current: correlated, parent: None };
-        self.check_at(object, history, &Path::default(), &mut budget, errors);
+        self.check_at(props, object, history, &Path::default(), &mut budget, errors);
     }
 
-    fn check_at(&self, value: &Value, history: History<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
+    fn check_at(
+        &self,
+        props: &JsonSchemaProps,
+        value: &Value,
+        history: History<'_>,
+        path: &Path<'_>,
+        budget: &mut i64,
+        errors: &mut Errors,
+    ) {
         if value.is_null() {
             return;
         }
-        self.check_own(value, history, path, budget, errors);
+        self.check_own(props, value, history, path, budget, errors);
         for rules in &self.all_of {
             if *budget < 0 {
                 return;
             }
             let within = History { current: None, ..history };
-            rules.check_at(value, within, path, budget, errors);
+            rules.check_at(props, value, within, path, budget, errors);
         }
         match value {
             Value::Object(fields) => {
@@ -90,29 +101,37 @@ impl Rules {
                         return;
                     }
                     let below = history.field(name);
-                    if let Some(rules) = self.properties.get(name) {
-                        rules.check_at(value, below, &path.child(name), budget, errors);
-                    } else if let Some(rules) = &self.additional {
-                        rules.check_at(value, below, &path.key(name), budget, errors);
+                    if let (Some(rules), Some(props)) = (self.properties.get(name), props.properties.get(name)) {
+                        rules.check_at(props, value, below, &path.child(name), budget, errors);
+                    } else if let (Some(rules), Some(props)) = (&self.additional, props.additional_schema()) {
+                        rules.check_at(props, value, below, &path.key(name), budget, errors);
                     }
                 }
             }
             Value::Array(items) => {
-                let Some(rules) = &self.items else { return };
-                let elements = history.elements(&self.props);
+                let (Some(rules), Some(described)) = (&self.items, props.items.as_deref()) else { return };
+                let elements = history.elements(props);
                 for (at, item) in items.iter().enumerate() {
                     if *budget < 0 {
                         return;
                     }
-                    rules.check_at(item, elements.at(at, item), &path.index(at), budget, errors);
+                    rules.check_at(described, item, elements.at(at, item), &path.index(at), budget, errors);
                 }
             }
             _ => {}
         }
     }
 
-    fn check_own(&self, value: &Value, history: History<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
-        let kind = self.props.kind.as_str();
+    fn check_own(
+        &self,
+        props: &JsonSchemaProps,
+        value: &Value,
+        history: History<'_>,
+        path: &Path<'_>,
+        budget: &mut i64,
+        errors: &mut Errors,
+    ) {
+        let kind = props.kind.as_str();
         for compiled in &self.own {
             let invalid = |detail: String| invalid_at(path, kind, detail);
             if *budget <= 0 {
@@ -134,7 +153,7 @@ impl Rules {
             if compiled.uses_old && old.is_none() && !optional_old {
                 continue;
             }
-            let variables = || variables(value, old, optional_old, &self.props);
+            let variables = || variables(value, old, optional_old, props);
             let (outcome, cost) = program.evaluate(variables(), CALL_LIMIT);
             *budget -= i64::try_from(cost).unwrap_or(i64::MAX);
             match outcome {
@@ -176,60 +195,6 @@ impl Rules {
     }
 }
 
-/// The previous state of a value: the one that rules see as `oldSelf`, and the ones that decide whether it changed.
-#[derive(Clone, Copy)]
-struct History<'v> {
-    old: Option<&'v Value>,
-    current: Option<CorrelatedValue<'v>>,
-    /// The nearest enclosing value that has a previous state.
-    parent: Option<CorrelatedValue<'v>>,
-}
-
-impl<'v> History<'v> {
-    fn field(self, name: &str) -> History<'v> {
-        let old = self.old.and_then(|old| old.get(name));
-        match self.current {
-            None => History { old, ..self },
-            Some(_) if self.parent.is_none() && matches!(name, "apiVersion" | "kind") => {
-                History { old, current: None, parent: None }
-            }
-            Some(current) => History { old, current: current.field(name), parent: Some(current) },
-        }
-    }
-
-    fn elements(self, list: &JsonSchemaProps) -> ElementHistories<'v> {
-        ElementHistories {
-            list: self,
-            old: self.old.and_then(|old| KeyedElements::new(old, list)),
-            current: self.current.and_then(|current| current.elements()),
-        }
-    }
-
-    fn is_unchanged(self) -> bool {
-        self.current.or(self.parent).is_some_and(|correlated| correlated.is_unchanged())
-    }
-}
-
-/// The previous states of the elements of a list.
-struct ElementHistories<'v> {
-    list: History<'v>,
-    old: Option<KeyedElements<'v>>,
-    current: Option<CorrelatedElements<'v>>,
-}
-
-impl<'v> ElementHistories<'v> {
-    fn at(&self, at: usize, item: &Value) -> History<'v> {
-        let old = self.old.as_ref().and_then(|old| old.get(item));
-        match self.list.current {
-            None => History { old, ..self.list },
-            Some(list) => {
-                let current = self.current.as_ref().and_then(|elements| elements.at(at));
-                History { old, current, parent: Some(list) }
-            }
-        }
-    }
-}
-
 fn variables<'a>(
     value: &'a Value,
     old: Option<&'a Value>,
@@ -247,8 +212,8 @@ fn variables<'a>(
 }
 
 impl CompiledRule {
-    fn new(rule: &ValidationRule, props: &JsonSchemaProps, is_resource: bool) -> Self {
-        let variables = declared(rule, props, is_resource);
+    fn new(rule: &ValidationRule, described: &Described<'_>) -> Self {
+        let variables = described.variables(rule);
         let program = Program::compile(&rule.rule, &variables).map_err(|error| error.to_string());
         let message = (!rule.message_expression.is_empty())
             .then(|| Program::compile(&rule.message_expression, &variables).ok())
@@ -307,16 +272,6 @@ impl CompiledRule {
     }
 }
 
-/// The variables that a rule may use.
-pub(super) fn declared(rule: &ValidationRule, props: &JsonSchemaProps, is_resource: bool) -> Vec<(String, Type)> {
-    let own = Type::of_props(props, is_resource).unwrap_or(Type::Dyn);
-    let old = match rule.optional_old_self {
-        Some(true) => Type::Optional(own.clone().into()),
-        _ => own.clone(),
-    };
-    vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)]
-}
-
 fn message_text(value: CelValue<'_>) -> Option<String> {
     let CelValue::String(text) = value else { return None };
     let text = text.trim();
@@ -341,7 +296,7 @@ mod tests {
         let props = JsonSchemaProps::read(schema);
         let rules = Rules::compile(&props, true).expect("rules");
         let mut errors = Errors::new();
-        rules.check(&object, old.as_ref(), &mut errors);
+        rules.check(&props, &object, old.as_ref(), &mut errors);
         errors.0.iter().map(Error::to_string).collect()
     }
 
@@ -393,5 +348,24 @@ mod tests {
             "items": {"type": "integer"}}}, "x-kubernetes-validations": [{"rule": "self.l.all(x, self.l.all(y, y == x))"}]}}});
         let found = problems(&schema, json!({"spec": {"l": vec![1; 725]}}), None);
         assert!(found[0].contains("call cost exceeds limit"), "{found:?}");
+    }
+
+    /// Neither with the depth of the schema nor with the number of rules, of which each would have a copy of it.
+    #[test]
+    fn large_schemas_are_compiled_in_proportion() {
+        let fields: serde_json::Map<String, Value> = (0..20_000).map(|at| (format!("f{at}"), json!({}))).collect();
+        let mut wide = json!({"type": "object", "properties": fields});
+        wide["properties"]["x"] =
+            json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1", "message": "no"}]});
+        let deep = (0..240).fold(wide.clone(), |inner, _| json!({"type": "object", "properties": {"a": inner}}));
+        wide["x-kubernetes-validations"] = vec![json!({"rule": "self.x > 2"}); 2_000].into();
+        wide["allOf"] = vec![json!({"x-kubernetes-validations": [{"rule": "self.x > 2"}]}); 2_000].into();
+        let start = std::time::Instant::now();
+        let object = (0..240).fold(json!({"x": 1}), |inner, _| json!({"a": inner}));
+        let path = format!("{}x", "a.".repeat(240));
+        assert_eq!(problems(&deep, object, None), [format!("{path}: Invalid value: 1: no")]);
+        assert_eq!(problems(&wide, json!({"x": 2}), None).len(), 4_000);
+        assert_eq!(crate::custom::check_rules(&Path::root("s"), &wide).0.len(), 0);
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
 }

@@ -45,6 +45,15 @@ impl Emptied {
         Emptied { at: at.collect(), is_list: value.is_array() }
     }
 
+    /// The memory that this takes.
+    pub(super) fn size(&self) -> usize {
+        let of = |at: &At| match at {
+            At::Name(name) => name.len(),
+            At::Index(_) => 0,
+        };
+        self.at.iter().map(|at| size_of::<At>() + of(at)).sum()
+    }
+
     /// Restores the empty value if its parent exists and the field is not set.
     pub fn put_back(&self, object: &mut Value) {
         let Some((At::Name(last), before)) = self.at.split_last() else { return };
@@ -83,5 +92,30 @@ mod tests {
         assert_eq!(decoded.emptied.len(), 2);
         decoded.emptied.iter().for_each(|emptied| emptied.put_back(&mut value));
         assert_eq!(value, given);
+    }
+
+    /// Each path repeats the key that all of them are below.
+    #[test]
+    fn long_paths_are_not_repeated_without_end() {
+        let node = builtin().kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition").expect("kind");
+        let many = [r#""required":[],"#.repeat(100_000), r#""unknown":1,"unknown":1,"#.repeat(1_000)].concat();
+        let properties = format!(r#"{{"{}":{{{many}"type":"object"}}}}"#, "k".repeat(1 << 20));
+        let unknown: String = (0..100).map(|at| format!(r#""{at}":1,"{at}":1,"#)).collect();
+        let typed =
+            format!(r#"{{"spec":{{"versions":[{{"schema":{{"openAPIV3Schema":{{"properties":{properties}}}}}}}]}}}}"#);
+        let untyped = format!(r#"{{"{}":{{{unknown}"x":1}}}}"#, "k".repeat(1 << 20));
+        let labels: String = (0..100).map(|at| format!(r#""{}{at}":"","{0}{at}":"","#, "k".repeat(10_000))).collect();
+        let labels = format!(r#"{{"metadata":{{"labels":{{{labels}"x":""}}}}}}"#);
+        let bytes = |found: &decode::Decoded| {
+            let emptied: usize = found.emptied.iter().map(super::Emptied::size).sum();
+            let problems: usize = found.problems.iter().map(|problem| problem.to_string().len()).sum();
+            (emptied + problems, found.problems.len())
+        };
+        let (found, _) = bytes(&decode::json(typed.as_bytes(), node).unwrap());
+        assert!((1 << 20..4 << 20).contains(&found), "{found}");
+        let (found, problems) = bytes(&decode::untyped_json(untyped.as_bytes()).unwrap());
+        assert!(problems == 1 && found < 2 << 20, "{found}");
+        let (found, problems) = bytes(&decode::json(labels.as_bytes(), node).unwrap());
+        assert!((2..20).contains(&problems) && found < 1 << 20, "{found}");
     }
 }

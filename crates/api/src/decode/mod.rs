@@ -20,7 +20,7 @@ pub use error::{DecodeError, StrictProblem};
 pub use kind::{TypeMeta, type_meta};
 pub use normalize::{normalize, normalize_as_given, zero};
 pub(crate) use path::quoted;
-pub use scanner::MAX_VALUE_DEPTH;
+pub use scanner::{MAX_RAW_DEPTH, MAX_VALUE_DEPTH};
 pub use time::seconds as time_in_seconds;
 
 use crate::schema::NodeRef;

@@ -9,6 +9,11 @@ use serde_json::{Map, Number, Value};
 
 /// The maximum number of recorded problems; a hostile body could have millions.
 const MAX_PROBLEMS: usize = 100;
+/// How much text the paths of problems may have together: a path repeats keys that may be as long as the body. That of the
+/// first problem is always recorded, since it decides whether an object is refused.
+const MAX_PROBLEM_BYTES: usize = 64 << 10;
+/// The same for the paths of empty lists and maps, with the memory of their steps. They only embellish messages.
+const MAX_EMPTIED_BYTES: usize = 1 << 20;
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut state = State::new(bytes);
@@ -21,8 +26,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 pub(super) struct State<'a> {
     pub scanner: Scanner<'a>,
     pub steps: Vec<Step<'a>>,
-    pub problems: Vec<StrictProblem>,
-    pub emptied: Vec<Emptied>,
+    problems: Vec<StrictProblem>,
+    /// How many more bytes the paths of problems may have.
+    problem_bytes: usize,
+    emptied: Vec<Emptied>,
+    emptied_bytes: usize,
     /// Strict problems are not reported inside values with their own decoding.
     pub strict: bool,
     /// The first value of a wrong type; decoding continues, as a syntax error has precedence.
@@ -38,7 +46,9 @@ impl<'a> State<'a> {
             scanner: Scanner::new(bytes),
             steps: Vec::with_capacity(16),
             problems: Vec::new(),
+            problem_bytes: MAX_PROBLEM_BYTES,
             emptied: Vec::new(),
+            emptied_bytes: MAX_EMPTIED_BYTES,
             strict: true,
             mistyped: None,
             unreadable: None,
@@ -55,11 +65,22 @@ impl<'a> State<'a> {
 
     /// Records a strict problem with a field, once.
     pub fn report(&mut self, kind: fn(Box<str>) -> StrictProblem, name: &str) {
-        if self.strict && self.problems.len() < MAX_PROBLEMS {
-            let problem = kind(document_path(&self.steps, name));
+        if self.strict && self.problems.len() < MAX_PROBLEMS && self.problem_bytes > 0 {
+            let path = document_path(&self.steps, name);
+            self.problem_bytes = self.problem_bytes.saturating_sub(path.len());
+            let problem = kind(path);
             if !self.problems.contains(&problem) {
                 self.problems.push(problem);
             }
+        }
+    }
+
+    /// Records an empty list or map at the current path.
+    pub fn note_emptied(&mut self, value: &Value) {
+        if self.emptied_bytes > 0 {
+            let emptied = Emptied::new(&self.steps, value);
+            self.emptied_bytes = self.emptied_bytes.saturating_sub(emptied.size());
+            self.emptied.push(emptied);
         }
     }
 

@@ -25,13 +25,21 @@ impl TouchedFields {
         TouchedFields(within.collect())
     }
 
-    /// The fields that JSON patches with these pointers touch: all parents of the targets.
-    pub fn by_pointers<'a>(pointers: impl Iterator<Item = &'a [String]>) -> TouchedFields {
+    /// The fields that JSON patches with these pointers touch: all parents of the targets, as far as the patched object
+    /// has them. A pointer may be as long as a body and lead nowhere, and a tree is dropped by recursion.
+    pub fn by_pointers<'a>(changed: &Value, pointers: impl Iterator<Item = &'a [String]>) -> TouchedFields {
         let mut touched = TouchedFields::default();
         for pointer in pointers {
             let holders = pointer.split_last().map_or(&[][..], |(_, holders)| holders);
-            let mut at = &mut touched;
+            let (mut at, mut value) = (&mut touched, changed);
             for part in holders {
+                let below = match value {
+                    Value::Object(fields) => fields.get(part),
+                    Value::Array(items) => part.parse::<usize>().ok().and_then(|at| items.get(at)),
+                    _ => None,
+                };
+                let Some(below) = below.filter(|below| below.is_object() || below.is_array()) else { break };
+                value = below;
                 at = at.0.entry(part.clone()).or_default();
             }
         }
@@ -113,8 +121,21 @@ mod tests {
         assert_eq!(text(&pod, Some(node), &TouchedFields::default()), plain);
         let merged = TouchedFields::by_merge(&pod, &json!({"metadata": {"labels": {"a": "1"}}, "status": {}}));
         let pointer = ["metadata", "labels", "a"].map(str::to_owned);
-        assert_eq!(merged, TouchedFields::by_pointers([&pointer[..]].into_iter()));
+        assert_eq!(merged, TouchedFields::by_pointers(&pod, [&pointer[..]].into_iter()));
         let touched = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c"},"name":"x"},"spec":{"volumes":[],"containers":[{"name":"c","image":"i"}]}}"#;
         assert_eq!(text(&pod, Some(node), &merged), touched);
+    }
+
+    #[test]
+    fn pointers_that_lead_nowhere_cost_nothing() {
+        let object = json!({"a": [{"b": {"c": 1}}], "x": "text"});
+        let pointers = [["a", "0", "b", "c"], ["x", "y", "z", "w"], ["a", "1", "b", "c"]];
+        let pointers = pointers.map(|pointer| pointer.map(str::to_owned).to_vec());
+        // As a tree, this would nest deeper than any stack.
+        let endless = vec!["a".to_owned(); 1_000_000];
+        let all = pointers.iter().chain([&endless]).map(Vec::as_slice);
+        let touched = TouchedFields::by_pointers(&object, all);
+        let leaf = |name: &str, below| TouchedFields([(name.to_owned(), below)].into());
+        assert_eq!(touched, leaf("a", leaf("0", leaf("b", TouchedFields::default()))));
     }
 }

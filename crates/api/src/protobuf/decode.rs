@@ -7,7 +7,9 @@ use serde_json::{Map, Number, Value};
 use super::plan::{FieldPlan, Form, MessageId, Plans, Type};
 use super::wire::{BYTES, Content, FIXED_64, Reader, VARINT};
 use super::{ProtobufError, special};
+use crate::decode::MAX_RAW_DEPTH;
 use crate::schema::{Alternative, Presence};
+use crate::value::depth;
 use crate::{go_duration, quantity};
 
 /// The maximum depth: far beyond any real object, and small enough for the stack.
@@ -192,7 +194,7 @@ impl Decoder<'_> {
                 _ => return Err(problem_of(field, "neither an integer nor a string".to_owned())),
             },
             Type::Json if texts[1].is_empty() => Value::Null,
-            Type::Json => json(field, texts[1])?,
+            Type::Json => self.json(field, texts[1])?,
             Type::Strings => Value::Array(strings),
             Type::SchemaOr(Alternative::Boolean, _) => schemas.pop().unwrap_or(Value::Bool(numbers[1] != 0)),
             Type::SchemaOr(Alternative::Strings, _) if !strings.is_empty() => Value::Array(strings),
@@ -200,6 +202,15 @@ impl Decoder<'_> {
             Type::SchemaOr(..) => schemas.pop().unwrap_or(Value::Null),
             _ => Value::Null,
         })
+    }
+
+    fn json(&self, field: &FieldPlan, bytes: &[u8]) -> Result<Value, ProtobufError> {
+        let value = serde_json::from_slice(bytes).map_err(|error| problem_of(field, format!("no JSON: {error}")))?;
+        let mut visits = usize::MAX;
+        match depth(&value, &mut visits) {
+            Some(depth) if self.depth as usize + depth <= MAX_RAW_DEPTH => Ok(value),
+            _ => Err(ProtobufError::TooDeep(MAX_RAW_DEPTH as u32)),
+        }
     }
 
     /// Adds the fields that Kubernetes prints although they were not on the wire.
@@ -274,10 +285,6 @@ fn double(value: f64) -> Value {
         return Value::from(value as i64);
     }
     Number::from_f64(value).map_or(Value::Null, Value::Number)
-}
-
-fn json(field: &FieldPlan, bytes: &[u8]) -> Result<Value, ProtobufError> {
-    serde_json::from_slice(bytes).map_err(|error| problem_of(field, format!("no JSON: {error}")))
 }
 
 fn delimited<'a>(field: &FieldPlan, content: Content<'a>) -> Result<&'a [u8], ProtobufError> {

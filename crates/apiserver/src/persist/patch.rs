@@ -182,7 +182,7 @@ impl Patch {
         let text = match &self.change {
             Change::Strategic(patch) => patch::go_format(patch).to_string(),
             Change::Merge(patch) => patch::text(changed, node, &TouchedFields::by_merge(current, patch)),
-            Change::Json(patch) => patch::text(changed, node, &TouchedFields::by_pointers(patch.pointers())),
+            Change::Json(patch) => patch::text(changed, node, &TouchedFields::by_pointers(changed, patch.pointers())),
         };
         let mut errors = Errors::new();
         errors.invalid(&Path::root("patch"), text, why);

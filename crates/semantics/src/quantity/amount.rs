@@ -83,9 +83,8 @@ impl Amount {
                 let (value, exact) = round_away(*value, scale.abs_diff(unit));
                 (Small { value, scale: unit }, exact)
             }
-            Large { value, scale } if *scale >= unit => {
-                (Large { value: value * power_of_ten(scale.abs_diff(unit)), scale: unit }, true)
-            }
+            // Not written out: a text of a few bytes may stand for thousands of digits.
+            Large { scale, .. } if *scale >= unit => (self.clone(), true),
             Large { value, scale } => {
                 let divisor = power_of_ten(scale.abs_diff(unit));
                 let (mut quotient, remainder) = (value / &divisor, value % &divisor);

@@ -188,3 +188,19 @@ fn order_is_that_of_the_value() {
     assert_eq!(Quantity::parse("1000m"), Quantity::parse("1"));
     assert_eq!(Quantity::parse("1024Mi"), Quantity::parse("1Gi"));
 }
+
+/// A body holds a hundred thousand of them.
+#[test]
+fn huge_exponents_cost_no_more_than_their_text() {
+    let start = std::time::Instant::now();
+    for digits in 0..50_000 {
+        let text = format!("1{digits:018}e9960");
+        let written = canonical(&text).unwrap();
+        assert!(written.len() <= text.len() + 2, "{written}");
+    }
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    let value = |text: &str| Quantity::parse(text).unwrap();
+    assert_eq!(value("1234567890123456789e3").value(), 1_234_567_890_123_456_789i64.wrapping_mul(1000));
+    assert!(value("1000000000000000000001e9960") > value("1000000000000000000000e9960"));
+    assert!(value("1000000000000000000000e9960") == value("1000000000000000000e9963"));
+}

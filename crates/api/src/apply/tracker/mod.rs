@@ -1,9 +1,11 @@
 //! Field ownership for one write request: update and server-side apply.
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;
 
-use super::conflict::Conflict;
+use super::conflict::{Conflict, conflicts_of};
 use super::created::created_fields;
 use super::element::equal_values;
 use super::last_applied;
@@ -17,6 +19,7 @@ use super::validate::validate;
 use crate::decode::zero;
 use crate::schema::NodeRef;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use thiserror::Error;
 
@@ -106,6 +109,15 @@ pub enum ApplyError {
     Internal(String),
 }
 
+impl From<UpdateError> for ApplyError {
+    fn from(error: UpdateError) -> Self {
+        match error {
+            UpdateError::Conflicts(conflicts) => ApplyError::Conflicts(conflicts_of(&conflicts)),
+            UpdateError::Failed(message) => ApplyError::Internal(message),
+        }
+    }
+}
+
 impl Tracker<'_> {
     /// Tracks an update: the manager owns the fields that it changes. `live` is none for a new object.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
@@ -152,7 +164,7 @@ impl Tracker<'_> {
         }
         let outcome = self.applied(live, configuration, managers.clone(), manager, force);
         let mut object = match outcome {
-            Err(ApplyError::Conflicts(conflicts)) if manager == "kubectl" => {
+            Err(UpdateError::Conflicts(conflicts)) if manager == "kubectl" => {
                 self.check_conflicts(live, conflicts)?;
                 self.applied(live, configuration, managers, manager, true)?
             }
@@ -180,13 +192,9 @@ impl Tracker<'_> {
         mut managers: Managers,
         manager: &str,
         force: bool,
-    ) -> Result<Value, ApplyError> {
+    ) -> Result<Value, UpdateError> {
         let id = self.id(manager, Operation::Apply);
-        let new =
-            self.updater().apply(live, configuration, &mut managers, &id, force).map_err(|error| match error {
-                UpdateError::Conflicts(conflicts) => ApplyError::Conflicts(conflicts),
-                UpdateError::Failed(message) => ApplyError::Internal(message),
-            })?;
+        let new = self.updater().apply(live, configuration, &mut managers, &id, force)?;
         let changed = !equal_values(live, &new);
         if let Some(owned) = managers.by_id.get_mut(&id) {
             owned.set.subtract(&UNOWNED_FIELDS);
@@ -263,12 +271,12 @@ impl Tracker<'_> {
     }
 
     /// Ignores conflicts over fields that kubectl applied client-side.
-    fn check_conflicts(&self, live: &Value, conflicts: Vec<Conflict>) -> Result<(), ApplyError> {
-        let Some(own) = last_applied::still_as_applied(live, self.api_version, Type::Node(self.node)) else {
-            return Err(ApplyError::Conflicts(conflicts));
-        };
-        let left: Vec<Conflict> = conflicts.into_iter().filter(|conflict| !own.has(&conflict.path)).collect();
-        if left.is_empty() { Ok(()) } else { Err(ApplyError::Conflicts(left)) }
+    fn check_conflicts(&self, live: &Value, mut conflicts: BTreeMap<ManagerId, Set>) -> Result<(), UpdateError> {
+        if let Some(own) = last_applied::still_as_applied(live, self.api_version, Type::Node(self.node)) {
+            conflicts.values_mut().for_each(|fields| fields.subtract(&own));
+            conflicts.retain(|_, fields| !fields.is_empty());
+        }
+        if conflicts.is_empty() { Ok(()) } else { Err(UpdateError::Conflicts(conflicts)) }
     }
 
     fn updater(&self) -> Updater<'_> {

@@ -15,6 +15,11 @@ const MAX_SYNTAX_DEPTH: usize = 10_000;
 /// The maximum depth of a value that is kept. Skipped values may be deeper.
 pub const MAX_VALUE_DEPTH: usize = 500;
 
+/// The maximum depth at which a value ends that an object of a built-in kind holds as it was sent. The components read such
+/// objects of everybody, and their decoder refuses more than 127 levels, of which lists take some: one object that they cannot
+/// read would keep all others of its kind from them.
+pub const MAX_RAW_DEPTH: usize = 120;
+
 /// The byte that messages name for a text that ends within a literal, number or escape.
 const END: u8 = b' ';
 
@@ -23,6 +28,8 @@ pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
+    /// How deep a value that is kept may be.
+    pub deepest: usize,
 }
 
 type Result<T> = std::result::Result<T, DecodeError>;
@@ -30,7 +37,7 @@ type Result<T> = std::result::Result<T, DecodeError>;
 impl<'a> Scanner<'a> {
     /// Starts before the first byte.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Scanner { bytes, at: 0, depth: 0 }
+        Scanner { bytes, at: 0, depth: 0, deepest: MAX_VALUE_DEPTH }
     }
 
     /// How many bytes are consumed.
@@ -355,9 +362,9 @@ impl<'a> Scanner<'a> {
         self.at += 1;
     }
 
-    /// Refuses values that are deeper than [`MAX_VALUE_DEPTH`].
+    /// Refuses values that are deeper than they may be.
     pub fn check_value_depth(&self) -> Result<()> {
-        if self.depth >= MAX_VALUE_DEPTH {
+        if self.depth >= self.deepest {
             return Err(too_deep(self.peek().unwrap_or_default()));
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::error::{DecodeError, StrictProblem};
 use super::normalize::starts_over;
 use super::normalize::zero;
 use super::path::Step;
-use super::scanner::ValueStart;
+use super::scanner::{MAX_RAW_DEPTH, ValueStart};
 use super::untyped::{State, number};
 use super::{Decoded, time};
 use crate::quantity;
@@ -107,7 +107,7 @@ impl<'a> Decoder<'a> {
         self.state.steps.push(Step::Field { owner: owner.get(), name: &field.name, inlined });
         let value = self.value(owner.at(field.node))?;
         if let Some(value) = value.as_ref().filter(|value| Emptied::matters(owner, field, value)) {
-            self.state.emptied.push(Emptied::new(&self.state.steps, value));
+            self.state.note_emptied(value);
         }
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
@@ -199,7 +199,13 @@ impl<'a> Decoder<'a> {
             Shape::Duration => self.text(start_kind),
             Shape::Quantity => self.quantity(start_kind),
             Shape::IntOrString => self.int_or_string(start_kind),
-            Shape::Raw | Shape::Fields | Shape::Any => self.raw(start_kind),
+            Shape::Raw | Shape::Fields => {
+                let deepest = std::mem::replace(&mut self.state.scanner.deepest, MAX_RAW_DEPTH);
+                let outcome = self.raw(start_kind);
+                self.state.scanner.deepest = deepest;
+                outcome
+            }
+            Shape::Any => self.raw(start_kind),
             Shape::SchemaOr { schema, other } => {
                 let strict = std::mem::replace(&mut self.state.strict, false);
                 let outcome = self.schema_or(node.at(schema), other, start_kind);

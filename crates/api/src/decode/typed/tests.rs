@@ -138,3 +138,37 @@ fn no_struct_has_more_fields_than_the_mask_has_bits() {
         assert!(count <= 128, "{}", info.name);
     }
 }
+
+/// Components decode objects of built-in kinds, which hold JSON of other kinds, by `serde_json`.
+#[test]
+fn what_is_accepted_is_not_too_deep_for_components() {
+    let nested =
+        |open: &str, close: &str, depth: usize| [open.repeat(depth), "{}".to_owned(), close.repeat(depth)].concat();
+    let claim = |depth: usize| {
+        let parameters = nested(r#"{"a":["#, "]}", depth / 2);
+        format!(r#"{{"spec":{{"devices":{{"config":[{{"opaque":{{"driver":"d","parameters":{parameters}}}}}]}}}}}}"#)
+    };
+    let map = |depth: usize| {
+        format!(r#"{{"metadata":{{"managedFields":[{{"fieldsV1":{}}}]}}}}"#, nested(r#"{"f:a":"#, "}", depth))
+    };
+    let (claims, maps) = (kind("resource.k8s.io", "v1", "ResourceClaim"), kind("", "v1", "ConfigMap"));
+    for depth in 90..130 {
+        for (body, node, api_version, kind, limit) in [
+            (claim(depth), claims, "resource.k8s.io/v1", "ResourceClaim", 113),
+            (map(depth), maps, "v1", "ConfigMap", 115),
+        ] {
+            let found = decode(body.as_bytes(), node);
+            let listed = format!(r#"{{"items":[{body}]}}"#);
+            let readable = serde_json::from_str::<Value>(&listed).is_ok();
+            assert!(found.is_ok() == (depth <= limit) && (readable || depth > limit), "{kind} {depth}");
+            let mut object: Value = crate::decode::untyped_json(body.as_bytes()).unwrap().value;
+            object["apiVersion"] = api_version.into();
+            object["kind"] = kind.into();
+            let sent = crate::protobuf::encode(&object).unwrap();
+            assert!(readable || crate::protobuf::decode(&sent, None).is_err(), "{kind} {depth}");
+            if let Err(error) = found {
+                assert!(error.to_string().ends_with("exceeded max depth"), "{error}");
+            }
+        }
+    }
+}

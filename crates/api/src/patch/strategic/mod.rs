@@ -9,7 +9,7 @@ mod tests;
 use super::element_order::{Identity, Places, arrange};
 use super::{PatchError, go_format};
 use crate::schema::{Field, NodeRef, Shape};
-use crate::value::go_type;
+use crate::value::{depth, go_type};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -21,17 +21,40 @@ const ORDER_PREFIX: &str = "$setElementOrder";
 type Fields = Map<String, Value>;
 type Result<T> = std::result::Result<T, PatchError>;
 
+/// The maximum number of values in the lists that one patch merges. A patch may name one element of a list thousands of times,
+/// and each time the lists in it are merged; other patches need a hundredth of this.
+const MAX_WORK: usize = 10_000_000;
+
+/// How many more values may be merged.
+struct Work(usize);
+
+impl Work {
+    fn spend(&mut self, list: &[Value]) -> Result<()> {
+        let all_visited = list.iter().all(|item| depth(item, &mut self.0).is_some());
+        self.0 = self.0.saturating_sub(list.len());
+        if all_visited && self.0 > 0 {
+            return Ok(());
+        }
+        Err(PatchError::Unprocessable("the patch merges too many values".into()))
+    }
+}
+
 /// Merges a patch, which must be an object, into an object of the kind that `node` describes.
 pub fn strategic_merge(original: Value, patch: Value, node: NodeRef<'_>) -> Result<Value> {
     match (original, patch) {
         (Value::Object(original), Value::Object(patch)) => {
-            merge_objects(original, patch, Some(node)).map(Value::Object)
+            merge_objects(original, patch, Some(node), &mut Work(MAX_WORK)).map(Value::Object)
         }
         _ => Err(PatchError::Malformed("invalid JSON document".into())),
     }
 }
 
-fn merge_objects(mut original: Fields, mut patch: Fields, node: Option<NodeRef<'_>>) -> Result<Fields> {
+fn merge_objects(
+    mut original: Fields,
+    mut patch: Fields,
+    node: Option<NodeRef<'_>>,
+    work: &mut Work,
+) -> Result<Fields> {
     if let Some(directive) = patch.remove(DIRECTIVE) {
         return match directive.as_str() {
             Some("replace") => Ok(patch),
@@ -43,28 +66,34 @@ fn merge_objects(mut original: Fields, mut patch: Fields, node: Option<NodeRef<'
         };
     }
     retain_keys(&mut original, &mut patch)?;
-    set_element_orders(&mut original, &mut patch, node)?;
+    set_element_orders(&mut original, &mut patch, node, work)?;
     for (name, value) in patch {
         if let Some(rest) = name.strip_prefix(DELETE_PREFIX) {
             let target = rest.strip_prefix('/').ok_or_else(|| malformed("invalid patch format of primitive list"))?;
-            delete_from_list(&mut original, target, value)?;
+            delete_from_list(&mut original, target, value, work)?;
         } else if value.is_null() {
             original.remove(&name);
         } else {
-            merge_field(&mut original, name, value, node)?;
+            merge_field(&mut original, name, value, node, work)?;
         }
     }
     Ok(original)
 }
 
-fn merge_field(original: &mut Fields, name: String, patch: Value, node: Option<NodeRef<'_>>) -> Result<()> {
+fn merge_field(
+    original: &mut Fields,
+    name: String,
+    patch: Value,
+    node: Option<NodeRef<'_>>,
+    work: &mut Work,
+) -> Result<()> {
     let merged = match (original.get_mut(&name).map(Value::take), patch) {
         (Some(Value::Object(before)), Value::Object(patch)) => {
             let (field, target) = look_up(node, &name)?;
             if field.is_some_and(|field| field.patch.replace) {
                 Some(Value::Object(patch))
             } else {
-                Some(Value::Object(merge_objects(before, patch, target)?))
+                Some(Value::Object(merge_objects(before, patch, target, work)?))
             }
         }
         (Some(Value::Array(before)), Value::Array(patch)) => {
@@ -72,7 +101,7 @@ fn merge_field(original: &mut Fields, name: String, patch: Value, node: Option<N
             if field.is_some_and(|field| field.patch.merge) {
                 let element = target.and_then(NodeRef::element);
                 let key = field.and_then(|field| field.merge_key.as_deref());
-                Some(Value::Array(merge_lists(before, patch, element, key)?))
+                Some(Value::Array(merge_lists(before, patch, element, key, work)?))
             } else {
                 Some(Value::Array(patch))
             }
@@ -119,7 +148,12 @@ fn retain_keys(original: &mut Fields, patch: &mut Fields) -> Result<()> {
 }
 
 /// Merges every list for which the patch has an order, and removes it from the patch.
-fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<NodeRef<'_>>) -> Result<()> {
+fn set_element_orders(
+    original: &mut Fields,
+    patch: &mut Fields,
+    node: Option<NodeRef<'_>>,
+    work: &mut Work,
+) -> Result<()> {
     let directives: Vec<String> = patch.keys().filter(|name| name.starts_with(ORDER_PREFIX)).cloned().collect();
     for directive in directives {
         let order = match patch.remove(&directive) {
@@ -129,7 +163,9 @@ fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<No
         };
         let wrong_format = || malformed("invalid patch format of setElementOrder list");
         let name = directive[ORDER_PREFIX.len()..].strip_prefix('/').ok_or_else(wrong_format)?;
-        let before = original.get(name).map(as_list).transpose()?.cloned();
+        let before = original.get(name).map(as_list).transpose()?;
+        work.spend(before.map_or(&[], Vec::as_slice))?;
+        let before = before.cloned();
         let patched = patch.get(name).map(as_list).transpose()?.cloned();
         let (field, target) = look_up(node, name)?;
         let key = field.and_then(|field| field.merge_key.as_deref());
@@ -142,7 +178,7 @@ fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<No
                 _ => continue,
             },
             (Some(before), Some(patched)) if field.is_some_and(|field| field.patch.merge) => {
-                merge_lists(before, patched, target.and_then(NodeRef::element), key)?
+                merge_lists(before, patched, target.and_then(NodeRef::element), key, work)?
             }
             (Some(_), Some(patched)) => patched,
         };
@@ -181,10 +217,12 @@ fn merge_lists(
     patch: Vec<Value>,
     element: Option<NodeRef<'_>>,
     key: Option<&str>,
+    work: &mut Work,
 ) -> Result<Vec<Value>> {
     if original.is_empty() && patch.is_empty() {
         return Ok(original);
     }
+    work.spend(&original)?;
     if !check_same_type(&original, &patch)? {
         let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
         let mut places = Places::of(&[], Identity(None));
@@ -207,7 +245,7 @@ fn merge_lists(
         match places.find(item) {
             Some(at) => {
                 if let (Value::Object(before), Value::Object(item)) = (merged[at].take(), item.clone()) {
-                    merged[at] = Value::Object(merge_objects(before, item, element)?);
+                    merged[at] = Value::Object(merge_objects(before, item, element, work)?);
                 }
             }
             None => {
@@ -248,12 +286,13 @@ fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) 
     if replaces { Ok((kept, Vec::new())) } else { Ok((original, kept)) }
 }
 
-fn delete_from_list(original: &mut Fields, name: &str, values: Value) -> Result<()> {
+fn delete_from_list(original: &mut Fields, name: &str, values: Value, work: &mut Work) -> Result<()> {
     match (original.get_mut(name), values) {
         (_, Value::Null) => {
             original.remove(name);
         }
         (Some(Value::Array(items)), Value::Array(values)) => {
+            work.spend(items)?;
             let deleted = Places::of(&values, Identity(None));
             items.retain(|item| deleted.find(item).is_none());
         }

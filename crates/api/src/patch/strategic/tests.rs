@@ -90,3 +90,21 @@ fn patches_that_do_not_fit_are_refused() {
         assert_eq!(pod_spec(original, patch.clone()), Err(expected.to_owned()), "{patch}");
     }
 }
+
+/// Each time that an element is named, all lists in it are merged again.
+#[test]
+fn an_element_is_not_merged_without_end() {
+    let variables: Vec<Value> = (0..10_000).map(|at| json!({"name": format!("v{at}"), "value": ""})).collect();
+    let original = json!({"containers": [{"name": "c", "env": variables, "args": vec!["x"; 20_000]}]});
+    let named = |times: usize, fields: Value| {
+        let mut container = json!({"name": "c"});
+        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        pod_spec(original.clone(), json!({"containers": vec![container; times]}))
+    };
+    for fields in
+        [json!({"env": []}), json!({"$setElementOrder/env": []}), json!({"$deleteFromPrimitiveList/args": ["y"]})]
+    {
+        assert!(named(10, fields.clone()).is_ok(), "{fields}");
+        assert_eq!(named(20_000, fields.clone()), Err("the patch merges too many values".to_owned()), "{fields}");
+    }
+}
