@@ -63,6 +63,11 @@ fn size_change(old: Option<usize>, current: Option<&Arc<Entry>>) -> Write {
     }
 }
 
+/// At least what the record of a change takes in the log.
+fn written_bytes(change: &Change) -> usize {
+    change.current.as_ref().map_or(size_of::<Change>() + change.key.len(), |entry| entry.bytes())
+}
+
 impl Pending {
     pub(super) fn new(
         index: &Index,
@@ -182,13 +187,13 @@ impl Pending {
         !self.expiring.is_empty()
     }
 
-    /// Removes the next writes from the queue, in order, up to about `bytes` of values.
+    /// Removes the next writes from the queue, in order, up to about `bytes` of what is written for them. Deletions count,
+    /// too: hours of entries may expire at once, and a frame that is too long cannot be read again.
     pub(super) fn next_batch(&mut self, bytes: usize) -> Vec<Queued> {
         let mut size = 0;
         let mut count = 0;
         for queued in &self.queue {
-            let change = queued.change.as_ref();
-            size += change.and_then(|change| change.current.as_ref()).map_or(0, |entry| entry.bytes());
+            size += queued.change.as_ref().map_or(0, written_bytes);
             if count > 0 && size > bytes {
                 break;
             }
@@ -271,5 +276,29 @@ mod tests {
         write(&mut pending, &index, "/r/leases/b");
         pending.closing = true;
         assert_eq!(pending.deferral(), Some(Duration::ZERO), "a store that closes waits for nothing");
+    }
+
+    #[test]
+    fn a_batch_is_as_long_as_its_records_whether_they_write_or_delete() {
+        let entry = |number: usize| {
+            let key = format!("/r/events/{number:0300}").into();
+            Arc::new(Entry::new(key, Bytes::new(), 1, 1).expiring(1))
+        };
+        let entries: Vec<Arc<Entry>> = (0..100).map(entry).collect();
+        let index = Index::new(entries.clone(), 1, 1);
+        let mut pending = Pending::new(&index, entries, u64::MAX, None);
+        // The server was down for as long as they live.
+        pending.expire(&index, 2);
+        let (mut batches, mut buffer) = (0, Vec::new());
+        while pending.waiting() > 0 {
+            let batch = pending.next_batch(4096);
+            buffer.clear();
+            batch.iter().for_each(|queued| {
+                super::super::record::encode_change(queued.change.as_ref().unwrap(), &mut buffer)
+            });
+            assert!(buffer.len() <= 4096, "{} bytes of {} deletions", buffer.len(), batch.len());
+            batches += 1;
+        }
+        assert!(batches > 7, "{batches}");
     }
 }
