@@ -13,6 +13,9 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::TARGET;
 use crate::journal::Journal;
 
+/// The longest text of a field: clients choose some of them, and one step must not displace all others from the journal.
+const MAX_TEXT_BYTES: usize = 1024;
+
 /// A layer that writes all events and spans of the journey target into a journal, and ignores others.
 pub struct Recorder {
     journal: Journal,
@@ -130,7 +133,7 @@ impl Fields {
             "object" => value.clone_into(&mut self.object),
             // An empty field is omitted.
             _ if value.is_empty() => {}
-            name => self.others.field(name, value),
+            name => self.others.field(name, &value[..value.floor_char_boundary(MAX_TEXT_BYTES)]),
         }
     }
 }
@@ -190,5 +193,16 @@ mod tests {
         assert_eq!(steps.len(), 1);
         assert_eq!((steps[0].step.as_ref(), steps[0].object.as_str()), ("sandbox", "pods/a/b"));
         assert_eq!(steps[0].field("address"), "10.0.0.7");
+    }
+
+    #[test]
+    fn a_long_text_does_not_displace_other_steps() {
+        let steps = recorded(|| {
+            tracing::info!(target: "journey", step = "request", object = "pods/a/b", agent = "kubectl");
+            for _ in 0..20 {
+                tracing::info!(target: "journey", step = "request", object = "pods/a/b", agent = "\u{e9}".repeat(50_000));
+            }
+        });
+        assert_eq!((steps.len(), steps[0].field("agent"), steps[1].field("agent").len()), (21, "kubectl", 1024));
     }
 }

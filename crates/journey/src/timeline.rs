@@ -130,10 +130,19 @@ fn family<'s>(steps: &'s [Step], object: &'s str, since: u64) -> BTreeSet<&'s st
 /// A watcher of a Service may see a change before its writer gets the response: at most this many microseconds.
 const MAX_LEAD: u64 = 100_000;
 
+/// How many of a Service's steps are attributed to pods, and compared for that, at most: each pod of a Service has one for each
+/// node, and whoever may upload steps chooses how many pods and nodes there are.
+const MAX_REACHED: usize = 10_000;
+const MAX_COMPARED: usize = 4_000_000;
+
 /// When each node's proxy and DNS had processed that a pod became ready in a Service, or no longer is: the first step of
 /// the Service after that of the endpoint. Attributed to the pod.
 fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
-    let mut found = Vec::new();
+    let mut by_service: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
+    for step in steps.iter().filter(|step| message::is_reachability(&step.step)) {
+        by_service.entry(&step.object).or_default().push(step);
+    }
+    let (mut found, mut compared) = (Vec::new(), 0);
     let mut reported = BTreeSet::new();
     for joined in own.iter().filter(|step| !step.field("service").is_empty()) {
         let (service, condition) = (joined.field("service"), joined.field("condition"));
@@ -141,15 +150,19 @@ fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
         if condition == "not ready" || !reported.insert((&joined.object, service, condition)) {
             continue;
         }
-        let reachability =
-            || steps.iter().filter(|step| step.object == service && message::is_reachability(&step.step));
-        let after = reachability().filter(|step| step.end() > joined.started);
-        let just_before =
-            reachability().rev().filter(|step| step.end() <= joined.started && step.end() + MAX_LEAD > joined.started);
+        let reachability = by_service.get(service).map_or(&[][..], Vec::as_slice);
+        compared += reachability.len();
+        if found.len() > MAX_REACHED || compared > MAX_COMPARED {
+            break;
+        }
+        let after = reachability.iter().filter(|step| step.end() > joined.started);
+        let is_just_before =
+            |step: &&&Step| step.end() <= joined.started && step.end().saturating_add(MAX_LEAD) > joined.started;
+        let just_before = reachability.iter().rev().filter(is_just_before);
         let mut seen = BTreeSet::new();
         for step in after.chain(just_before) {
             if seen.insert((&step.step, &step.process)) {
-                let mut step = step.clone();
+                let mut step = Step::clone(step);
                 step.object.clone_from(&joined.object);
                 step.fields.insert("for".into(), service.to_owned());
                 found.push(step);
@@ -336,6 +349,18 @@ pub(crate) mod tests {
         };
         assert_eq!(count(Detail::Changes), [(0, 2), (1, 0), (3, 0), (4, 0)]);
         assert_eq!(count(Detail::All).len(), 6);
+    }
+
+    #[test]
+    fn steps_of_many_pods_and_nodes_do_not_multiply() {
+        let joined = |number| format!("10 endpoint pods/a/b service=services/a/web condition=c{number}\n");
+        let mut all = steps(&(0..400).map(joined).collect::<String>());
+        let mut named = steps(&"20 named services/a/web\n".repeat(400));
+        named.iter_mut().enumerate().for_each(|(number, step)| step.process = number.to_string());
+        all.append(&mut named);
+        let timeline = build_timeline(&all, "pods/a/b", Detail::All).unwrap();
+        let entries = timeline.sections[0].entries.len();
+        assert!((10_000..12_000).contains(&entries), "{entries}");
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! The connections of a registry.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use knarr_listen::{Clients, host_of};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -24,13 +23,13 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Serves a registry over plain HTTP until the future is dropped, which closes its connections.
 pub async fn serve(listener: TcpListener, store: Store, access: Access) {
     let (mut connections, clients) = (JoinSet::new(), Clients::new(MAX_PER_CLIENT));
-    let builder = Arc::new(builder());
+    let builder = builder();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, client)) => {
                     let Some(permit) = clients.acquire(host_of(client.ip())) else { continue };
-                    let serving = connection(Arc::clone(&builder), stream, store.clone(), access);
+                    let serving = connection(builder.clone(), stream, store.clone(), access);
                     connections.spawn(async move {
                         let _permit = permit;
                         serving.await;
@@ -47,14 +46,14 @@ pub async fn serve(listener: TcpListener, store: Store, access: Access) {
     }
 }
 
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(HEAD_TIMEOUT);
+/// No HTTP/2, which nobody uses without TLS: a connection would be hundreds of requests, each with a file.
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     builder
 }
 
-async fn connection(builder: Arc<Builder<TokioExecutor>>, stream: TcpStream, store: Store, access: Access) {
+async fn connection(builder: Builder, stream: TcpStream, store: Store, access: Access) {
     let service = service_fn(|request| {
         let store = store.clone();
         async move { Ok::<_, Infallible>(handle(&store, access, request).await) }
@@ -167,6 +166,20 @@ mod tests {
         assert_eq!(status(&send(served.push, &delete, "", b"").await.0), "202");
         assert_eq!(status(&send(served.pull, "GET /v2/app/manifests/v1", "", b"").await.0), "404");
         assert_eq!(std::fs::read_dir(served.directory.path().join("uploads")).unwrap().count(), 0);
+    }
+
+    /// The limit of connections is one of requests, and of open files.
+    #[tokio::test]
+    async fn a_connection_is_one_request_at_a_time() {
+        let served = served().await;
+        let mut stream = TcpStream::connect(served.pull).await.unwrap();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        stream.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &settings].concat()).await.unwrap();
+        let mut response = [0; 64];
+        // It may be reset with what was not read.
+        let count = stream.read(&mut response).await.unwrap_or(0);
+        let response = &response[..count];
+        assert!(response.is_empty() || response.starts_with(b"HTTP/1.1 4"), "{response:?}");
     }
 
     /// What has a digest stays as it is: a request that still writes to the upload would change it afterwards.

@@ -7,13 +7,16 @@ use serde_json::Value;
 use crate::evidence::{Evidence, quote};
 use crate::{Finding, attachments, near_name};
 
+/// How many claims of a pod are examined.
+const MAX_CLAIMS: usize = 20;
+
 /// Diagnoses the claims of a pod that is not scheduled.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let volumes = pod.items(&["spec", "volumes"]).iter();
     let names =
         volumes.map(|volume| volume.text(&["persistentVolumeClaim", "claimName"])).filter(|name| !name.is_empty());
-    names.filter_map(|name| claim(evidence, namespace, name)).collect()
+    names.take(MAX_CLAIMS).filter_map(|name| claim(evidence, namespace, name)).collect()
 }
 
 /// Diagnoses a claim.

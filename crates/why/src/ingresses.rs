@@ -6,14 +6,20 @@ use serde_json::Value;
 use crate::evidence::Evidence;
 use crate::{Finding, near_name};
 
+/// How many backends are examined.
+const MAX_BACKENDS: usize = 50;
+
 /// Diagnoses an Ingress.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let ingress = &evidence.object;
     if let Some(finding) = unserved(evidence, ingress) {
         return vec![finding];
     }
-    let mut findings: Vec<Finding> =
-        backends(ingress).into_iter().filter_map(|backend| broken(evidence, ingress, backend)).collect();
+    let mut findings: Vec<Finding> = backends(ingress)
+        .into_iter()
+        .take(MAX_BACKENDS)
+        .filter_map(|backend| broken(evidence, ingress, backend))
+        .collect();
     findings.extend(certificates(evidence, ingress));
     findings.dedup();
     findings
@@ -93,8 +99,7 @@ fn broken(evidence: &Evidence, ingress: &Value, backend: &Value) -> Option<Findi
             "use one of these ports in the ingress",
         ));
     }
-    let behind = Evidence { object: service.clone(), ..evidence.clone() };
-    crate::services::explain(&behind).into_iter().next().map(|finding| Finding {
+    crate::services::explain(evidence, service).into_iter().next().map(|finding| Finding {
         cause: format!("its Service {name} has no working backend: {}", finding.cause),
         ..finding
     })

@@ -1,9 +1,16 @@
 //! Finds the known word that a misspelled one probably means.
 
+/// How many words are compared, which takes long where there are thousands of long names.
+const MAX_COMPARED: usize = 1000;
+
 /// The known word with the smallest edit distance, if that is small for the word's length.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (changes, candidate) = known.map(|candidate| (distance(word, candidate), candidate)).min()?;
-    (changes <= word.chars().count().max(3) / 3).then_some(candidate)
+    let length = word.chars().count();
+    let max_changes = length.max(3) / 3;
+    // Words whose lengths differ by more have a larger distance.
+    let similar = known.filter(|candidate| candidate.chars().count().abs_diff(length) <= max_changes);
+    let compared = similar.take(MAX_COMPARED).map(|candidate| (distance(word, candidate), candidate));
+    compared.min().filter(|(changes, _)| *changes <= max_changes).map(|(_, candidate)| candidate)
 }
 
 /// The edit distance: insertions, deletions, substitutions and swaps of neighbouring letters.

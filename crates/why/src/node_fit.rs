@@ -1,6 +1,6 @@
 //! Why a pending pod fits none of the nodes, node by node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use knarr_api::node_selector::{self, Requirement};
 use knarr_api::quantity::Quantity;
@@ -15,6 +15,8 @@ use crate::evidence::Evidence;
 
 /// The maximum number of nodes listed.
 const MAX_LISTED_NODES: usize = 10;
+/// How many volumes, terms of affinity and terms of anti-affinity of a pod are examined.
+const MAX_EXAMINED: usize = 20;
 
 /// Diagnoses why a pod fits no node; `None` if it fits one or the nodes are unknown.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
@@ -22,6 +24,9 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         return None;
     }
     let nodes = evidence.all("nodes");
+    if nodes.is_empty() && evidence.incomplete.contains("nodes") {
+        return None;
+    }
     if nodes.is_empty() {
         return Some(Finding::new(
             "the cluster has no nodes",
@@ -29,9 +34,10 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
             "add a node: `knarr token create --print-join-command` prints the command",
         ));
     }
+    let candidate = Candidate::new(evidence, pod);
     let mut misfits: Vec<(&str, Misfit)> = Vec::new();
     for node in nodes {
-        misfits.push((node.text(&["metadata", "name"]), misfit(evidence, pod, node)?));
+        misfits.push((node.text(&["metadata", "name"]), candidate.misfit(node)?));
     }
     let mut kinds: BTreeMap<&'static str, usize> = BTreeMap::new();
     misfits.iter().for_each(|(_, misfit)| *kinds.entry(misfit.kind).or_default() += 1);
@@ -76,17 +82,164 @@ impl Misfit {
     }
 }
 
-/// Why a pod does not fit a node; `None` if it fits, as far as the evidence shows.
-fn misfit(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let checks = [cordoned, tainted, selector_mismatch, affinity_mismatch, port_in_use, volume_elsewhere];
-    checks
-        .iter()
-        .find_map(|check| check(evidence, pod, node))
-        .or_else(|| insufficient_resources(evidence, pod, node))
-        .or_else(|| inter_pod_rules(evidence, pod, node))
+/// A pod, and what of the cluster decides on which nodes it fits, found once for all nodes.
+struct Candidate<'a> {
+    pod: &'a Value,
+    /// The pods that run on each node, or are about to.
+    on_node: HashMap<&'a str, Vec<&'a Value>>,
+    /// The bound volumes of its claims, by the names of these.
+    volumes: Vec<(&'a str, &'a Value)>,
+    /// What it requires of nodes, as text.
+    required: String,
+    anti_affinity: Vec<Neighbours<'a>>,
+    affinity: Vec<Neighbours<'a>>,
 }
 
-fn cordoned(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+/// The pods that a term of affinity is about.
+struct Neighbours<'a> {
+    topology: &'a str,
+    /// One of each domain.
+    by_domain: HashMap<&'a str, &'a Value>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(evidence: &'a Evidence, pod: &'a Value) -> Self {
+        const TERMS: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+        let mut on_node: HashMap<&str, Vec<&Value>> = HashMap::new();
+        let is_there = |pod: &&Value| !matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed");
+        for other in evidence.all("pods").iter().filter(is_there) {
+            on_node.entry(other.text(&["spec", "nodeName"])).or_default().push(other);
+        }
+        let nodes: HashMap<&str, &Value> =
+            evidence.all("nodes").iter().map(|node| (node.text(&["metadata", "name"]), node)).collect();
+        let within = evidence.within("pods", pod.text(&["metadata", "namespace"]));
+        let placed: Vec<(&Value, &Value)> =
+            within.filter_map(|other| Some((other, *nodes.get(other.text(&["spec", "nodeName"]))?))).collect();
+        let neighbours = |kind: &str| {
+            let terms = pod.at(&["spec", "affinity", kind]).items(&[TERMS]).iter().take(MAX_EXAMINED);
+            terms.map(|term| Neighbours::new(term, &placed)).collect::<Vec<_>>()
+        };
+        let (anti_affinity, affinity) = (neighbours("podAntiAffinity"), neighbours("podAffinity"));
+        let terms = node_terms(pod).iter().take(MAX_EXAMINED).map(requirements);
+        let required = crate::shortened(terms.collect::<Vec<_>>().join(" or "));
+        Candidate { pod, on_node, volumes: volumes(evidence, pod), required, anti_affinity, affinity }
+    }
+
+    /// Why the pod does not fit a node; `None` if it fits, as far as the evidence shows.
+    fn misfit(&self, node: &Value) -> Option<Misfit> {
+        let pod = self.pod;
+        let own = [cordoned, tainted, selector_mismatch].iter().find_map(|check| check(pod, node));
+        own.or_else(|| self.affinity_mismatch(node))
+            .or_else(|| self.port_in_use(node))
+            .or_else(|| self.volume_elsewhere(node))
+            .or_else(|| self.insufficient_resources(node))
+            .or_else(|| self.inter_pod_rules(node))
+    }
+
+    fn on_node(&self, node: &Value) -> &[&'a Value] {
+        self.on_node.get(node.text(&["metadata", "name"])).map_or(&[], Vec::as_slice)
+    }
+
+    fn affinity_mismatch(&self, node: &Value) -> Option<Misfit> {
+        let terms = node_terms(self.pod);
+        if terms.is_empty() || terms.iter().any(|term| term_matches(term, node)) {
+            return None;
+        }
+        let by_name = terms.iter().all(|term| term.has(&["matchFields"]));
+        let kind = if by_name { "name" } else { "affinity" };
+        let why = format!("it does not match the pod's node affinity: {}", self.required);
+        Some(Misfit::new(kind, why, "change the pod's node affinity, or add a node that matches it"))
+    }
+
+    fn port_in_use(&self, node: &Value) -> Option<Misfit> {
+        let requested = host_ports(self.pod);
+        let (port, holder) = self
+            .on_node(node)
+            .iter()
+            .flat_map(|other| host_ports(other).into_iter().map(move |port| (port, *other)))
+            .find(|(port, _)| requested.contains(port))?;
+        let why = format!("{}/{} is in use there by the pod {}", port.0, port.1, crate::full_name(holder));
+        Some(Misfit::new("ports", why, "use another hostPort, or a Service instead"))
+    }
+
+    fn volume_elsewhere(&self, node: &Value) -> Option<Misfit> {
+        let (claim, bound) = self.volumes.iter().find(|(_, bound)| {
+            let terms = volume_terms(bound);
+            !terms.is_empty() && !terms.iter().any(|term| term_matches(term, node))
+        })?;
+        let required: Vec<String> = volume_terms(bound).iter().take(MAX_EXAMINED).map(requirements).collect();
+        let why = format!(
+            "the volume {} of the claim {claim} is only accessible where {}",
+            bound.text(&["metadata", "name"]),
+            crate::shortened(required.join(" or "))
+        );
+        Some(Misfit::new(
+            "volume",
+            why,
+            "remove the constraint that keeps the pod away from its volume's node, or use another claim",
+        ))
+    }
+
+    /// The first resource that a node has too little of.
+    fn insufficient_resources(&self, node: &Value) -> Option<Misfit> {
+        let allocatable = node.fields(&["status", "allocatable"])?;
+        let limit = node.text(&["status", "allocatable", "pods"]).parse::<usize>().ok();
+        let count = self.on_node(node).len();
+        if limit.is_some_and(|limit| count >= limit) {
+            let why = format!("it runs {count} pods, its maximum");
+            return Some(Misfit::new("resources", why, "add a node, or scale down workloads that are not needed"));
+        }
+        for (resource, requested) in resources::of_pod(self.pod, Side::Requests) {
+            let Some(all) =
+                allocatable.get(&resource).and_then(Value::as_str).and_then(|text| Quantity::parse(text).ok())
+            else {
+                let why = format!("it has no {resource}, the pod requests {requested}");
+                let fix = format!("run the device plugin for {resource} on a node, or remove the request from the pod");
+                return Some(Misfit::new("resources", why, fix));
+            };
+            let mut used = Quantity::new(0, all.format());
+            for other in self.on_node(node) {
+                if let Some(amount) = resources::of_pod(other, Side::Requests).get(&resource) {
+                    used.add(amount);
+                }
+            }
+            let mut free = all.clone();
+            free.subtract(&used);
+            if free < requested {
+                let why = format!(
+                    "{resource}: {all} allocatable, {used} requested by its pods, {free} free; the pod requests {requested}"
+                );
+                let fix = if all < requested {
+                    format!("no node is large enough: request less {resource}, or add a larger node")
+                } else {
+                    format!("request less {resource}, scale down workloads that are not needed, or add a node")
+                };
+                return Some(Misfit::new("resources", why, fix));
+            }
+        }
+        None
+    }
+
+    /// Inter-pod affinity, anti-affinity and topology spread.
+    fn inter_pod_rules(&self, node: &Value) -> Option<Misfit> {
+        if let Some(other) = self.anti_affinity.iter().find_map(|term| term.near(node)) {
+            let why = format!("the pod {} runs there, which its anti-affinity excludes", crate::full_name(other));
+            return Some(Misfit::new("pods", why, "add nodes, run fewer replicas, or make the rule a preference"));
+        }
+        if self.affinity.iter().any(|term| term.near(node).is_none()) {
+            let why = "no pod there matches its pod affinity".to_owned();
+            return Some(Misfit::new(
+                "pods",
+                why,
+                "start the pods that its affinity refers to first, or change its affinity",
+            ));
+        }
+        spread(self.pod)
+            .map(|why| Misfit::new("pods", why, "add nodes in the domains with fewer pods, or raise maxSkew"))
+    }
+}
+
+fn cordoned(pod: &Value, node: &Value) -> Option<Misfit> {
     let name = node.text(&["metadata", "name"]);
     let tolerated = tolerates(pod, &json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}));
     (node.flag(&["spec", "unschedulable"]) == Some(true) && !tolerated).then(|| {
@@ -95,7 +248,7 @@ fn cordoned(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     })
 }
 
-fn tainted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+fn tainted(pod: &Value, node: &Value) -> Option<Misfit> {
     let taints = node.items(&["spec", "taints"]).iter();
     let taint =
         taints.filter(|taint| taint.text(&["effect"]) != "PreferNoSchedule").find(|taint| !tolerates(pod, taint))?;
@@ -128,7 +281,7 @@ fn tolerates(pod: &Value, taint: &Value) -> bool {
     })
 }
 
-fn selector_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+fn selector_mismatch(pod: &Value, node: &Value) -> Option<Misfit> {
     let selector = pod.fields(&["spec", "nodeSelector"])?;
     let (key, value) =
         selector.iter().find(|(key, value)| node.at(&["metadata", "labels"]).get(*key) != Some(*value))?;
@@ -148,22 +301,6 @@ fn selector_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> 
         )
     };
     Some(Misfit::new("selector", why, fix))
-}
-
-fn affinity_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let required = &["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    let terms = pod.at(required).items(&["nodeSelectorTerms"]);
-    if terms.is_empty() {
-        return None;
-    }
-    if terms.iter().any(|term| term_matches(term, node)) {
-        return None;
-    }
-    let by_name = terms.iter().all(|term| term.has(&["matchFields"]));
-    let kind = if by_name { "name" } else { "affinity" };
-    let required: Vec<String> = terms.iter().map(requirements).collect();
-    let why = format!("it does not match the pod's node affinity: {}", required.join(" or "));
-    Some(Misfit::new(kind, why, "change the pod's node affinity, or add a node that matches it"))
 }
 
 /// Whether Kubernetes components set a label or taint with this key. Such a label describes the node, as
@@ -198,15 +335,6 @@ fn requirements(term: &Value) -> String {
     terms.join(" and ")
 }
 
-fn port_in_use(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let requested = host_ports(pod);
-    let (port, holder) = on_node(evidence, node)
-        .flat_map(|other| host_ports(other).into_iter().map(move |port| (port, other)))
-        .find(|(port, _)| requested.contains(port))?;
-    let why = format!("{}/{} is in use there by the pod {}", port.0, port.1, crate::full_name(holder));
-    Some(Misfit::new("ports", why, "use another hostPort, or a Service instead"))
-}
-
 fn host_ports(pod: &Value) -> Vec<(i64, String)> {
     let containers = pod.items(&["spec", "containers"]).iter();
     let ports = containers.flat_map(|container| container.items(&["ports"]));
@@ -219,115 +347,51 @@ fn host_ports(pod: &Value) -> Vec<(i64, String)> {
         .collect()
 }
 
-/// Pods that run on a node, or are about to.
-fn on_node<'a>(evidence: &'a Evidence, node: &'a Value) -> impl Iterator<Item = &'a Value> {
-    let name = node.text(&["metadata", "name"]);
-    evidence.all("pods").iter().filter(move |pod| {
-        pod.text(&["spec", "nodeName"]) == name && !matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
-    })
+impl<'a> Neighbours<'a> {
+    /// `placed` are the pods of the namespace with their nodes.
+    fn new(term: &'a Value, placed: &[(&'a Value, &'a Value)]) -> Self {
+        let topology = term.text(&["topologyKey"]);
+        let selector =
+            LabelSelector::from_object(term.at(&["labelSelector"])).unwrap_or_else(|_| LabelSelector::nothing());
+        let matching = placed.iter().filter(|(other, _)| selector.matches(other.fields(&["metadata", "labels"])));
+        let by_domain = matching.filter_map(|(other, node)| Some((domain(node, topology)?, *other)));
+        // The first of each domain is named.
+        let mut first: HashMap<&str, &Value> = HashMap::new();
+        for (domain, other) in by_domain {
+            first.entry(domain).or_insert(other);
+        }
+        Neighbours { topology, by_domain: first }
+    }
+
+    /// One of the pods in the domain of a node.
+    fn near(&self, node: &Value) -> Option<&'a Value> {
+        self.by_domain.get(domain(node, self.topology)?).copied()
+    }
 }
 
-fn volume_elsewhere(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+fn domain<'a>(node: &'a Value, topology: &str) -> Option<&'a str> {
+    node.at(&["metadata", "labels"]).get(topology)?.as_str()
+}
+
+fn node_terms(pod: &Value) -> &[Value] {
+    let required = &["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+    pod.at(required).items(&["nodeSelectorTerms"])
+}
+
+fn volume_terms(volume: &Value) -> &[Value] {
+    volume.items(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"])
+}
+
+/// The bound volumes of a pod's claims, by the names of these.
+fn volumes<'a>(evidence: &'a Evidence, pod: &'a Value) -> Vec<(&'a str, &'a Value)> {
     let namespace = pod.text(&["metadata", "namespace"]);
-    for volume in pod.items(&["spec", "volumes"]) {
-        let name = volume.text(&["persistentVolumeClaim", "claimName"]);
-        let Some(claim) = evidence.find("persistentvolumeclaims", namespace, name) else { continue };
-        let Some(bound) = evidence.find("persistentvolumes", "", claim.text(&["spec", "volumeName"])) else { continue };
-        let terms = bound.items(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"]);
-        if !terms.is_empty() && !terms.iter().any(|term| term_matches(term, node)) {
-            let required: Vec<String> = terms.iter().map(requirements).collect();
-            let why = format!(
-                "the volume {} of the claim {name} is only accessible where {}",
-                bound.text(&["metadata", "name"]),
-                required.join(" or ")
-            );
-            return Some(Misfit::new(
-                "volume",
-                why,
-                "remove the constraint that keeps the pod away from its volume's node, or use another claim",
-            ));
-        }
-    }
-    None
-}
-
-/// The first resource that a node has too little of.
-fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let allocatable = node.fields(&["status", "allocatable"])?;
-    let limit = node.text(&["status", "allocatable", "pods"]).parse::<usize>().ok();
-    let count = on_node(evidence, node).count();
-    if limit.is_some_and(|limit| count >= limit) {
-        let why = format!("it runs {count} pods, its maximum");
-        return Some(Misfit::new("resources", why, "add a node, or scale down workloads that are not needed"));
-    }
-    for (resource, requested) in resources::of_pod(pod, Side::Requests) {
-        let Some(all) = allocatable.get(&resource).and_then(Value::as_str).and_then(|text| Quantity::parse(text).ok())
-        else {
-            let why = format!("it has no {resource}, the pod requests {requested}");
-            let fix = format!("run the device plugin for {resource} on a node, or remove the request from the pod");
-            return Some(Misfit::new("resources", why, fix));
-        };
-        let mut used = Quantity::new(0, all.format());
-        for other in on_node(evidence, node) {
-            if let Some(amount) = resources::of_pod(other, Side::Requests).get(&resource) {
-                used.add(amount);
-            }
-        }
-        let mut free = all.clone();
-        free.subtract(&used);
-        if free < requested {
-            let why = format!(
-                "{resource}: {all} allocatable, {used} requested by its pods, {free} free; the pod requests {requested}"
-            );
-            let fix = if all < requested {
-                format!("no node is large enough: request less {resource}, or add a larger node")
-            } else {
-                format!("request less {resource}, scale down workloads that are not needed, or add a node")
-            };
-            return Some(Misfit::new("resources", why, fix));
-        }
-    }
-    None
-}
-
-/// Inter-pod affinity, anti-affinity and topology spread.
-fn inter_pod_rules(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    for term in pod.items(&["spec", "affinity", "podAntiAffinity", REQUIRED]) {
-        if let Some(other) = neighbours(evidence, pod, node, term).next() {
-            let why = format!("the pod {} runs there, which its anti-affinity excludes", crate::full_name(other));
-            return Some(Misfit::new("pods", why, "add nodes, run fewer replicas, or make the rule a preference"));
-        }
-    }
-    for term in pod.items(&["spec", "affinity", "podAffinity", REQUIRED]) {
-        if neighbours(evidence, pod, node, term).next().is_none() {
-            let why = "no pod there matches its pod affinity".to_owned();
-            return Some(Misfit::new(
-                "pods",
-                why,
-                "start the pods that its affinity refers to first, or change its affinity",
-            ));
-        }
-    }
-    spread(pod).map(|why| Misfit::new("pods", why, "add nodes in the domains with fewer pods, or raise maxSkew"))
-}
-
-/// The pods in the node's topology domain that match a term.
-fn neighbours<'a>(
-    evidence: &'a Evidence,
-    pod: &'a Value,
-    node: &'a Value,
-    term: &'a Value,
-) -> impl Iterator<Item = &'a Value> {
-    let key = term.text(&["topologyKey"]);
-    let domain = node.at(&["metadata", "labels"]).get(key);
-    let selector = LabelSelector::from_object(term.at(&["labelSelector"])).unwrap_or_else(|_| LabelSelector::nothing());
-    evidence.within("pods", pod.text(&["metadata", "namespace"])).filter(move |other| {
-        let placed = evidence.find("nodes", "", other.text(&["spec", "nodeName"]));
-        let same =
-            placed.is_some_and(|placed| domain.is_some() && placed.at(&["metadata", "labels"]).get(key) == domain);
-        same && selector.matches(other.fields(&["metadata", "labels"]))
-    })
+    let names =
+        pod.items(&["spec", "volumes"]).iter().map(|volume| volume.text(&["persistentVolumeClaim", "claimName"]));
+    let bound = names.filter(|name| !name.is_empty()).take(MAX_EXAMINED).filter_map(|name| {
+        let claim = evidence.find("persistentvolumeclaims", namespace, name)?;
+        Some((name, evidence.find("persistentvolumes", "", claim.text(&["spec", "volumeName"]))?))
+    });
+    bound.collect()
 }
 
 fn spread(pod: &Value) -> Option<String> {

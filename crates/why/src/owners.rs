@@ -1,11 +1,14 @@
 //! Workloads that own pods, such as Deployments and Jobs: why they create none, or why their pods are unhealthy.
 
 use knarr_api::selector::LabelSelector;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, has_condition};
 use serde_json::Value;
 
 use crate::Finding;
 use crate::evidence::{Evidence, quote};
+
+/// How many pods are examined. Replicas have the same problems.
+const MAX_PODS: usize = 50;
 
 /// Diagnoses a workload.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
@@ -16,8 +19,10 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         creators(evidence).into_iter().filter_map(|creator| creation_failed(evidence, creator)).collect();
     if findings.is_empty() {
-        let pods = pods(evidence);
-        findings = pods.into_iter().flat_map(|pod| crate::pod(evidence, pod)).collect();
+        let (ready, unready): (Vec<&Value>, Vec<&Value>) =
+            pods(evidence).into_iter().partition(|pod| has_condition(pod, "Ready"));
+        let examined = unready.into_iter().chain(ready).take(MAX_PODS);
+        findings = examined.flat_map(|pod| crate::pod(evidence, pod)).collect();
         // Replicas have the same problems: each is reported once.
         let mut causes = Vec::new();
         findings.retain(|finding| {

@@ -12,8 +12,7 @@ use crate::{Finding, full_name};
 const MAX_LISTED_PODS: usize = 3;
 
 /// Diagnoses a Service.
-pub fn explain(evidence: &Evidence) -> Vec<Finding> {
-    let service = &evidence.object;
+pub fn explain(evidence: &Evidence, service: &Value) -> Vec<Finding> {
     if service.text(&["spec", "type"]) == "ExternalName" || !evidence.lists.contains_key("pods") {
         return Vec::new();
     }

@@ -10,6 +10,9 @@ use crate::{Finding, attachments, near_name};
 /// How long a node may take to create containers before that needs an explanation.
 const USUAL_START: SignedDuration = SignedDuration::from_secs(10);
 
+/// How many objects that a pod refers to are looked for.
+const MAX_REFERENCES: usize = 100;
+
 /// Diagnoses a scheduled pod whose containers do not start.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if let Some(finding) = node_is_down(evidence, pod) {
@@ -101,6 +104,7 @@ fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut observed:
     let missing_secret = pod
         .items(&["spec", "imagePullSecrets"])
         .iter()
+        .take(MAX_REFERENCES)
         .map(|one| one.text(&["name"]))
         .find(|name| evidence.lacks("secrets", pod.text(&["metadata", "namespace"]), name));
     let mentions = |texts: &[&str]| texts.iter().any(|text| all.contains(text));
@@ -218,7 +222,7 @@ fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let event = evidence.event(pod, &["FailedMount", "FailedAttachVolume"])?;
     let observed = vec![quote(event)];
-    for volume in pod.items(&["spec", "volumes"]) {
+    for volume in pod.items(&["spec", "volumes"]).iter().take(MAX_REFERENCES) {
         for (plural, word, path) in
             [("configmaps", "ConfigMap", ["configMap", "name"]), ("secrets", "Secret", ["secret", "secretName"])]
         {

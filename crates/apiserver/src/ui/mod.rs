@@ -7,6 +7,7 @@
 pub mod forward;
 #[cfg(test)]
 mod hostile_tests;
+mod listed;
 mod own_client;
 mod problems;
 mod requests;

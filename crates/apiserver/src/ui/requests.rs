@@ -9,6 +9,7 @@ use knarr_api::value::Read;
 use knarr_rules::common::resources::{Amounts as _, ResourceList, Side, of_pod};
 use serde_json::{Value, json};
 
+use super::listed::{self, PAGE_SIZE};
 use super::own_client::{Client, Turns};
 use crate::request::User;
 use crate::route::query::Query;
@@ -16,8 +17,6 @@ use crate::state::ApiServer;
 
 /// Sums are computed one at a time: each holds a page of pods in memory.
 static TURNS: Turns = Turns::new();
-
-const PAGE_SIZE: usize = 500;
 
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 
@@ -83,9 +82,8 @@ pub async fn find(server: &Arc<ApiServer>, user: &User, query: &Query) -> Result
         let body = client.get(&format!("{path}?limit={PAGE_SIZE}&continue={next}")).await?;
         // Parsing megabytes takes a while, during which this thread serves others.
         let added = tokio::task::spawn_blocking(move || {
-            let list: Value = serde_json::from_slice(&body)?;
-            list.items(&["items"]).iter().for_each(|pod| sums.add(pod));
-            Ok::<_, serde_json::Error>((sums, list.text(&["metadata", "continue"]).to_owned()))
+            let next = listed::for_each(&body, |pod| sums.add(&pod))?;
+            Ok::<_, serde_json::Error>((sums, next))
         });
         (sums, next) = added.await.map_err(Status::internal)?.map_err(Status::internal)?;
         if next.is_empty() {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::private;
 
 const FILE: &str = "dra_claims.json";
-const MAX_SIZE: u64 = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// Claims by namespace and name.
 pub type Records = BTreeMap<String, Record>;
@@ -81,20 +81,46 @@ impl Checkpoint {
         match std::fs::metadata(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::new()),
             Err(error) => return Err(error),
-            Ok(found) if found.len() > MAX_SIZE => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(found) if found.len() > MAX_BYTES as u64 => return Err(io::ErrorKind::InvalidData.into()),
             Ok(_) => {}
         }
         Ok(serde_json::from_slice(&std::fs::read(&self.0)?)?)
     }
 
-    /// Writes all records, complete or not at all.
+    /// Writes all records, complete or not at all. What a later process would not read is refused: drivers say how many
+    /// devices there are, and how long their names.
     pub fn save(&self, records: &Records) -> io::Result<()> {
+        let text = serde_json::to_vec(records)?;
+        if text.len() > MAX_BYTES {
+            let message = format!("the devices of claims take {} bytes of at most {MAX_BYTES}", text.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
         let directory = self.0.parent().unwrap_or(Path::new("/"));
         private::create_all(directory)?;
         let fresh = directory.join(format!(".{FILE}.new"));
         let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec(records)?)?;
+        file.write_all(&text)?;
         file.sync_all()?;
         knarr_files::rename_durably(&fresh, &self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_can_be_loaded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let checkpoint = Checkpoint::new(directory.path());
+        let with_device = |name: String| {
+            let device = PreparedDevice { device: name, ..PreparedDevice::default() };
+            let drivers = BTreeMap::from([("driver".to_owned(), vec![device])]);
+            Records::from([("ns/claim".to_owned(), Record { drivers, ..Record::default() })])
+        };
+        let short = with_device("gpu".to_owned());
+        checkpoint.save(&short).expect("saved");
+        checkpoint.save(&with_device("x".repeat(MAX_BYTES))).expect_err("nobody would read it");
+        assert_eq!(checkpoint.load().expect("the records from before"), short);
     }
 }

@@ -281,8 +281,11 @@ async fn pods_of_a_missing_driver_are_cleaned_up_when_it_is_back() {
     let notified = Arc::new(Notify::new());
     let own = notified.clone();
     let notify: objects::Notify = Arc::new(move || own.notify_one());
-    let error = rig.dra.unprepare("p", Some(notify)).await.expect_err("no driver");
-    assert_eq!(error, "unprepare dynamic resources: DRA driver driver is not registered");
+    for _ in 0..3 {
+        let error = rig.dra.unprepare("p", Some(notify.clone())).await.expect_err("no driver");
+        assert_eq!(error, "unprepare dynamic resources: DRA driver driver is not registered");
+    }
+    assert_eq!(rig.dra.waiting.lock().len(), 1, "attempts without a driver leave nothing behind");
     let socket = PathBuf::from(rig.endpoint());
     rig.driver = Some(FakeDriver::start(&socket, account).await);
     rig.register();

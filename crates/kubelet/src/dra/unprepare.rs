@@ -1,6 +1,7 @@
 //! Unprepares the claims of a pod whose containers have terminated.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Dra;
 use super::messages::ClaimsRequest;
@@ -47,7 +48,7 @@ impl Dra {
     }
 
     async fn unprepare_with(&self, driver: &str, record: &Record, notify: Option<&Notify>) -> Result<(), String> {
-        let plugin = self.drivers.get(driver).inspect_err(|_| self.waiting.lock().extend(notify.cloned()))?;
+        let plugin = self.drivers.get(driver).inspect_err(|_| self.wait_for_driver(notify))?;
         let response = plugin.unprepare(ClaimsRequest { claims: vec![message(record)] }).await;
         let response = response.map_err(|error| format!("NodeUnprepareResources: {}", error.rpc_message()))?;
         if let Some(other) = response.claims.keys().find(|claim| **claim != record.uid) {
@@ -60,6 +61,14 @@ impl Dra {
                 Err(format!("NodeUnprepareResources failed for ResourceClaim {name}: {}", result.error))
             }
             Some(_) => Ok(()),
+        }
+    }
+
+    /// Calls `notify` once when a driver registers. A pod whose driver is gone for good tries again for ever.
+    fn wait_for_driver(&self, notify: Option<&Notify>) {
+        let mut waiting = self.waiting.lock();
+        if let Some(notify) = notify.filter(|notify| !waiting.iter().any(|known| Arc::ptr_eq(known, notify))) {
+            waiting.push(notify.clone());
         }
     }
 }

@@ -14,13 +14,19 @@ impl Images {
     /// fuller than the high threshold. Returns the freed bytes; `all` removes every unused image.
     pub async fn collect_garbage(&self, all: bool) -> Result<u64, String> {
         let runtime = &self.0.runtime;
+        let is_importing = !*self.0.loaded.borrow() && self.0.loaded.has_changed().is_ok();
+        if is_importing {
+            // The node's archives would count as images that nobody has used since the start.
+            return Ok(0);
+        }
+        let images = runtime.list_images().await.map_err(|error| error.to_string())?;
+        self.record_present(&images);
         // Whether an image is used is known only from the start of this process on.
         let max_age = self.0.settings.max_age.filter(|age| self.0.opened_at.elapsed() > *age);
         let bytes_to_free = self.bytes_to_free(all).await?;
         if bytes_to_free == 0 && max_age.is_none() {
             return Ok(0);
         }
-        let images = runtime.list_images().await.map_err(|error| error.to_string())?;
         self.remove_stale_records(images.iter().map(|image| image.id.as_str()));
         let containers =
             runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_cri::Runtime;
+use knarr_cri::messages::Image;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -60,8 +61,8 @@ struct Inner {
     failures: Mutex<HashMap<(String, String), Failure>>,
     /// When the first pull for a pod started and the last one finished, by the pod's uid.
     pulling: Mutex<HashMap<String, (Instant, Instant)>>,
-    /// When an image was last used, for garbage collection.
-    last_used: Mutex<HashMap<String, Instant>>,
+    /// For garbage collection.
+    uses: Mutex<Uses>,
     /// The uses of images are known from here on.
     opened_at: Instant,
     access: Access,
@@ -74,6 +75,15 @@ struct Inner {
 struct Thresholds {
     high: u8,
     low: u8,
+}
+
+/// When images were last used, or seen for the first time: one that is new may be about to be used, or still be imported.
+#[derive(Default)]
+struct Uses {
+    /// None for what was there before, and was not used since.
+    at: HashMap<String, Option<Instant>>,
+    /// Whether the images that were there before are known.
+    is_complete: bool,
 }
 
 struct Failure {
@@ -101,7 +111,7 @@ impl Images {
             pulls: Semaphore::new(settings.images.max_parallel_pulls.max(1)),
             failures: Mutex::default(),
             pulling: Mutex::default(),
-            last_used: Mutex::default(),
+            uses: Mutex::default(),
             opened_at: Instant::now(),
             access: Access::open(&settings.root, settings.images.verification.clone()),
             node_files: node_files.into_iter().flatten().collect(),
@@ -136,11 +146,20 @@ impl Images {
     }
 
     fn record_use(&self, id: &str) {
-        self.0.last_used.lock().insert(id.to_string(), Instant::now());
+        self.0.uses.lock().at.insert(id.to_string(), Some(Instant::now()));
+    }
+
+    /// Records which images there are.
+    fn record_present(&self, images: &[Image]) {
+        let mut uses = self.0.uses.lock();
+        let seen = uses.is_complete.then(Instant::now);
+        uses.is_complete = true;
+        let mut known = std::mem::take(&mut uses.at);
+        uses.at = images.iter().map(|image| (image.id.clone(), known.remove(&image.id).unwrap_or(seen))).collect();
     }
 
     fn last_used(&self, id: &str) -> Option<Instant> {
-        self.0.last_used.lock().get(id).copied()
+        self.0.uses.lock().at.get(id).copied().flatten()
     }
 
     /// How long a pod's images took to pull.

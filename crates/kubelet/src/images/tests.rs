@@ -146,3 +146,20 @@ async fn images_that_were_used_long_ago_are_removed() {
     rig.runtime.fake.will("ListImages", Behaviour::Fail);
     assert!(rig.images.collect_garbage(true).await.is_err());
 }
+
+/// As `ctr` imports them: they are there before they are unpacked, and are pinned after that.
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_being_imported_is_not_removed_for_space() {
+    let rig = Rig::start().await;
+    rig.runtime.fake.add_image("before:1");
+    rig.images.collect_garbage(true).await.expect("the runtime responds");
+    assert!(rig.runtime.fake.images().is_empty(), "what was there before, and is not used, is removed");
+    rig.runtime.fake.add_image("imported:1");
+    rig.images.collect_garbage(true).await.expect("the runtime responds");
+    tokio::time::advance(Duration::from_secs(119)).await;
+    rig.images.collect_garbage(true).await.expect("the runtime responds");
+    assert_eq!(rig.runtime.fake.images(), ["imported:1"]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    rig.images.collect_garbage(true).await.expect("the runtime responds");
+    assert!(rig.runtime.fake.images().is_empty());
+}

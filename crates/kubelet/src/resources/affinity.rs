@@ -1,6 +1,11 @@
 //! NUMA affinity: merges the hints of all resources of a container under a topology policy.
 
+use std::collections::BTreeSet;
+
 use super::cpu_set::NumberSet;
+
+/// With more nodes there are too many sets of them to compare; Kubernetes supports no more either.
+pub const MAX_NODES: usize = 8;
 
 /// The topology policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,14 +74,19 @@ pub fn agree(policy: Policy, offers: &[Offers], all_nodes: &NumberSet) -> (Hint,
     }
     let lists: Vec<Vec<Hint>> = offers.iter().map(|offer| candidates(policy, offer)).collect();
     let smallest_possible = lists.iter().filter_map(|list| narrowest(list)).max().unwrap_or(0);
+    // Choices of one hint for each resource that have merged alike so far stay alike: their number is limited by that of the
+    // sets of nodes, however many resources there are.
+    let mut merged = BTreeSet::from([Merged { nodes: all_nodes.clone(), is_preferred: true, common: None }]);
+    for list in &lists {
+        merged = merged.iter().flat_map(|known| list.iter().map(move |hint| known.with(hint))).collect();
+    }
     let mut best = None;
-    each_choice(&lists, &mut Vec::new(), &mut |choice| {
-        let merged = merge(choice, all_nodes);
-        let Some(nodes) = &merged.nodes else { return };
-        if !nodes.is_empty() && best.as_ref().is_none_or(|known| is_better(&merged, known, smallest_possible)) {
+    for Merged { nodes, is_preferred, .. } in merged.into_iter().filter(|merged| !merged.nodes.is_empty()) {
+        let merged = Hint { nodes: Some(nodes), preferred: is_preferred };
+        if best.as_ref().is_none_or(|known| is_better(&merged, known, smallest_possible)) {
             best = Some(merged);
         }
-    });
+    }
     let mut best = best.unwrap_or_else(|| anywhere(false));
     // Without any preference no node is better than another.
     if best.nodes.as_ref() == Some(all_nodes) && offers.iter().all(Option::is_none) {
@@ -106,32 +116,27 @@ fn narrowest(list: &[Hint]) -> Option<usize> {
     list.iter().filter_map(|hint| hint.nodes.as_ref().map(NumberSet::len)).min()
 }
 
-fn each_choice<'h>(lists: &'h [Vec<Hint>], chosen: &mut Vec<&'h Hint>, visit: &mut impl FnMut(&[&'h Hint])) {
-    let Some((first, rest)) = lists.split_first() else {
-        visit(chosen);
-        return;
-    };
-    for hint in first {
-        chosen.push(hint);
-        each_choice(rest, chosen, visit);
-        chosen.pop();
-    }
+/// The common nodes of hints for different resources.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Merged {
+    nodes: NumberSet,
+    /// All hints are preferred and equal.
+    is_preferred: bool,
+    /// What they are equal to.
+    common: Option<NumberSet>,
 }
 
-/// The common nodes of all hints; preferred only if all hints are preferred and equal.
-fn merge(choice: &[&Hint], all_nodes: &NumberSet) -> Hint {
-    let mut nodes = all_nodes.clone();
-    let mut preferred = true;
-    let mut preferred_nodes: Option<&NumberSet> = None;
-    for hint in choice {
-        preferred &= hint.preferred;
-        if let Some(own) = &hint.nodes {
-            nodes = nodes.common(own);
-            preferred &= preferred_nodes.is_none_or(|other| other == own);
-            preferred_nodes = Some(own);
-        }
+impl Merged {
+    fn with(&self, hint: &Hint) -> Self {
+        let nodes = hint.nodes.as_ref().map_or_else(|| self.nodes.clone(), |own| self.nodes.common(own));
+        let is_same = match (&self.common, &hint.nodes) {
+            (Some(common), Some(own)) => common == own,
+            _ => true,
+        };
+        let is_preferred = self.is_preferred && hint.preferred && is_same;
+        let common = hint.nodes.as_ref().or(self.common.as_ref()).filter(|_| is_preferred).cloned();
+        Self { nodes, is_preferred, common }
     }
-    Hint { nodes: Some(nodes), preferred }
 }
 
 fn is_better(new: &Hint, known: &Hint, smallest_possible: usize) -> bool {
@@ -204,5 +209,15 @@ mod tests {
     fn subsets_come_smallest_first() {
         let all: Vec<String> = subsets(&set("0-2")).iter().map(ToString::to_string).collect();
         assert_eq!(all, ["0", "1", "2", "0-1", "0,2", "1-2", "0-2"].map(String::from));
+    }
+
+    /// Each choice of their hints would be a trillion.
+    #[test]
+    fn many_resources_agree_without_comparing_all_choices() {
+        let nodes = set("0-5");
+        let hints = subsets(&nodes).into_iter().map(|nodes| Hint { preferred: nodes.len() == 2, nodes: Some(nodes) });
+        let offers = vec![Some(hints.collect::<Vec<_>>()); 7];
+        let (best, admitted) = agree(Policy::Restricted, &offers, &nodes);
+        assert_eq!((best.nodes.map(|nodes| nodes.to_string()).as_deref(), admitted), (Some("0-1"), true));
     }
 }

@@ -10,7 +10,7 @@ use super::affinity::{Hint, Offers, agree};
 use super::cpu_set::NumberSet;
 use super::devices::DeviceResource;
 use super::memory::{Bytes, MemoryPool};
-use super::{AllocationRefusal, DeviceGrant, Grant, PodGrants, Resources, containers, cpus, memory};
+use super::{AllocationRefusal, DeviceGrant, Grant, PodGrants, Resources, TopologyPolicy, containers, cpus, memory};
 use crate::pod::{self, Role};
 
 /// Requested extended resources by name, which device plugins provide.
@@ -83,6 +83,10 @@ impl<'a> Choice<'a> {
     pub fn place(&self, request: &ResourceRequest) -> Result<Hint, AllocationRefusal> {
         let resources = self.resources;
         let policies = &resources.policies;
+        if policies.topology == TopologyPolicy::None {
+            // Hosts with many nodes, such as those whose GPUs have memory of their own, have far too many sets of them.
+            return Ok(Hint { nodes: None, preferred: true });
+        }
         let mut offers: Vec<Offers> = Vec::new();
         if policies.static_cpus && request.cpus > 0 {
             offers.push(cpus::offers(&resources.layout, &self.available_cpus(), request.cpus));

@@ -123,6 +123,16 @@ impl Resources {
             );
             policies.static_cpus = false;
         }
+        let compares_nodes = policies.static_memory || policies.topology != TopologyPolicy::None;
+        if compares_nodes && layout.nodes().len() > affinity::MAX_NODES {
+            tracing::error!(
+                "topology and memory policies support at most {} NUMA nodes; nothing is aligned on the {} of this host",
+                affinity::MAX_NODES,
+                layout.nodes().len()
+            );
+            policies.static_memory = false;
+            policies.topology = TopologyPolicy::None;
+        }
         let checkpoint = Checkpoint::new(root);
         let grants: BTreeMap<String, PodGrants> = checkpoint.load()?;
         let devices = Arc::new(Devices::default());

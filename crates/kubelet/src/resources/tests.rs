@@ -68,6 +68,34 @@ async fn resources_lie_together_or_the_pod_is_refused() {
     assert_eq!(refused.reason, "TopologyAffinityError");
 }
 
+/// As on hosts whose GPUs have memory of their own.
+#[tokio::test]
+async fn many_nodes_do_not_fill_memory() {
+    let all = |topology| Policies {
+        static_cpus: true,
+        static_memory: true,
+        topology,
+        reserved_cpu_milli: 1000,
+        ..Policies::default()
+    };
+    for policies in [Policies::default(), all(TopologyPolicy::BestEffort), all(TopologyPolicy::SingleNumaNode)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut layout = two_sockets();
+        layout.memory.extend((2..60).map(|node| (node, BTreeMap::from([("memory".to_owned(), 1 << 30)]))));
+        let resources =
+            Resources::with_layout(directory.path(), policies, layout, Arc::default()).expect("a checkpoint");
+        let device = devices::Device { healthy: true, nodes: NumberSet::from_iter([59]) };
+        resources.devices.set_devices("example.com/gpu", BTreeMap::from([("one".to_owned(), device)]));
+        let mut pod = pod("a", None, &["2"]);
+        let amount = k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".to_owned());
+        let spec = pod.spec.as_mut().expect("a spec");
+        let limits = spec.containers[0].resources.as_mut().and_then(|own| own.limits.as_mut()).expect("limits");
+        limits.insert("example.com/gpu".to_owned(), amount);
+        let refused = resources.allocate(&pod).await.expect_err("no plugin");
+        assert!(refused.message.contains("cannot allocate unregistered device"), "{}", refused.message);
+    }
+}
+
 #[test]
 fn reserved_memory_is_read() {
     let read = parse_reserved_memory("0:memory=1Ki,hugepages-2Mi=2Mi;1:memory=5").expect("amounts");

@@ -1,5 +1,6 @@
 //! Checkpoints: an image of the state at the compaction floor replaces the log segments before it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,8 +22,13 @@ pub(super) fn worthwhile(replaceable: u64, segment_bytes: u64, current_bytes: us
 }
 
 /// Writes the image of the floor and removes what it replaces. Each change of the directory is durable before the next,
-/// so that the directory is consistent at any moment.
-pub(super) fn checkpoint(disk: &Arc<dyn Disk>, directory: &Path, index: &Index) -> Result<Revision, Error> {
+/// so that the directory is consistent at any moment. `allows` says whether the image may have so many bytes.
+pub(super) fn checkpoint(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    index: &Index,
+    allows: impl Fn(u64) -> bool,
+) -> Result<Revision, Error> {
     let page = loop {
         let floor = index.floor();
         match index.range(&Range { at: Some(floor), ..Range::default() }) {
@@ -32,7 +38,7 @@ pub(super) fn checkpoint(disk: &Arc<dyn Disk>, directory: &Path, index: &Index) 
             Err(error) => return Err(error),
         }
     };
-    save_image(disk, directory, &page.entries, page.revision).map_err(Error::Unavailable)?;
+    save_image(disk, directory, &page.entries, page.revision, allows).map_err(Error::Unavailable)?;
     remove_replaced(disk, directory, page.revision).map_err(Error::Unavailable)?;
     Ok(page.revision)
 }
@@ -43,12 +49,17 @@ pub(super) fn save_image(
     directory: &Path,
     entries: &[Arc<Entry>],
     revision: Revision,
+    allows: impl Fn(u64) -> bool,
 ) -> Result<(), String> {
     let path = directory.join(image_name(revision));
     let unfinished = directory.join(image_name(revision) + UNFINISHED);
     let write = || {
         let mut file = disk.create(&unfinished)?;
-        write_image(entries, revision, |piece| file.append(piece))?;
+        let mut written = 0;
+        write_image(entries, revision, |piece| {
+            written += piece.len() as u64;
+            if allows(written) { file.append(piece) } else { Err(io::ErrorKind::StorageFull.into()) }
+        })?;
         file.sync()?;
         disk.rename(&unfinished, &path)?;
         disk.sync_directory(directory)

@@ -116,6 +116,27 @@ async fn a_checkpoint_that_fails_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_leaves_the_reserve_of_a_full_disk_to_deletions() {
+    for (bytes, is_saved) in [(600, false), (50, true)] {
+        let disk = FakeDisk::default();
+        let own = Arc::new(disk.clone());
+        let options = Options { disk: own, reserve_bytes: 1000, segment_bytes: 1000, ..Options::default() };
+        let store = Embedded::open(directory(), options).unwrap();
+        let mut entry = store.create("/r/pods/a", Bytes::from(vec![b'x'; bytes]), None).await.unwrap();
+        for _ in 0..40 {
+            entry = store.update("/r/pods/a", Bytes::from(vec![b'y'; bytes]), entry.revision, None).await.unwrap();
+        }
+        store.shared.index.compact(entry.revision).unwrap();
+        assert!(store.shared.checkpoint_is_due());
+        let full = FullDisk { message: String::new(), reserve: 1000, written: 0 };
+        store.shared.pending.lock().space.full_disk = Some(full);
+        store.shared.checkpoint();
+        let names = disk.list(directory()).unwrap();
+        assert_eq!(names.iter().any(|name| name.starts_with("image-")), is_saved, "{names:?}");
+    }
+}
+
+#[tokio::test]
 async fn writes_that_build_on_a_failed_one_fail_too() {
     let disk = FakeDisk::default();
     let store = Arc::new(open(&disk, 1 << 20).unwrap());

@@ -65,7 +65,7 @@ impl<'a> Exclusive<'a> {
     /// Replaces all files by an image of the newest state.
     fn rewrite(&self, replayed: &Replayed) -> Result<(), Error> {
         let page = replayed.index.range(&Range::default())?;
-        save_image(&self.disk, self.directory, &page.entries, page.revision).map_err(Error::Unavailable)?;
+        save_image(&self.disk, self.directory, &page.entries, page.revision, |_| true).map_err(Error::Unavailable)?;
         for name in self.names()?.iter().filter(|name| named_revision(name, "log").is_some()) {
             self.remove(name)?;
         }

@@ -249,7 +249,10 @@ impl Shared {
         if !self.checkpoint_is_due() {
             return;
         }
-        match checkpoint::checkpoint(&self.disk, &self.directory, &self.index) {
+        // What the reserve gave back to a full disk is for deletions. A short image, by which the log becomes shorter, may
+        // take some of it; a long one may be what fills the disk.
+        let allows = |bytes| bytes <= self.reserve.bytes / 4 || self.pending.lock().space.full_disk.is_none();
+        match checkpoint::checkpoint(&self.disk, &self.directory, &self.index, allows) {
             Ok(revision) => {
                 let mut segments = self.segments.lock();
                 let covered = segments.iter().skip(1).take_while(|next| next.first <= revision + 1).count();

@@ -4,8 +4,7 @@
 //! the next write can build on it while the disk is busy. Writes become durable in order: when one fails, all that were
 //! accepted after it fail too.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,8 +28,9 @@ pub(super) struct Pending {
     /// When the queue has to be written; `None` if it is empty.
     due: Option<Instant>,
     deferrable: Option<&'static str>,
-    /// When entries expire, soonest first. Items whose entry has changed since are ignored.
-    expiring: BinaryHeap<Reverse<(u64, Arc<str>)>>,
+    /// When the newest version of each key expires, soonest first: one item for each, however often it is written. What a
+    /// failed write leaves here is ignored.
+    expiring: BTreeSet<(u64, Arc<str>)>,
     /// Why the store accepts no more writes.
     pub refusal: Option<String>,
     /// Why the last write failed, if it did.
@@ -63,6 +63,11 @@ fn size_change(old: Option<usize>, current: Option<&Arc<Entry>>) -> Write {
     }
 }
 
+/// At least what the record of a change takes in the log.
+fn written_bytes(change: &Change) -> usize {
+    change.current.as_ref().map_or(size_of::<Change>() + change.key.len(), |entry| entry.bytes())
+}
+
 impl Pending {
     pub(super) fn new(
         index: &Index,
@@ -70,14 +75,13 @@ impl Pending {
         quota: u64,
         deferrable: Option<&'static str>,
     ) -> Self {
-        let expiring = entries.into_iter().filter(|entry| entry.expires > 0);
         Self {
             next: index.revision() + 1,
             latest: HashMap::new(),
             queue: VecDeque::new(),
             due: None,
             deferrable,
-            expiring: expiring.map(|entry| Reverse((entry.expires, entry.key.clone()))).collect(),
+            expiring: entries.into_iter().filter_map(|entry| expiry(&entry)).collect(),
             refusal: None,
             last_failure: None,
             space: Space { quota, used: index.current_bytes() as u64, refused: 0, full_disk: None },
@@ -105,13 +109,12 @@ impl Pending {
         let (reply, waiting) = oneshot::channel();
         match decide(newest, self.next) {
             Ok(current) => {
-                let old = newest.map(|entry| entry.bytes());
-                let change = size_change(old, current.as_ref());
+                let change = size_change(newest.map(|entry| entry.bytes()), current.as_ref());
                 if !self.space.allows(change) {
                     self.space.refuse(change);
                     return Decision::Refused(Error::SpaceExceeded);
                 }
-                self.push(key.clone(), old, current, Some(reply));
+                self.push(key.clone(), newest, current, Some(reply));
                 Decision::Accepted(waiting)
             }
             Err(error) if unsynced.is_some() => {
@@ -125,16 +128,18 @@ impl Pending {
     fn push(
         &mut self,
         key: Arc<str>,
-        old: Option<usize>,
+        old: Option<&Arc<Entry>>,
         current: Option<Arc<Entry>>,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     ) {
-        self.space.add(old.unwrap_or(0), current.as_ref().map_or(0, |entry| entry.bytes()));
+        let bytes = |entry: &Arc<Entry>| entry.bytes();
+        self.space.add(old.map_or(0, bytes), current.as_ref().map_or(0, bytes));
         let revision = self.next;
         self.next += 1;
-        if let Some(entry) = current.as_ref().filter(|entry| entry.expires > 0) {
-            self.expiring.push(Reverse((entry.expires, key.clone())));
+        if let Some(replaced) = old.and_then(|entry| expiry(entry)) {
+            self.expiring.remove(&replaced);
         }
+        self.expiring.extend(current.as_ref().and_then(|entry| expiry(entry)));
         self.latest.insert(key.clone(), (revision, current.clone()));
         let is_update = old.is_some() && current.is_some();
         let can_wait = is_update && self.deferrable.is_some_and(|prefix| key.starts_with(prefix));
@@ -164,16 +169,14 @@ impl Pending {
         if self.refusal.is_some() {
             return;
         }
-        while let Some(Reverse((expires, key))) = self.expiring.peek().filter(|Reverse((expires, _))| *expires <= now) {
-            let current = match self.latest.get(key) {
+        while self.expiring.first().is_some_and(|(expires, _)| *expires <= now) {
+            let Some((expires, key)) = self.expiring.pop_first() else { return };
+            let current = match self.latest.get(&key) {
                 Some((_, entry)) => entry.clone(),
-                None => index.get(key),
+                None => index.get(&key),
             };
-            let key = key.clone();
-            let expired = current.filter(|entry| entry.expires == *expires);
-            self.expiring.pop();
-            if let Some(entry) = expired {
-                self.push(key, Some(entry.bytes()), None, None);
+            if let Some(entry) = current.filter(|entry| entry.expires == expires) {
+                self.push(key, Some(&entry), None, None);
             }
         }
     }
@@ -182,13 +185,13 @@ impl Pending {
         !self.expiring.is_empty()
     }
 
-    /// Removes the next writes from the queue, in order, up to about `bytes` of values.
+    /// Removes the next writes from the queue, in order, up to about `bytes` of what is written for them. Deletions count,
+    /// too: hours of entries may expire at once, and a frame that is too long cannot be read again.
     pub(super) fn next_batch(&mut self, bytes: usize) -> Vec<Queued> {
         let mut size = 0;
         let mut count = 0;
         for queued in &self.queue {
-            let change = queued.change.as_ref();
-            size += change.and_then(|change| change.current.as_ref()).map_or(0, |entry| entry.bytes());
+            size += queued.change.as_ref().map_or(0, written_bytes);
             if count > 0 && size > bytes {
                 break;
             }
@@ -217,21 +220,20 @@ impl Pending {
         self.space.used = index.current_bytes() as u64;
         self.last_failure = Some(message.to_owned());
         for Queued { change, reply } in failed {
-            match (reply, change) {
+            // What would have been replaced expires as before; an expiry is tried again.
+            let kept = change.and_then(|change| index.get(&change.key));
+            self.expiring.extend(kept.and_then(|entry| expiry(&entry)));
+            if let Some(reply) = reply {
                 // Fails only when the caller has gone away.
-                (Some(reply), _) => drop(reply.send(Err(Error::Unavailable(message.to_owned())))),
-                (None, Some(change)) => self.expire_later(index, change.key),
-                (None, None) => {}
+                drop(reply.send(Err(Error::Unavailable(message.to_owned()))));
             }
         }
     }
+}
 
-    /// Schedules an expiry that did not become durable again.
-    fn expire_later(&mut self, index: &Index, key: Arc<str>) {
-        if let Some(entry) = index.get(&key).filter(|entry| entry.expires > 0) {
-            self.expiring.push(Reverse((entry.expires, key)));
-        }
-    }
+/// When an entry expires, if it does, and its key, which the item shares with the entry.
+fn expiry(entry: &Entry) -> Option<(u64, Arc<str>)> {
+    (entry.expires > 0).then(|| (entry.expires, entry.key.clone()))
 }
 
 #[cfg(test)]
@@ -271,5 +273,56 @@ mod tests {
         write(&mut pending, &index, "/r/leases/b");
         pending.closing = true;
         assert_eq!(pending.deferral(), Some(Duration::ZERO), "a store that closes waits for nothing");
+    }
+
+    #[test]
+    fn a_batch_is_as_long_as_its_records_whether_they_write_or_delete() {
+        let entry = |number: usize| {
+            let key = format!("/r/events/{number:0300}").into();
+            Arc::new(Entry::new(key, Bytes::new(), 1, 1).expiring(1))
+        };
+        let entries: Vec<Arc<Entry>> = (0..100).map(entry).collect();
+        let index = Index::new(entries.clone(), 1, 1);
+        let mut pending = Pending::new(&index, entries, u64::MAX, None);
+        // The server was down for as long as they live.
+        pending.expire(&index, 2);
+        let (mut batches, mut buffer) = (0, Vec::new());
+        while pending.waiting() > 0 {
+            let batch = pending.next_batch(4096);
+            buffer.clear();
+            batch
+                .iter()
+                .for_each(|queued| super::super::record::encode_change(queued.change.as_ref().unwrap(), &mut buffer));
+            assert!(buffer.len() <= 4096, "{} bytes of {} deletions", buffer.len(), batch.len());
+            batches += 1;
+        }
+        assert!(batches > 7, "{batches}");
+    }
+
+    #[test]
+    fn an_entry_that_is_written_often_is_scheduled_once() {
+        let key: Arc<str> = "/r/events/a".into();
+        let version = |expires, revision| {
+            Arc::new(Entry::new(key.clone(), Bytes::from_static(b"v"), 1, revision).expiring(expires))
+        };
+        let index = Index::new(vec![version(100, 1)], 1, 1);
+        let mut pending = Pending::new(&index, [version(100, 1)], u64::MAX, None);
+        for number in 1..1000 {
+            let decide = |_: Option<&Arc<Entry>>, revision| Ok(Some(version(100 + number, revision)));
+            assert!(matches!(pending.submit(&index, &key, decide), Decision::Accepted(_)));
+        }
+        assert_eq!(pending.expiring.len(), 1);
+        pending.expire(&index, 1098);
+        assert_eq!(pending.waiting(), 999, "the newest version has not expired");
+        // None of it became durable: the first version expires when it would have.
+        pending.fail(&index, Vec::new(), "the disk failed");
+        pending.expire(&index, 99);
+        assert_eq!(pending.waiting(), 0);
+        pending.expire(&index, 100);
+        assert_eq!(pending.waiting(), 1);
+        let delete = |_: Option<&Arc<Entry>>, _| Ok(None);
+        assert!(matches!(pending.submit(&index, &key, delete), Decision::Accepted(_)));
+        pending.expire(&index, u64::MAX);
+        assert_eq!((pending.waiting(), pending.any_expiring()), (2, false));
     }
 }

@@ -63,7 +63,7 @@ pub fn restore(image: impl Read, directory: &Path, skip: Revision) -> Result<Rev
             directory.display()
         )));
     }
-    save_image(&disk, directory, &entries, revision).map_err(Error::Unavailable)?;
+    save_image(&disk, directory, &entries, revision, |_| true).map_err(Error::Unavailable)?;
     Ok(revision)
 }
 
