@@ -21,6 +21,8 @@ pub struct Settings {
     /// Approve serving certificates that nodes request for their own names and addresses. Kubernetes leaves that to
     /// other components.
     pub approve_kubelet_serving: bool,
+    /// Approve client certificates of existing nodes for these nodes only. Kubernetes approves them for whoever may add nodes.
+    pub keep_nodes_apart: bool,
     /// The cluster's DNS domain; no node gets a certificate for names in it.
     pub cluster_domain: String,
     /// Names and addresses of the API server; no node gets a certificate for them, except one in its process.
@@ -114,6 +116,7 @@ impl Default for Settings {
             signers: BTreeMap::new(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             approve_kubelet_serving: false,
+            keep_nodes_apart: false,
             cluster_domain: "cluster.local".to_owned(),
             api_server_names: Vec::new(),
             allocate_node_cidrs: false,

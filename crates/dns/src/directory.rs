@@ -22,11 +22,11 @@ struct Index {
     services: HashMap<String, HashMap<String, Arc<Service>>>,
     /// Namespaces without Services exist as names, too.
     namespaces: HashSet<String>,
-    /// The Services that own an address: as their cluster IP, or as an endpoint.
+    /// The Services that own an address: as their cluster IP, or as an endpoint. Sorted: thousands may share an endpoint.
     owners: HashMap<IpAddr, Vec<Arc<Key>>>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     namespace: String,
     service: String,
@@ -45,6 +45,7 @@ pub struct Owner {
 pub struct Service {
     pub kind: Kind,
     pub ports: Vec<Port>,
+    /// Sorted by address and label.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -98,7 +99,7 @@ impl Directory {
     /// The owners of an address: its Service, or else every endpoint that has it.
     pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
         let known = self.known.read();
-        let mut found = Vec::new();
+        let mut found: Vec<Owner> = Vec::new();
         for key in known.owners.get(&address).into_iter().flatten() {
             let Some(service) = known.services.get(&key.namespace).and_then(|all| all.get(&key.service)) else {
                 continue;
@@ -111,9 +112,10 @@ impl Directory {
             if matches!(&service.kind, Kind::Addresses(own) if own.contains(&address)) {
                 return vec![owner(None)];
             }
-            let endpoints = service.endpoints.iter().filter(|endpoint| endpoint.address == address);
+            let first = service.endpoints.partition_point(|endpoint| endpoint.address < address);
+            let endpoints = service.endpoints[first..].iter().take_while(|endpoint| endpoint.address == address);
             for new in endpoints.map(|endpoint| owner(Some(&endpoint.label))) {
-                if !found.contains(&new) {
+                if found.last() != Some(&new) {
                     found.push(new);
                 }
             }
@@ -132,7 +134,9 @@ impl Directory {
         let key = Arc::new(Key { namespace: namespace.to_owned(), service: name.to_owned() });
         for address in old.iter().flat_map(|old| owned(old)) {
             if let Some(owners) = known.owners.get_mut(&address) {
-                owners.retain(|other| *other != key);
+                if let Ok(at) = owners.binary_search(&key) {
+                    owners.remove(at);
+                }
                 if owners.is_empty() {
                     known.owners.remove(&address);
                 }
@@ -142,8 +146,8 @@ impl Directory {
             Some(service) => {
                 for address in owned(&service) {
                     let owners = known.owners.entry(address).or_default();
-                    if !owners.contains(&key) {
-                        owners.push(Arc::clone(&key));
+                    if let Err(at) = owners.binary_search(&key) {
+                        owners.insert(at, Arc::clone(&key));
                     }
                 }
                 known.services.entry(namespace.to_owned()).or_default().insert(name.to_owned(), Arc::new(service));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use knarr_api::status::Status;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, Write as _};
+use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, Decision, Rbac, Rule, uncovered};
@@ -69,8 +70,7 @@ impl Escalation {
         }
         let rules: Vec<Rule> = write.object.items(&["rules"]).iter().map(Rule::from_value).collect();
         self.check_rules(write, &rules)?;
-        let aggregates =
-            |role: &serde_json::Value| !role.items(&["aggregationRule", "clusterRoleSelectors"]).is_empty();
+        let aggregates = |role: &Value| !role.items(&["aggregationRule", "clusterRoleSelectors"]).is_empty();
         if aggregates(write.object) || write.old.is_some_and(aggregates) {
             let everything = |rule: Rule| Rule { verbs: vec!["*".into()], ..rule };
             let full = [
@@ -117,13 +117,7 @@ impl Plugin for Escalation {
     }
 
     async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
-        // Changes that only affect garbage collection grant nothing.
-        let grants = ["rules", "aggregationRule", "roleRef", "subjects"];
-        let labels = |object: &serde_json::Value| object.at(&["metadata", "labels"]).clone();
-        if write.old.is_some_and(|old| {
-            grants.iter().all(|field| old.at(&[field]) == write.object.at(&[field]))
-                && labels(old) == labels(write.object)
-        }) {
+        if write.old.is_some_and(|old| differ_for_garbage_collection_only(old, write.object)) {
             return Ok(());
         }
         match write.resource {
@@ -131,6 +125,18 @@ impl Plugin for Escalation {
             _ => self.check_binding(write),
         }
     }
+}
+
+/// Such changes grant nothing. Labels do, to aggregated roles; so does the annotation by which a start restores what was removed.
+fn differ_for_garbage_collection_only(old: &Value, new: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        for field in ["finalizers", "managedFields", "ownerReferences", "selfLink"] {
+            object.remove(&["metadata", field]);
+        }
+        object
+    };
+    rest(old) == rest(new)
 }
 
 #[cfg(test)]
@@ -175,6 +181,30 @@ mod tests {
                 {"verbs": [verb], "apiGroups": [""], "resources": ["pods"]}]});
             let result = run(&plugin, Operation::Create, (GROUP, "clusterroles"), role, None, &objects()).await;
             assert_eq!(result.err().as_deref(), refusal);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_for_the_garbage_collector_needs_no_rules_and_any_other_does() {
+        let rbac = Arc::new(Rbac::new(Arc::new(Fixed::new(vec![]))));
+        let plugin = Escalation::new(Arc::clone(&rbac) as Arc<dyn Authorizer>, rbac);
+        let old = json!({"kind": "ClusterRole", "metadata": {"name": "r", "resourceVersion": "1"}, "rules": [
+            {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
+        let change = |field: &str, value: Value| {
+            let mut new = old.clone();
+            new["metadata"][field] = value;
+            new
+        };
+        for (new, is_allowed) in [
+            (old.clone(), true),
+            (change("finalizers", json!(["foregroundDeletion"])), true),
+            (change("ownerReferences", json!([{"uid": "u"}])), true),
+            (change("labels", json!({"rbac.authorization.k8s.io/aggregate-to-admin": "true"})), false),
+            (change("annotations", json!({"rbac.authorization.kubernetes.io/autoupdate": "true"})), false),
+        ] {
+            let target = (GROUP, "clusterroles");
+            let result = run(&plugin, Operation::Update, target, new, Some(old.clone()), &Fixed::new(vec![])).await;
+            assert_eq!(result.is_ok(), is_allowed, "{result:?}");
         }
     }
 

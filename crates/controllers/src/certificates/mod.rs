@@ -180,6 +180,17 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
 /// A client certificate of a kubelet.
 async fn approve_client(context: &Context, request: &Request, requested: &RequestedCertificate) -> Result<()> {
     let is_own = request.spec.username.as_deref() == Some(&requested.identity.name);
+    if !is_own && context.settings.keep_nodes_apart {
+        let nodes = context.informers.of::<Node>();
+        nodes.synced().await;
+        if nodes.get("", requested.node()).is_some() {
+            // With the right to add nodes one would otherwise become any node that there is. An administrator may approve it.
+            return Err(Error::Later(format!(
+                "the node {:?} exists already, and did not request this",
+                requested.node()
+            )));
+        }
+    }
     let mut ways = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
     if is_own {
         ways.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));

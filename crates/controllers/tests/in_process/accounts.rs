@@ -122,6 +122,25 @@ async fn a_node_certificate_is_approved_for_those_who_may_have_it() {
     }
 }
 
+/// Who may add nodes does not become one that there is. Kubernetes' setting lets them.
+#[tokio::test(start_paused = true)]
+async fn a_join_token_gives_no_certificate_of_an_existing_node() {
+    for (keep_nodes_apart, name) in [(true, "a"), (true, "b"), (false, "a")] {
+        let settings = knarr_controllers::Settings { keep_nodes_apart, ..signing() };
+        let cluster = Cluster::with_settings(&["certificatesigningrequest-approving-controller"], settings).await;
+        cluster.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})).await;
+        let user = format!("system:node:{name}");
+        cluster.create(request("kubernetes.io/kube-apiserver-client-kubelet", &user, "system:nodes")).await;
+        let is_approved = |request: &Value| condition(request, "Approved")["status"] == "True";
+        if keep_nodes_apart && name == "a" {
+            cluster.until_quiet().await;
+            assert!(!is_approved(&cluster.get("CertificateSigningRequest", "r").await.unwrap()));
+            cluster.delete("Node", "a", "Background").await;
+        }
+        cluster.until("CertificateSigningRequest", "r", is_approved).await;
+    }
+}
+
 /// A request may have any name; the one of another, with more behind a question mark, must not get that deleted.
 #[tokio::test(start_paused = true)]
 async fn an_old_request_takes_no_other_with_it() {

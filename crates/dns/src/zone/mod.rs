@@ -200,7 +200,7 @@ impl Zone {
             labels.extend([owner.service.as_str(), owner.namespace.as_str(), "svc"]);
             Name::under(&labels, &self.apex)
         };
-        found(owners.iter().filter_map(name).map(|name| record(Data::Ptr(name))).collect())
+        found(owners.iter().filter_map(name).take(MAX_RECORDS).map(|name| record(Data::Ptr(name))).collect())
     }
 }
 

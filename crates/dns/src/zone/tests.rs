@@ -153,6 +153,28 @@ fn many_ports_and_endpoints_do_not_multiply_in_a_query() {
     assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
+/// The same for the name of an address, which thousands of Services may have as an endpoint, and for changes of these.
+#[test]
+fn many_services_of_one_endpoint_do_not_multiply() {
+    let directory = Directory::default();
+    let address = IpAddr::from([10, 244, 0, 2]);
+    let endpoint = Endpoint { label: "e".into(), address, ports: Arc::from([]) };
+    let service = Service { kind: Kind::Headless, ports: Vec::new(), endpoints: vec![endpoint] };
+    let started = std::time::Instant::now();
+    for number in 0..50_000 {
+        directory.set("shop", &format!("s{number}"), Some(service.clone()));
+    }
+    let zone = Zone::new("cluster.local", vec![]).unwrap();
+    let name = Name::from_text("2.0.244.10.in-addr.arpa").unwrap();
+    let Outcome::Found(sections) = zone.resolve(&directory, &name, kind::PTR, 0) else { panic!("not found") };
+    assert_eq!(sections.answers.len(), MAX_RECORDS);
+    for number in 0..50_000 {
+        directory.set("shop", &format!("s{number}"), None);
+    }
+    // Pairs of Services would take a minute and more.
+    assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
 /// They would otherwise be sent to servers outside, as names of other domains are.
 #[test]
 fn names_of_the_cluster_that_are_no_text_are_nobody_s() {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use knarr_client::node_fit::affinity_allows;
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use knarr_client::node_fit::{affinity_allows, untolerated};
 
 use super::room::Room;
 use crate::cgroup::qos::{QosClass, qos_class};
@@ -79,7 +79,8 @@ pub fn refusal(
     if let Some(why) = forbidden_sysctl(&context.settings.allowed_unsafe_sysctls, pod) {
         return refusal_of("SysctlForbidden", format!("forbidden sysctl: {why}"));
     }
-    if let Some(refusal) = wrong_node(context, pod) {
+    let node = context.node.get("", &context.settings.node_name);
+    if let Some(refusal) = node.and_then(|node| wrong_node(&node, pod)) {
         return Some(refusal);
     }
     if critical { None } else { insufficient_resources(context, pod, others) }.or_else(|| port_conflict(pod, others))
@@ -130,13 +131,20 @@ fn forbidden_sysctl(allowed_unsafe: &[String], pod: &Pod) -> Option<String> {
     })
 }
 
-/// The node's labels may have changed since the pod was bound.
-fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
-    let node = context.node.get("", &context.settings.node_name)?;
-    if affinity_allows(pod::spec(pod), &node) {
-        return None;
+/// The node's labels and taints may have changed since the pod was bound, and its author may have chosen the node without the
+/// scheduler.
+fn wrong_node(node: &Node, pod: &Pod) -> Option<Refusal> {
+    if !affinity_allows(pod::spec(pod), node) {
+        let message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+        return refusal_of("NodeAffinity", message);
     }
-    refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let tolerations = pod::spec(pod).tolerations.as_deref().unwrap_or_default();
+    if !pod::is_static(pod) && untolerated(taints, tolerations, &["NoExecute"]).is_some() {
+        let message = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+        return refusal_of("TaintToleration", message);
+    }
+    None
 }
 
 fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
@@ -212,6 +220,26 @@ mod tests {
             let pod = serde_json::from_value(json!({ "spec": spec.clone() })).expect("a pod");
             assert_eq!(forbidden_sysctl(&unsafe_ones, &pod).as_deref(), expected, "{spec}");
         }
+    }
+
+    #[test]
+    fn a_pod_is_refused_that_does_not_fit_the_node() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": { "name": "n", "labels": { "zone": "a" } },
+            "spec": { "taints": [{ "key": "ours", "effect": "NoExecute" }, { "key": "full", "effect": "NoSchedule" }] },
+        }))
+        .expect("a node");
+        let tolerations = json!([{ "key": "ours", "operator": "Exists" }]);
+        let refused = |source: &str, spec: serde_json::Value| {
+            let mut pod = json!({ "metadata": { "annotations": { pod::CONFIG_SOURCE: source } }, "spec": spec });
+            pod["spec"]["containers"] = json!([]);
+            wrong_node(&node, &serde_json::from_value(pod).expect("a pod")).map(|refusal| refusal.reason)
+        };
+        assert_eq!(refused("api", json!({ "tolerations": tolerations })), None);
+        assert_eq!(refused("api", json!({})).as_deref(), Some("TaintToleration"));
+        assert_eq!(refused("file", json!({})), None);
+        let elsewhere = json!({ "tolerations": tolerations, "nodeSelector": { "zone": "b" } });
+        assert_eq!(refused("api", elsewhere).as_deref(), Some("NodeAffinity"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use knarr_client::delegated_access::{AccessError, AccessSettings, Attributes, De
 use kube::Client;
 use rustls_pki_types::CertificateDer;
 
+use super::route::segments;
 use super::{Body, text};
 use crate::settings::EndpointAccess;
 
@@ -76,27 +77,17 @@ fn verb(method: &Method) -> &'static str {
 
 /// The node subresources of a path, most specific first: access to any of them allows the request.
 fn subresources(path: &str) -> &'static [&'static str] {
-    let under = |prefix: &str| path == prefix || path.starts_with(&format!("{prefix}/"));
-    if under("/stats") {
-        &["stats"]
-    } else if under("/metrics") {
-        &["metrics"]
-    } else if under("/logs") {
-        &["log"]
-    } else if under("/checkpoint") {
-        &["checkpoint"]
-    } else if under("/statusz") {
-        &["statusz"]
-    } else if under("/flagz") {
-        &["configz"]
-    } else if under("/configz") {
-        &["configz", "proxy"]
-    } else if under("/healthz") {
-        &["healthz", "proxy"]
-    } else if under("/pods") || under("/runningpods") {
-        &["pods", "proxy"]
-    } else {
-        &["proxy"]
+    match segments(path).next().as_deref() {
+        Some("stats") => &["stats"],
+        Some("metrics") => &["metrics"],
+        Some("logs") => &["log"],
+        Some("checkpoint") => &["checkpoint"],
+        Some("statusz") => &["statusz"],
+        Some("flagz") => &["configz"],
+        Some("configz") => &["configz", "proxy"],
+        Some("healthz") => &["healthz", "proxy"],
+        Some("pods" | "runningpods") => &["pods", "proxy"],
+        _ => &["proxy"],
     }
 }
 
@@ -162,9 +153,10 @@ mod tests {
             ("/statusz", "statusz"),
             ("/flagz", "configz"),
             ("/checkpoint/a/b/c", "checkpoint"),
-            // What is written in another way is not less.
-            ("//metrics", "proxy"),
-            ("/%6detrics", "proxy"),
+            // The same endpoints, written in another way, and one that is none.
+            ("//logs/x", "log"),
+            ("/%6cogs/x", "log"),
+            ("//checkpoint/a/b/c", "checkpoint"),
             ("/metrics%2fcadvisor", "proxy"),
         ] {
             assert_eq!(subresources(path).join(" "), expected, "{path}");

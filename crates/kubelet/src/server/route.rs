@@ -41,10 +41,14 @@ fn why_disabled(tuning: &Tuning, path: &[&str]) -> Option<&'static str> {
     }
 }
 
+/// What a path consists of, for the choice of the handler and for the decision whether a request may reach it.
+pub fn segments(path: &str) -> impl Iterator<Item = String> {
+    path.split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false))
+}
+
 pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response<Body> {
     let query = Query::of(&request);
-    let path: Vec<String> =
-        request.uri().path().split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
+    let path: Vec<String> = segments(request.uri().path()).collect();
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     if let Some(why) = why_disabled(&server.context.settings.tuning, &parts) {
         return text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n"));

@@ -168,6 +168,7 @@ impl Components {
                 key: pki.authority.key(),
             }),
             approve_kubelet_serving: true,
+            keep_nodes_apart: true,
             cluster_domain: self.arguments.node.cluster_domain.clone(),
             api_server_names: pki.identity().all().collect(),
             allocate_node_cidrs: !self.arguments.network.cluster_cidr.is_empty(),

@@ -41,6 +41,9 @@ pub enum CertificateError {
 /// How long to wait for the approval of a signing request.
 const APPROVAL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
+/// Between two looks at whether a request is approved, at most.
+const MAX_APPROVAL_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How often a certificate's age is compared with the clock.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Between requests for a certificate of the authority that signs now.
@@ -326,7 +329,16 @@ async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>
             });
         }
         tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(Duration::from_secs(5));
+        if backoff < MAX_APPROVAL_INTERVAL {
+            backoff = (backoff * 2).min(MAX_APPROVAL_INTERVAL);
+            if backoff == MAX_APPROVAL_INTERVAL {
+                // The first certificate of a node whose name is in use waits for an administrator.
+                tracing::warn!(
+                    request = name,
+                    "a signing request is not approved yet; if the node exists, delete it or approve the request"
+                );
+            }
+        }
     }
 }
 
