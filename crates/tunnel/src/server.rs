@@ -26,7 +26,7 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What came of an attempt to connect through a tunnel.
+/// The outcome of an attempt to connect through a tunnel.
 pub enum Dial {
     Open(Box<dyn Stream>),
     /// The node tried and failed, for this reason.

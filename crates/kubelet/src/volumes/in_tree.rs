@@ -43,7 +43,7 @@ async fn mount_with_command(kind: &[&str], options: &[String], source: &str, tar
     if !options.is_empty() {
         arguments.extend(["-o".to_string(), options.join(",")]);
     }
-    // What follows are no options, whatever a pod names.
+    // Ends the options, so that no name from a pod is read as one.
     arguments.extend(["--".to_string(), source.to_string(), target.to_string_lossy().into_owned()]);
     let mounted = run("mount", &arguments).await;
     mounted.map(drop).map_err(|Failure { status, output }| {

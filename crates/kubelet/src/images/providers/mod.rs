@@ -271,7 +271,7 @@ impl Provider {
             .ok_or_else(|| format!("credential provider plugin did not return a valid cacheKeyType: {kind}"))?;
         let lifetime = match response.cache_duration.as_deref() {
             None => config.default_cache,
-            // What is not understood is not kept.
+            // With a duration that cannot be parsed, the response is not cached.
             Some(text) => go_duration::parse_positive(text).unwrap_or_default(),
         };
         if !lifetime.is_zero() {
