@@ -145,11 +145,7 @@ struct ActiveSeries {
 /// An event that may be repeated.
 enum Active {
     /// An event that was not repeated yet. Most never are, so only what a repeat does not contain is kept.
-    Once {
-        name: Option<Box<str>>,
-        time: Timestamp,
-        observed: Instant,
-    },
+    Once { name: Option<Box<str>>, time: Timestamp, observed: Instant },
     /// With the time of the last repeat.
     Series(Box<Event>, Instant),
 }

@@ -21,9 +21,9 @@ pub(super) fn is_own(spec: &CertificateSigningRequestSpec, requested: &Requested
 fn is_component(requester: &str, requested: &RequestedCertificate) -> bool {
     let user = &requested.identity.name;
     match requested.identity.groups.as_slice() {
-        [group] => {
-            node_identity::ALL.iter().any(|identity| group == identity.group && identity.is_for_own_node(requester, user))
-        }
+        [group] => node_identity::ALL
+            .iter()
+            .any(|identity| group == identity.group && identity.is_for_own_node(requester, user)),
         _ => false,
     }
 }
