@@ -80,7 +80,7 @@ impl Tunnels {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut nodes = self.nodes.lock();
         let tunnels = nodes.entry(node.to_owned()).or_default();
-        // The newest is the one that the node still knows. What goes through others goes on until it ends.
+        // New connections use the newest tunnel. Those through older ones continue until they are closed.
         tunnels.insert(0, Tunnel { id, sender });
         tunnels.truncate(MAX_TUNNELS);
         id

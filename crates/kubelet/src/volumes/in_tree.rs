@@ -98,7 +98,7 @@ pub async fn format_and_mount(
     mount_with_command(&["-i", "-t", kind], &options, device, target).await
 }
 
-/// Whoever names a disk names its file system, too.
+/// Refuses file systems of other kinds than those of disks, since users choose both the disk and its file system.
 fn check_kind(kind: &str) -> Result<(), VolumeError> {
     match !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !kind.starts_with("fuse") {
         true => Ok(()),

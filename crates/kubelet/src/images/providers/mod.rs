@@ -1,7 +1,7 @@
 //! Credential providers: programs of the node's operator that have credentials for registries.
 //!
-//! The configuration is read once, when the node starts; a wrong one ends the start. A provider that fails only loses its
-//! credentials: the pull goes on with the others, or without any.
+//! The configuration is read once, when the node starts; an invalid one fails the start. If a provider fails, images are pulled
+//! with the credentials of the others, or without any.
 
 mod cache;
 mod config;
