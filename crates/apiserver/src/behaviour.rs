@@ -27,7 +27,7 @@ pub struct Behaviour {
     pub features: Features,
 }
 
-/// How long requests may take, and how much they may do at once.
+/// Timeouts of requests, and the concurrency of deletions.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestLimits {
     /// The longest timeout of a request that is not long-running, and the default: `--request-timeout`.

@@ -1,4 +1,4 @@
-//! The end of a server: it keeps serving for a while, then refuses new requests until the active ones have finished.
+//! Graceful shutdown: refuses new requests until the active ones have finished.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::request::Sender;
 use crate::response::{self, Body};
 
 const MESSAGE: &str = "The apiserver is shutting down, please try again later.\n";
-/// What monitors read until the end.
+/// The paths that monitoring reads; they are served until the server exits.
 const EXEMPT: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
 
-/// The active requests of a server, and whether it takes further ones.
+/// The active requests of a server, and whether it refuses new ones.
 #[derive(Default)]
 pub struct Drain {
     refuses: AtomicBool,
@@ -34,7 +34,7 @@ impl Drain {
         ActiveRequest(self)
     }
 
-    /// From now on, clients are asked to try again, which leads them to another server.
+    /// Refuses new requests from now on. Clients retry, which leads them to another server.
     pub fn start_refusing(&self) {
         self.refuses.store(true, Ordering::SeqCst);
     }
@@ -55,7 +55,8 @@ impl Drain {
         }
     }
 
-    /// The refusal of a request that comes too late. The server's own requests are none of these.
+    /// The response to a new request while the server drains; `None` if the request is served. Requests of the server itself
+    /// always are.
     pub fn refuse(&self, request: &Parts, sender: &Sender) -> Option<Response<Body>> {
         let is_exempt =
             || matches!(sender, Sender::Trusted(_)) || EXEMPT.iter().any(|path| request.uri.path().starts_with(path));

@@ -54,6 +54,7 @@ mod request_body;
 mod request_metrics;
 #[cfg(test)]
 mod request_tests;
+mod resource_changes;
 pub mod resource_handler;
 pub mod resource_request;
 pub mod response;

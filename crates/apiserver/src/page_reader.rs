@@ -1,4 +1,4 @@
-//! What a user may read of pages that show objects: the objects that they may get.
+//! Restricts pages that show many objects, such as the journal, to the objects that a user may get.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::provided::Provided;
 use crate::request::{ANONYMOUS, Target, User};
 use crate::state::ApiServer;
 
-/// Whether a page is open to every user with credentials: it shows each of them the objects that they may get.
+/// Whether every authenticated user may open a page, since it shows only the objects that the user may get.
 pub fn is_open_to(user: &User, parts: &Parts) -> bool {
     parts.method == Method::GET && parts.uri.path() == "/journey" && user.name != ANONYMOUS
 }
 
-/// A user, with the server that decides what they may get.
+/// A user who reads a page, with the server that authorizes them.
 pub struct UserReader {
     server: Arc<ApiServer>,
     user: User,
@@ -27,7 +27,7 @@ pub struct UserReader {
 }
 
 impl UserReader {
-    /// The reader of the page that a request is for.
+    /// The reader of the page that a request names.
     pub async fn new(server: &Arc<ApiServer>, user: &User, page: &Target) -> UserReader {
         let reads_all = server.authorize(user, page).await.is_ok();
         UserReader { server: server.clone(), user: user.clone(), reads_all }
@@ -55,8 +55,8 @@ impl Reader for UserReader {
     }
 }
 
-/// The requests that would get an object. The plural does not say of which group it is, so all that have the plural count;
-/// kinds whose objects are computed are never written, so that no page is about them.
+/// The requests that would get an object. Its name contains no group, so it stands for all kinds with this plural. Kinds whose
+/// objects are computed are left out: they are never written, so no page shows them.
 fn targets(catalogue: &Catalogue, provided: &Provided, object: &str) -> Vec<Target> {
     let parts: Vec<&str> = object.split('/').collect();
     let (plural, namespace, name) = match parts[..] {

@@ -6,11 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use knarr_store::Notice;
 use serde_json::Value;
 
-use crate::request::Sender;
-use crate::request::{GROUP_MASTERS, User};
+use crate::request::{GROUP_MASTERS, Sender, User};
+use crate::resource_changes::ResourceChanges;
 use crate::state::ApiServer;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,26 +30,11 @@ where
         ready = ready.wait_for(|ready| *ready) => if ready.is_err() { return },
         _ = stopping.wait_for(|stopping| *stopping) => return,
     }
+    let Some(mut changes) = ResourceChanges::open(&server, range, plural).await else { return };
     loop {
-        let mut watch = match server.backend.store.watch(&range, server.backend.store.revision()) {
-            Ok(watch) => watch,
-            Err(error) => {
-                tracing::warn!(%error, plural, "cannot watch a resource");
-                tokio::time::sleep(RETRY_INTERVAL).await;
-                continue;
-            }
-        };
-        loop {
-            let done = reconcile(server.clone()).await;
-            tokio::select! {
-                notice = watch.next() => match notice {
-                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
-                    Some(Notice::Compacted) => break,
-                    None => return,
-                },
-                () = tokio::time::sleep(RETRY_INTERVAL), if !done => {}
-                _ = stopping.wait_for(|stopping| *stopping) => return,
-            }
+        let is_done = reconcile(server.clone()).await;
+        if !changes.next((!is_done).then_some(RETRY_INTERVAL)).await {
+            return;
         }
     }
 }

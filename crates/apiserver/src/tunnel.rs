@@ -1,8 +1,8 @@
 //! Accepts the tunnels of nodes: connections that nodes open, over which this server reaches their kubelets and pods.
 //!
-//! A tunnel ends when the certificate that opened it expires or its authority is removed, when its Node object is deleted, and when
-//! the node may open tunnels no more. The node opens another one with its next certificate before that expires, and another one after it was deleted: that
-//! one is used from when the node has registered again.
+//! A tunnel is closed when the certificate that opened it expires or its authority is removed, when the Node object is deleted,
+//! and when the node is no longer authorized to open tunnels. The node opens the next tunnel as soon as its certificate is
+//! renewed. After its Node object was deleted, a new tunnel is used once the node has registered again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::state::ApiServer;
 
 const NODE_USER: &str = "system:node:";
 const NODE_GROUP: &str = "system:nodes";
-/// How often a certificate is verified again while it is valid.
+/// How often the certificate of an open tunnel is verified.
 const VERIFICATION_INTERVAL: Duration = Duration::from_secs(60);
-/// How often it is decided again whether a node may have a tunnel.
+/// How often the authorization of an open tunnel is checked.
 const AUTHORIZATION_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a tunnel of a node that has no Node object is kept: nodes open tunnels while they register.
+/// How long a tunnel is kept open without a Node object: nodes open tunnels while they register.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes the connection of a request the tunnel of the node that sent it.
@@ -65,7 +65,7 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     knarr_supervisor::spawn(async move {
         tokio::select! {
             () = run => {}
-            // Nodes open another one where they are served.
+            // The nodes open tunnels to the other servers, too.
             _ = stopping.wait_for(|stopping| *stopping) => {}
         }
     });
@@ -79,25 +79,25 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
 /// Waits until the certificate of a connection is no longer accepted.
 async fn expired(client: Arc<ClientConnection>, now: impl Fn() -> UnixTime) {
     while let Some(left) = client.valid_for(now()) {
-        // Meanwhile the clock may be set, or an authority removed.
+        // The clock may be stepped, or an authority removed, before the certificate expires.
         sleep(left.min(VERIFICATION_INTERVAL)).await;
     }
 }
 
-/// Waits until a Node exists. It is known by the revision that created it: a Node of the same name may be another one.
+/// Waits until a Node exists, and returns the revision that created it, which tells it apart from a later Node of the same name.
 async fn registered(store: &dyn Store, key: &str) -> Option<Revision> {
     observe(store, key, |created| created).await
 }
 
-/// Waits until the Node that a revision created no longer exists, or that cannot be known.
+/// Waits until the Node created at a revision no longer exists, or cannot be watched.
 async fn deleted(store: &dyn Store, key: &str, created: Revision) {
     observe(store, key, |current| (current != Some(created)).then_some(())).await;
 }
 
-/// Waits until a key is in some state, which is found by the revision that created it; `None` if it cannot be watched.
+/// Waits until `find` returns a value for the revision at which a key was created; `None` if the key cannot be watched.
 async fn observe<T>(store: &dyn Store, key: &str, find: impl Fn(Option<Revision>) -> Option<T>) -> Option<T> {
     loop {
-        // From before the first read, so that no change is missed.
+        // Watches before the first read, so that no change is missed.
         let mut watch = store.watch_scope(Scope::Key(key), store.revision()).ok()?;
         loop {
             let found = find(store.peek(key).map(|entry| entry.created));
@@ -111,7 +111,7 @@ async fn observe<T>(store: &dyn Store, key: &str, find: impl Fn(Option<Revision>
     }
 }
 
-/// Waits until a node is no longer authorized for what it did to open a tunnel.
+/// Waits until a node is no longer authorized to open tunnels.
 async fn revoked(authorizer: Arc<dyn Authorizer>, user: User, target: Target) {
     loop {
         sleep(AUTHORIZATION_INTERVAL).await;
@@ -122,7 +122,7 @@ async fn revoked(authorizer: Arc<dyn Authorizer>, user: User, target: Target) {
     }
 }
 
-/// The node that a user is.
+/// The node whose user this is.
 fn node_of(user: &User) -> Option<&str> {
     let is_node = user.groups.iter().any(|group| group == NODE_GROUP);
     user.name.strip_prefix(NODE_USER).filter(|name| is_node && !name.is_empty())

@@ -154,7 +154,7 @@ impl QueueMetrics {
         *self.current.lock() = Some(queue);
     }
 
-    pub(crate) fn taken(&self, waited: Duration) {
+    pub(crate) fn started(&self, waited: Duration) {
         self.queued.lock().observe(waited);
     }
 

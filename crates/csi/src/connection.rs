@@ -76,7 +76,7 @@ impl AsyncWrite for UnixConnection {
     }
 }
 
-/// What a client sends before its first frame.
+/// The connection preface of HTTP/2, which a client sends before its first frame.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 pub(crate) const FRAME_HEADER: usize = 9;
 /// The server announces no larger frames, and refuses them.

@@ -11,7 +11,7 @@ use crate::metrics;
 use crate::name::Name;
 
 const CAPACITY: usize = 10_000;
-/// Bytes of all responses. Whoever owns a domain chooses how long they are.
+/// The maximum size of all cached responses in bytes. Owners of domains choose the size of each.
 const MAX_BYTES: usize = 8 << 20;
 const MAX_TTL: Duration = Duration::from_secs(3600);
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(30);

@@ -326,8 +326,7 @@ pub fn quantity(input: &[u8]) {
     let mut sum = quantity.clone();
     sum.add(&again);
     sum.subtract(&again);
-    sum.negate();
-    sum.multiply(7);
+    sum.add(&again);
     sum.round_up(0);
 }
 

@@ -21,14 +21,14 @@ fn default_route() -> Option<String> {
     default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default())
 }
 
-/// Restarts this process when the host has another address than `own`: everything else has the old one. Pods keep
-/// running.
+/// Restarts this process when `own` is no longer the address of the host: all components still use the old address. Pods
+/// keep running.
 pub async fn restart_when_moved(own: IpAddr) {
     let mut candidate = None;
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let moved = moved_from(own);
-        // Twice the same: interfaces get their addresses one by one.
+        // A new address counts once it is seen twice: interfaces get their addresses one by one.
         if moved.is_some() && moved == candidate {
             tracing::warn!(from = %own, to = ?moved, "this host has another address now; restarting with it");
             crate::restart::request();
@@ -39,15 +39,15 @@ pub async fn restart_when_moved(own: IpAddr) {
     }
 }
 
-/// The host's present address, if it does not have this one any more.
+/// The current address of the host, if it no longer has the address `own`.
 pub fn moved_from(own: IpAddr) -> Option<IpAddr> {
     let (all, routed) = (interface_addresses(), default_route());
     let has_device = |name: &str| std::path::Path::new("/sys/class/net").join(name).join("device").exists();
     successor(own, &all, routed.as_deref(), has_device)
 }
 
-/// A host whose network is down for a moment has only the addresses of its virtual networks, by which no other host reaches it.
-/// One on the default route or on a device is the host's own.
+/// The address that replaces `own`. Only addresses on the interface of the default route or on a hardware device count: while
+/// the network is down, a host has only addresses of virtual networks, at which no other host reaches it.
 fn successor(
     own: IpAddr,
     all: &[(String, IpAddr)],
@@ -59,7 +59,7 @@ fn successor(
     }
     let lasting = all.iter().filter(|(name, _)| routed == Some(name.as_str()) || has_device(name)).cloned();
     let best = best(&lasting.collect::<Vec<_>>(), routed);
-    // A host without a network comes back with one.
+    // Without a usable address, the host keeps `own` until its network is back.
     (!best.is_loopback() && best != FALLBACK_ADDRESS).then_some(best)
 }
 

@@ -14,7 +14,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 /// How often a store is copied that changes its files meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Notes that this version uses a data directory, and logs what used it before if that was another one.
+/// Records that this version uses a data directory, and logs the previous version if it was another one.
 pub fn record(data: &Path) {
     // With its commit: builds between releases differ, too.
     let own = format!("{OWN} (commit {}, Kubernetes {})\n", env!("KNARR_COMMIT"), knarr_version::KUBERNETES);
@@ -28,7 +28,7 @@ pub fn record(data: &Path) {
     }
 }
 
-/// What used a data directory last.
+/// The version that used a data directory last.
 fn previous(data: &Path) -> Option<String> {
     std::fs::read_to_string(data.join(FILE)).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -51,7 +51,7 @@ pub fn check(
     vec![check_version(previous(data).as_deref()), check_settings(role, file, command), store]
 }
 
-/// What this program could read in an etcd.
+/// The result of reading the objects of an etcd.
 pub struct SharedStore {
     pub entries: usize,
     pub revision: u64,

@@ -1,4 +1,4 @@
-//! Builds the [`Context`] of the kubelet: from the settings, the host, the runtime, and what is noted on disk.
+//! Builds the [`Context`] of the kubelet: from the settings, the host, the runtime, and records on disk.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -6,7 +6,7 @@ use std::time::Duration;
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(122);
 
-/// The delay after so many failures in a row.
+/// The delay after a number of consecutive failures.
 pub fn backoff(failures: u32) -> Duration {
     INITIAL_BACKOFF.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1).min(16))).min(MAX_BACKOFF)
 }

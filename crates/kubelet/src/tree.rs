@@ -27,7 +27,7 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// Whether the walk goes on when a directory is moved during it, without what was moved. Otherwise that is an error.
+    /// Whether the walk continues without a directory that is moved while it is visited. Otherwise that is an error.
     fn tolerates_moves(&self) -> bool {
         false
     }

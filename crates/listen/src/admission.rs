@@ -1,6 +1,7 @@
-//! Limits the connections of a server, of all clients and of each.
+//! Limits the connections of a server: of all clients together, and of each client.
 //!
-//! Anybody can open connections. So no client gets all of them: others could no longer connect.
+//! Connections are limited before clients are authenticated. The limit per client keeps one of them from using up all
+//! connections, so that others can still connect.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clients::{ClientPermit, Clients, host_of};
 
-/// Admits connections up to the limits.
+/// Accepts connections up to the limits.
 #[derive(Debug)]
 pub struct Admission {
     all: Arc<Semaphore>,
@@ -24,17 +25,17 @@ pub struct Permit {
 }
 
 impl Admission {
-    /// Admits this many connections, three quarters of them of one client.
+    /// Accepts this many connections, and at most three quarters of them from one client.
     pub fn new(connections: usize) -> Admission {
         Self::with_limits(connections, connections - connections / 4)
     }
 
-    /// Admits this many connections of all clients, and of one client.
+    /// Accepts this many connections of all clients, and this many of one client.
     pub fn with_limits(connections: usize, of_client: usize) -> Admission {
         Admission { all: Arc::new(Semaphore::new(connections)), clients: Clients::new(of_client) }
     }
 
-    /// Counts a connection; `None` if there are too many, in all or of this client.
+    /// Counts a connection; `None` if either limit is reached.
     pub fn admit(&self, address: IpAddr) -> Option<Permit> {
         let of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let of_client = self.clients.acquire(host_of(address))?;

@@ -164,7 +164,7 @@ pub async fn serve<C, H, F, B>(
     drop(open);
     if tokio::time::timeout(limits.shutdown_timeout, all_closed.recv()).await.is_err() {
         tracing::warn!("some requests did not finish in time");
-        // What handles them can still note how they ended.
+        // Handlers can still record how the requests ended.
         abandon.send_replace(true);
         all_closed.recv().await;
     }
@@ -246,7 +246,7 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
         .keep_alive_timeout(limits.ping)
         .initial_stream_window_size(512 * 1024)
         .initial_connection_window_size(2 * 1024 * 1024)
-        // What a client that does not read costs for each of its streams.
+        // Limits the memory for each stream of a client that does not read.
         .max_send_buf_size(128 * 1024);
     builder
 }

@@ -105,7 +105,7 @@ pub enum Reason {
     SchedulerError,
 }
 
-/// What happens to a pod's nomination.
+/// The change of a pod's nomination.
 pub enum Nomination {
     Unchanged,
     Cleared,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::framework::Rejection;
 
-/// What was found on the way to "no node fits".
+/// The reasons why no node fits.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     pub all_nodes: usize,

@@ -1,4 +1,4 @@
-//! What values of the Kubernetes API mean: the one home of each rule that several components follow.
+//! The semantics of values of the Kubernetes API: each rule that several components apply is implemented here, once.
 //!
 //! Components hold objects as JSON or as types. Nothing here knows either: what a rule reads comes in as text and
 //! iterators, so that all components decide alike. `knarr_client` has the functions that read typed objects.

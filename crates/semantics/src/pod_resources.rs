@@ -40,7 +40,7 @@ impl Amounts for ResourceList {
     }
 }
 
-/// What the containers of a pod need together. Init containers come with whether they are sidecars.
+/// The resources of all containers of a pod together. The flag of each init container says whether it is a sidecar.
 pub fn combined<A: Amounts>(containers: impl Iterator<Item = A>, init: impl Iterator<Item = (bool, A)>) -> A {
     let mut running = A::default();
     for own in containers {
@@ -64,9 +64,9 @@ pub fn combined<A: Amounts>(containers: impl Iterator<Item = A>, init: impl Iter
 /// The requests or the limits of resource requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What is set aside.
+    /// The amounts that are reserved.
     Requests,
-    /// What may be used at most.
+    /// The maximum amounts that may be used.
     Limits,
 }
 

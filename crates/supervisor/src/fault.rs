@@ -70,7 +70,7 @@ pub fn point_of(component: &str, stage: &str) {
     }
 }
 
-/// Panics when it is dropped, if that fault is injected: what a component holds may do so when it is stopped.
+/// Panics when it is dropped, if that fault is injected: it stands for state of a component whose `drop` panics.
 pub(crate) struct AtStop(pub(crate) std::sync::Arc<str>);
 
 impl Drop for AtStop {

@@ -221,7 +221,7 @@ where
         },
         Ok(reason) = failed => Some(reason),
     };
-    // What a failed run held may panic when it is dropped. The component is restarted all the same; the panic is logged.
+    // Dropping the state of a failed run may panic, too. That is logged, and the component is restarted nevertheless.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(move || drop(body)));
     reason
 }

@@ -1,8 +1,9 @@
-//! Who reads the wall clock in the kubelet and the API server, and what for. Elapsed time is monotonic: a step of the clock must
-//! not change how long something took.
+//! Who reads the wall clock, and what for. Elapsed time is monotonic: a step of the clock must not change how long something took.
+//!
+//! Crates of pure decisions may not read it at all. The binary, which hands the time to others, and tools are not checked.
 
 use super::spawns::is_test;
-use super::{CLOCKS, before_tests, none, read, root, sources};
+use super::{CLOCKS, DECIDES, before_tests, directories, file_name, none, read, root, sources};
 
 /// Files that read the wall clock, and why nothing else would do.
 const READS_THE_CLOCK: &[(&str, &str)] = &[
@@ -23,6 +24,16 @@ const READS_THE_CLOCK: &[(&str, &str)] = &[
     ("apiserver/src/service/ip_allocator.rs", "creation times"),
     ("apiserver/src/startup/mod.rs", "times in objects"),
     ("apiserver/src/ui/problems.rs", "ages, from times in objects"),
+    ("client/src/events/mod.rs", "times and names of events"),
+    ("client/src/events/recorder.rs", "times and names of events"),
+    ("client/src/events/series.rs", "times and names of events"),
+    ("client/src/time.rs", "times in objects"),
+    ("cri/src/containerd/process/mod.rs", "the start of containerd, compared with times of files"),
+    ("csi-controller/src/attach.rs", "times in statuses"),
+    ("csi-controller/src/snapshot/content.rs", "times in statuses"),
+    ("csi-controller/src/snapshot/volume_snapshot.rs", "times in statuses"),
+    ("csi-controller/src/status.rs", "times in conditions"),
+    ("journey/src/record.rs", "times of steps"),
     ("kubelet/src/csi/expand.rs", "times in conditions"),
     ("kubelet/src/host.rs", "when the process started, for a metric"),
     ("kubelet/src/images/access.rs", "times in records on disk"),
@@ -46,14 +57,25 @@ const READS_THE_CLOCK: &[(&str, &str)] = &[
     ("kubelet/src/worker/mod.rs", "times in the pod's status, from which its active deadline counts"),
     ("kubelet/src/worker/probe_tasks.rs", "the age of a container, once, as the runtime knows only when it started"),
     ("kubelet/src/worker/spawn.rs", "times in the pod's status"),
+    ("local-storage/src/controller/snapshot.rs", "creation times"),
+    ("network/src/proxy/debug.rs", "a page that shows the start"),
+    ("network/src/proxy/status.rs", "metrics, and a page that shows times"),
+    ("store/src/clock.rs", "when entries expire: the start only"),
+    ("traces/src/span.rs", "times of spans"),
 ];
+
+/// The binary, and crates of tools and tests.
+const NOT_CHECKED: &[&str] = &["bench", "fuzz-targets", "knarr", "tidy"];
 
 #[test]
 fn the_wall_clock_is_read_for_a_reason() {
     let crates = root().join("crates");
     let mut wrong = Vec::new();
     let mut found = Vec::new();
-    for krate in ["apiserver", "kubelet"] {
+    for krate in directories(&crates).iter().map(|krate| file_name(krate)) {
+        if DECIDES.contains(&krate.as_str()) || NOT_CHECKED.contains(&krate.as_str()) {
+            continue;
+        }
         for file in sources(&crates.join(krate).join("src")) {
             let path = file.strip_prefix(&crates).unwrap_or(&file).to_string_lossy().into_owned();
             let text = read(&file);

@@ -104,7 +104,7 @@ pub(crate) async fn run(queue: Arc<Queue>, channel: Channel) {
     }
 }
 
-/// Warned about once until it works again.
+/// Counts lost spans. Logs a warning about the first failure, and no more until a batch succeeds.
 fn lost(failing: &mut bool, count: u64, reason: &str) {
     SPANS.add(&["lost"], count);
     if !std::mem::replace(failing, true) {

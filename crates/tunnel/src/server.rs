@@ -26,7 +26,7 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// What came of an attempt to connect through a tunnel.
+/// The outcome of an attempt to connect through a tunnel.
 pub enum Dial {
     Open(Box<dyn Stream>),
     /// The node tried and failed, for this reason.
@@ -80,7 +80,7 @@ impl Tunnels {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut nodes = self.nodes.lock();
         let tunnels = nodes.entry(node.to_owned()).or_default();
-        // The newest is the one that the node still knows. What goes through others goes on until it ends.
+        // New connections use the newest tunnel. Those through older ones continue until they are closed.
         tunnels.insert(0, Tunnel { id, sender });
         tunnels.truncate(MAX_TUNNELS);
         id

@@ -1,5 +1,5 @@
-//! A connection that fails when its time is over: everything that goes through it ends then, which closing a tunnel in an orderly
-//! way would wait for.
+//! A connection that fails when a future resolves. All streams through it fail then, whereas a graceful close would wait until
+//! they have finished.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub struct TimedConnection<S> {
     stream: S,
-    /// `None` when the time is over.
+    /// `None` once the future has resolved.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -18,7 +18,7 @@ impl<S: Unpin> TimedConnection<S> {
         Self { stream, end: Some(Box::pin(end)) }
     }
 
-    /// The stream while there is time.
+    /// The stream; an error once the future has resolved.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut S>> {
         if self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready()) {
             self.end = None;

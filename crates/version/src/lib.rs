@@ -27,6 +27,12 @@ pub const MINOR: &str = KUBERNETES.split_at(dot(1)).0.split_at(dot(0) + 1).1;
 /// Major and minor number as OpenAPI and user agents show them: `1.36`.
 pub const RELEASE: &str = KUBERNETES.split_at(dot(1)).0.split_at(1).1;
 
+/// The minor release before this one: `1.35`.
+pub fn previous_release() -> String {
+    let minor: u64 = MINOR.parse().unwrap_or_default();
+    format!("{MAJOR}.{}", minor.saturating_sub(1))
+}
+
 /// The CPU architecture by Go's name: `amd64`.
 pub const ARCHITECTURE: &str = go_architecture(std::env::consts::ARCH);
 
@@ -75,5 +81,8 @@ mod tests {
         assert_eq!(format!("{MAJOR}.{MINOR}"), RELEASE);
         assert!(KUBERNETES.starts_with(&format!("v{RELEASE}.")), "{KUBERNETES}");
         assert!([MAJOR, MINOR].iter().all(|number| number.parse::<u8>().is_ok()));
+        let previous = previous_release();
+        let minor = previous.strip_prefix(&format!("{MAJOR}.")).and_then(|minor| minor.parse::<u8>().ok());
+        assert_eq!(minor.map(|minor| minor + 1), MINOR.parse().ok());
     }
 }

@@ -113,7 +113,7 @@ impl Meter {
     }
 }
 
-/// What it costs to find a key. Objects and small maps cost nothing beyond the lookup.
+/// The cost of finding a key. Objects and small maps cost nothing beyond the lookup.
 pub(super) fn searching(map: Option<&Value<'_>>) -> u64 {
     1 + map.map_or(0, Value::searched) as u64 / 32
 }
@@ -132,7 +132,7 @@ fn is_list(values: &[Value<'_>]) -> bool {
     matches!(values.first(), Some(Value::List(_) | Value::JsonList(..)))
 }
 
-/// What a pattern costs that is much larger than its text, `\p{L}{1,100}` for instance: others cost nothing beyond their text.
+/// The additional cost of a pattern that is much larger when compiled than as text, such as `\p{L}{1,100}`.
 fn large(values: &[Value<'_>]) -> u64 {
     const USUAL: u64 = 64 << 10;
     const BYTES_PER_UNIT: u64 = 640;

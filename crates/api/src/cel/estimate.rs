@@ -235,7 +235,7 @@ pub(crate) fn smallest(props: &JsonSchemaProps) -> u64 {
         "boolean" => 4,
         "object" => {
             let required = props.required.iter().filter_map(|name| Some((name, props.properties.get(name)?)));
-            // What has a default need not be in the request.
+            // A field with a default need not be in the request.
             let required = required.filter(|(_, property)| property.default.is_none());
             required.fold(2, |sum, (name, property)| sum + name.len() as u64 + 4 + smallest(property))
         }

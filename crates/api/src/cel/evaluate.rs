@@ -326,7 +326,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// What the elements of a literal cost beyond its first ones: constants cost nothing by themselves, but are copied.
+/// The cost of the elements of a literal beyond its first ones: constants cost nothing to evaluate, but are copied.
 fn literal(count: usize) -> u64 {
     count as u64 / 4
 }

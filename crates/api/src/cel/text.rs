@@ -1,11 +1,11 @@
-//! Texts of expressions.
+//! Strings of CEL expressions.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A text, borrowed or shared. Copies share its memory: an expression uses a long text that has a name as often as it likes,
-/// for the cost of a name.
+/// A string, borrowed or shared. Copies share its memory, because the cost limit counts the use of a variable the same for a long
+/// string as for a short one.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
     /// A text of the expression or of its variables.

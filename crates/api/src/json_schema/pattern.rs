@@ -29,7 +29,7 @@ pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(&translate(pattern)).size_limit(limit).build().map_err(|error| last_line(&error.to_string()))
 }
 
-/// Patterns that expressions used last: an expression compares many texts with the same pattern.
+/// A cache of recently used patterns: an expression often compares many texts with the same pattern.
 static RECENT: LazyLock<Mutex<Recent>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ pub(crate) fn size_recent(pattern: &str) -> u64 {
     estimate(pattern).unwrap_or_default()
 }
 
-/// The size that a pattern has when compiled, in bytes; or what is wrong with it, in Go's words where these are known.
+/// The estimated size of a compiled pattern in bytes, or what is wrong with it, with Go's message where that is known.
 pub fn estimate(pattern: &str) -> Result<u64, String> {
     if pattern.len() > MAX_LENGTH {
         return Err(TOO_LARGE.to_owned());
@@ -78,7 +78,7 @@ pub fn estimate(pattern: &str) -> Result<u64, String> {
     if size > MAX_SIZE { Err(TOO_LARGE.to_owned()) } else { Ok(size) }
 }
 
-/// What is said of a pattern that would be too large.
+/// The error for a pattern that would be too large.
 pub const TOO_LARGE: &str = "expression too large";
 
 /// Errors of the parser show the pattern first.

@@ -91,7 +91,7 @@ impl Additions {
         if let Some(Value::Object(paths)) = part.get_mut("paths") {
             paths.retain(|path, _| !own_paths.contains(path.as_str()) && !self.paths.contains_key(path));
         }
-        // What only the removed paths refer to is not added.
+        // Definitions that only removed paths refer to are not added.
         let mut part = v2_part(part, "");
         let (definitions, parameters) = (remove_map(&mut part, "definitions"), remove_map(&mut part, "parameters"));
         let existing = |name: &str| {

@@ -29,11 +29,6 @@ pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0
 /// See [`V2_PROTOBUF`].
 pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// The media types in the requests of many clients. They are not valid, so responses must not contain them.
-pub const V2_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// See [`V2_PROTOBUF_ACCEPT`].
-pub const V3_PROTOBUF_ACCEPT: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
-
 const VERSION: &str = knarr_version::RELEASE;
 
 /// The description of a field of a type, or of the type itself where the field is empty.

@@ -1,8 +1,7 @@
 //! The text of a patched object in messages.
 //!
-//! Kubernetes applies JSON and merge patches to the text of an object: what a patch goes through is taken apart and put
-//! together again with its names in alphabetical order, the rest stays as it was printed, field after field as its type
-//! declares them.
+//! Kubernetes applies JSON and merge patches to the text of an object. Objects along the paths of the patch are decoded and
+//! encoded again, with their fields in alphabetical order; all others keep the order in which their types declare the fields.
 
 use std::collections::BTreeMap;
 

@@ -26,14 +26,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// How long events may take to be written when the server stops, in each of the two steps of it.
+/// The timeout of each of the two steps of closing: writing the last events of requests, and sending queued events.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The audit policy, and where events are written to.
 pub struct Audit {
     policy: Policy,
     backends: Vec<Backend>,
-    /// How many requests have ended without their last events being written.
+    /// The number of finished requests whose last events are not written yet.
     unwritten: watch::Sender<usize>,
     closing: watch::Sender<bool>,
 }
@@ -43,13 +43,13 @@ impl Audit {
         Audit { policy, backends, unwritten: watch::Sender::new(0), closing: watch::Sender::new(false) }
     }
 
-    /// Turns true when senders have to send what waits and return.
+    /// Becomes true when the senders must send their queued events and return.
     pub fn closing(&self) -> watch::Receiver<bool> {
         self.closing.subscribe()
     }
 
-    /// Waits until the events of all requests that have ended are written or wait for their sender, then closes the senders.
-    /// To be called when no request is in progress.
+    /// Waits until the events of all finished requests are written or queued, then closes the senders. Call this when no request
+    /// is in progress.
     pub async fn close(&self) {
         let mut unwritten = self.unwritten.subscribe();
         if tokio::time::timeout(CLOSE_TIMEOUT, unwritten.wait_for(|count| *count == 0)).await.is_err() {
@@ -59,7 +59,7 @@ impl Audit {
         self.closing.send_replace(true);
     }
 
-    /// Writes an event to all backends, also if one fails.
+    /// Writes an event to all backends, even if one of them fails.
     async fn write(&self, event: &Value) -> Result<(), NotStored> {
         let mut outcome = Ok(());
         for backend in &self.backends {
@@ -68,12 +68,12 @@ impl Audit {
         outcome
     }
 
-    /// Writes the last events of a request for which nobody waits any more.
+    /// Writes the last events of a request in the background.
     fn write_later(self: Arc<Self>, events: VecDeque<Value>) {
         let unwritten = Unwritten::new(self);
         knarr_supervisor::spawn(async move {
             for event in events {
-                // The sink has logged why it failed, and nobody waits.
+                // The backend has logged the failure, and the response was sent already.
                 let _ = unwritten.0.write(&event).await;
             }
         });

@@ -1,4 +1,4 @@
-//! Sessions that outlive the process: whoever has the page open while the server restarts stays signed in.
+//! Sessions that outlive the process: users stay signed in to the page while the server restarts.
 //!
 //! A file keeps the credential of each session, encrypted with a key that is derived from the session's token. Only the browser
 //! has the token, so that the file gives nobody a session. A restored credential is verified for each request, like all others.
@@ -23,7 +23,7 @@ use super::connection::{ClientConnection, CurrentAuthorities};
 use super::session::{Credential, Sessions};
 use crate::encrypt::Algorithm;
 
-/// As many as there are sessions in memory at most.
+/// The maximum number of saved sessions, the same as in memory.
 const MAX_SAVED: usize = 4000;
 
 pub struct SavedSessions {
@@ -42,7 +42,7 @@ struct Saved {
     sealed: String,
 }
 
-/// A credential as it is encrypted: a token, or certificates.
+/// The plain text of an encrypted credential: a token, or certificates.
 #[derive(Serialize, Deserialize)]
 struct Plain {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ impl SavedSessions {
         SavedSessions { path: path.to_owned(), clients, saved: Mutex::new(saved) }
     }
 
-    /// Saves a new session. Users whom a front proxy names are not saved: nothing proves later that it would name them again.
+    /// Saves a new session. Sessions of users whom a front proxy names are not saved: their identity cannot be verified again.
     pub fn add(&self, token: &str, owner: &str, credential: &Credential, now: UnixTime) {
         let Some(sealed) = seal(token, credential) else { return };
         let saved = Saved { owner: owner.to_owned(), expires: now.as_secs() + SESSION_LIFETIME.as_secs(), sealed };
@@ -110,7 +110,7 @@ impl SavedSessions {
         let chain: Result<Vec<_>, _> =
             plain.certificates.iter().map(|one| STANDARD.decode(one).map(CertificateDer::from)).collect();
         let connection = ClientConnection::new(self.clients.clone(), &chain.ok()?, now);
-        // Without a certificate that proves something, the session would be that of an anonymous user.
+        // With no valid certificate left, requests of the session would be anonymous.
         connection.has_certificate().then(|| Credential::Certificate(Arc::new(connection), impersonated))
     }
 
@@ -128,8 +128,8 @@ impl SavedSessions {
     }
 }
 
-/// Makes room for a session of an owner who has as many as there can be in memory. One that signs in again and again would fill
-/// the file, which is written whole each time, and restore what memory has dropped.
+/// Removes the oldest session of an owner who has as many as memory holds for one owner. Otherwise an owner could fill the file by
+/// signing in repeatedly, and restore sessions that memory has dropped.
 fn drop_oldest_of(all: &mut BTreeMap<String, Saved>, owner: &str) {
     let own = || all.iter().filter(|(_, saved)| saved.owner == owner);
     if own().count() >= MAX_PER_OWNER

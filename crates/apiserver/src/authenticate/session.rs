@@ -1,4 +1,4 @@
-//! What the session of a browser that shows the page stands for.
+//! The credentials behind a browser session of the page.
 
 use std::sync::Arc;
 

@@ -10,7 +10,6 @@ use http::Request;
 use http_body_util::Full;
 use knarr_api::value::Read;
 use knarr_api::{openapi, time};
-use knarr_store::Notice;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -18,8 +17,8 @@ use crate::aggregate::discovery::read_resources;
 use crate::aggregate::{Aggregation, OpenApiParts, Remote};
 use crate::metrics;
 use crate::object_reader::ObjectReader;
-use crate::request::Sender;
-use crate::request::{GROUP_MASTERS, User};
+use crate::request::{GROUP_MASTERS, Sender, User};
+use crate::resource_changes::ResourceChanges;
 use crate::state::ApiServer;
 
 const GROUP: &str = "apiregistration.k8s.io";
@@ -30,7 +29,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const UNAVAILABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the OpenAPI document of a server is read.
 const OPENAPI_INTERVAL: Duration = Duration::from_secs(60);
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
@@ -51,34 +49,12 @@ impl Availability {
 /// Watches APIServices and checks their servers until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
     let Some(resource) = server.backend.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
-    let mut stopping = server.backend.stopping.clone();
     let mut documents = Documents::default();
+    let Some(mut changes) = ResourceChanges::open(&server, resource.range(""), PLURAL).await else { return };
     loop {
-        let mut watch = match server.backend.store.watch(&resource.range(""), server.backend.store.revision()) {
-            Ok(watch) => watch,
-            Err(error) => {
-                tracing::warn!(%error, "cannot watch API services");
-                tokio::time::sleep(RETRY_DELAY).await;
-                continue;
-            }
-        };
-        loop {
-            let interval = check_all(&server, &mut documents).await;
-            let pause = async {
-                match interval {
-                    Some(interval) => tokio::time::sleep(interval).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                notice = watch.next() => match notice {
-                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
-                    Some(Notice::Compacted) => break,
-                    None => return,
-                },
-                () = pause => {}
-                _ = stopping.wait_for(|stopping| *stopping) => return,
-            }
+        let interval = check_all(&server, &mut documents).await;
+        if !changes.next(interval).await {
+            return;
         }
     }
 }

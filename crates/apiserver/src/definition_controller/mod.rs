@@ -10,12 +10,13 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use knarr_rules::apiextensions::custom_resource_definition::FINALIZER;
 use knarr_rules::common::conditions::set_condition;
-use knarr_store::{Entry, Error, Notice, Range};
+use knarr_store::{Entry, Error, Range};
 use serde_json::{Value, json};
 
 use crate::custom::{CustomType, definition};
 use crate::kinds::{Kinds, Resource, path_of};
 use crate::persist::managed_fields;
+use crate::resource_changes::ResourceChanges;
 use crate::selection;
 use crate::state::ApiServer;
 use crate::stored;
@@ -34,30 +35,12 @@ pub fn load(server: &ApiServer) {
 /// Watches definitions and reconciles them until the server stops.
 pub async fn run(server: Arc<ApiServer>) {
     let Some(resource) = server.backend.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
-    let prefix = resource.range("");
-    let mut stopping = server.backend.stopping.clone();
     let mut served_definitions = ServedDefinitions::default();
+    let Some(mut changes) = ResourceChanges::open(&server, resource.range(""), PLURAL).await else { return };
     loop {
-        let revision = server.backend.store.revision();
-        let mut watch = match server.backend.store.watch(&prefix, revision) {
-            Ok(watch) => watch,
-            Err(error) => {
-                tracing::warn!(%error, "cannot watch custom resource definitions");
-                tokio::time::sleep(RETRY_DELAY).await;
-                continue;
-            }
-        };
-        loop {
-            let is_done = reconcile(&server, &resource, &mut served_definitions).await;
-            tokio::select! {
-                notice = watch.next() => match notice {
-                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
-                    Some(Notice::Compacted) => break,
-                    None => return,
-                },
-                () = tokio::time::sleep(RETRY_DELAY), if !is_done => {}
-                _ = stopping.wait_for(|stopping| *stopping) => return,
-            }
+        let is_done = reconcile(&server, &resource, &mut served_definitions).await;
+        if !changes.next((!is_done).then_some(RETRY_DELAY)).await {
+            return;
         }
     }
 }

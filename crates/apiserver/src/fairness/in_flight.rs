@@ -19,20 +19,20 @@ impl InFlight {
     }
 
     /// A permit, if one is needed; an error if there is none left. Administrators always get through.
-    pub fn acquire(&self, user: &User, target: &Target) -> Result<Option<OwnedSemaphorePermit>, AllTaken> {
+    pub fn acquire(&self, user: &User, target: &Target) -> Result<Option<OwnedSemaphorePermit>, LimitReached> {
         let limit = if is_mutating(target) { &self.writes } else { &self.reads };
         let Some(limit) = limit else { return Ok(None) };
         match limit.clone().try_acquire_owned() {
             Ok(permit) => Ok(Some(permit)),
             Err(_) if user.is_in(GROUP_MASTERS) => Ok(None),
-            Err(_) => Err(AllTaken),
+            Err(_) => Err(LimitReached),
         }
     }
 }
 
-/// All requests that may be in flight are.
+/// The limit of requests in flight is reached.
 #[derive(Debug)]
-pub struct AllTaken;
+pub struct LimitReached;
 
 /// Whether a request counts as a write.
 pub fn is_mutating(target: &Target) -> bool {

@@ -194,7 +194,7 @@ impl Fairness {
         let Some(class) = class else {
             let limits = self.in_flight.load();
             let Some(limits) = limits.as_ref().filter(|_| !deadline::is_long_running(target)) else { return Ok(None) };
-            let permit = limits.acquire(user, target).map_err(|in_flight::AllTaken| Refused { retry_after: 1 })?;
+            let permit = limits.acquire(user, target).map_err(|in_flight::LimitReached| Refused { retry_after: 1 })?;
             return Ok(permit.map(Permit::InFlight));
         };
         let estimate = self.estimate(class, target, query);

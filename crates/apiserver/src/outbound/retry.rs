@@ -1,4 +1,4 @@
-//! Repeats calls of configured webhooks that failed for a moment.
+//! Retries calls of configured webhooks after transient failures.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const FACTOR: f64 = 1.5;
 const JITTER: f64 = 0.2;
 
-/// Calls until there is a response, or a failure that another attempt would not change.
+/// Retries a call with a backoff until it succeeds, or fails in a way that a retry would not change.
 pub async fn with_backoff<T, F>(mut call: impl FnMut() -> F) -> Result<T, WebhookFailure>
 where
     F: Future<Output = Result<T, WebhookFailure>>,

@@ -63,7 +63,7 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
             object.set(&["metadata", "name"], generated);
         }
     }
-    let reservation = call.backend.hooks.begin_create(call, &mut object, options.dry_run).await?;
+    let reservation = call.backend.hooks.before_create(call, &mut object, options.dry_run).await?;
     strategy::prepare_create(call, &mut object);
     strategy::validate_create(call, &object)?;
     call.admit(Phase::Validate, Operation::Create, &mut object, None, options.dry_run).await?;

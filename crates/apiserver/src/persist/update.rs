@@ -144,7 +144,7 @@ async fn change_once(
         strategy::deduplicate_owners(call, &mut object, true);
     }
     check_version(call, &mut object, &old)?;
-    let reservation = call.backend.hooks.begin_update(call, &mut object, &old, options.dry_run).await?;
+    let reservation = call.backend.hooks.before_update(call, &mut object, &old, options.dry_run).await?;
     strategy::match_namespace(call, &mut object)?;
     strategy::prepare_update(call, &mut object, &old);
     strategy::validate_update(call, &object, &old)?;

@@ -168,7 +168,7 @@ fn authority_params(name: &str, now: Timestamp) -> Result<CertificateParams, Err
     params.distinguished_name = subject(name, None);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    set_life(&mut params, now, DAY * AUTHORITY_DAYS);
+    set_validity(&mut params, now, DAY * AUTHORITY_DAYS);
     Ok(params)
 }
 
@@ -193,7 +193,7 @@ fn leaf_params(purpose: &Purpose, now: Timestamp) -> Result<CertificateParams, E
     };
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
     params.use_authority_key_identifier_extension = true;
-    set_life(&mut params, now, DAY * LEAF_DAYS);
+    set_validity(&mut params, now, DAY * LEAF_DAYS);
     Ok(params)
 }
 
@@ -206,9 +206,9 @@ fn subject(common_name: &str, organization: Option<&str>) -> DistinguishedName {
     subject
 }
 
-fn set_life(params: &mut CertificateParams, now: Timestamp, life: SignedDuration) {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, validity: SignedDuration) {
     let moment =
         |at: Timestamp| OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     params.not_before = moment(now.saturating_sub(BACKDATE).unwrap_or(now));
-    params.not_after = moment(now.saturating_add(life).unwrap_or(now));
+    params.not_after = moment(now.saturating_add(validity).unwrap_or(now));
 }

@@ -1,4 +1,4 @@
-//! What admission is shown of a write.
+//! A write as admission sees it.
 
 use async_trait::async_trait;
 use knarr_api::status::{GroupResource, Status};

@@ -1,4 +1,4 @@
-//! Steps of a write that some kinds add: allocations for a new or changed object, and their release.
+//! Hooks of writes: allocations for a new or changed object of some kinds, and their release.
 
 use async_trait::async_trait;
 use knarr_api::status::Status;
@@ -15,16 +15,16 @@ pub trait Reservation: Send + Sync {
 /// Called around writes of all kinds.
 #[async_trait]
 pub trait WriteHooks: Send + Sync {
-    /// Before a new object is validated.
-    async fn begin_create(
+    /// Called before a new object is validated.
+    async fn before_create(
         &self,
         call: &ResourceRequest<'_>,
         object: &mut Value,
         dry_run: bool,
     ) -> Result<Option<Box<dyn Reservation>>, Status>;
 
-    /// Before a changed object is validated.
-    async fn begin_update(
+    /// Called before a changed object is validated.
+    async fn before_update(
         &self,
         call: &ResourceRequest<'_>,
         object: &mut Value,
@@ -32,6 +32,6 @@ pub trait WriteHooks: Send + Sync {
         dry_run: bool,
     ) -> Result<Option<Box<dyn Reservation>>, Status>;
 
-    /// After an object was removed from the store.
+    /// Called after an object was removed from the store.
     async fn after_delete(&self, call: &ResourceRequest<'_>, object: &Value);
 }

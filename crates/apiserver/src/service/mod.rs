@@ -75,7 +75,7 @@ impl Drop for ServiceReservation {
 #[async_trait]
 impl WriteHooks for ServiceAllocator {
     /// Sets the address families, cluster IPs and node ports of a new Service.
-    async fn begin_create(
+    async fn before_create(
         &self,
         call: &ResourceRequest<'_>,
         object: &mut Value,
@@ -93,7 +93,7 @@ impl WriteHooks for ServiceAllocator {
     }
 
     /// Sets the address families, cluster IPs and node ports that an update needs.
-    async fn begin_update(
+    async fn before_update(
         &self,
         call: &ResourceRequest<'_>,
         object: &mut Value,

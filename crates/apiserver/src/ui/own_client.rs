@@ -11,11 +11,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::request::{Sender, User};
 use crate::state::ApiServer;
 
-/// How many requests wait for their turn. Each holds a seat of its priority level meanwhile, which the requests of the one
-/// whose turn it is need, too.
+/// The maximum number of waiting requests. Each occupies a seat of its priority level while it waits, and the running one needs
+/// seats of the same level for the requests that it sends.
 const MAX_WAITING: usize = 8;
 
-/// Expensive work, of which each holds a part of the cluster in memory: one at a time.
+/// Runs expensive work, which holds a part of the cluster in memory, one request at a time.
 pub struct Turns {
     running: Semaphore,
     waiting: Semaphore,
@@ -26,7 +26,7 @@ impl Turns {
         Turns { running: Semaphore::const_new(1), waiting: Semaphore::const_new(MAX_WAITING) }
     }
 
-    /// Waits for the turn of a request, if not too many do.
+    /// Waits until no other request runs; an error if too many requests wait already.
     pub async fn next(&self) -> Result<SemaphorePermit<'_>, Status> {
         if let Ok(turn) = self.running.try_acquire() {
             return Ok(turn);

@@ -2,19 +2,20 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::lru_map::LruMap;
-use super::name_for;
+use super::{Now, name_for};
 use crate::time::truncated;
 
 const CACHE_SIZE: usize = 4096;
 /// This many different messages of one reason within the interval are combined.
 const MAX_SIMILAR: usize = 10;
-const SIMILAR_INTERVAL_SECONDS: i64 = 600;
+const SIMILAR_INTERVAL: Duration = Duration::from_secs(600);
 /// The rate limit of an object's events of one type: a burst, then one per refill period.
 const BURST: f64 = 25.0;
 const REFILL_SECONDS: f64 = 300.0;
@@ -41,7 +42,7 @@ pub(super) struct Correlator {
 struct Similar {
     /// The hashes of different messages.
     messages: HashSet<u64>,
-    last: Option<Timestamp>,
+    last: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -53,7 +54,7 @@ struct Counted {
 
 struct Allowance {
     tokens: f64,
-    at: Timestamp,
+    at: Instant,
 }
 
 impl Correlator {
@@ -68,11 +69,11 @@ impl Correlator {
     }
 
     /// Decides what to do with an event.
-    pub fn observe(&mut self, event: Event, now: Timestamp) -> Outcome {
+    pub fn observe(&mut self, event: Event, now: Now) -> Outcome {
         let source = subject(&event);
         let (event, key) = self.combine(event, &source, now);
         let (event, repeated) = self.count(event, key);
-        match (self.is_allowed(source, now), repeated) {
+        match (self.is_allowed(source, now.monotonic), repeated) {
             (false, _) => Outcome::Skip,
             (true, true) => Outcome::Repeat(Box::new(event)),
             (true, false) => Outcome::Create(Box::new(event)),
@@ -80,14 +81,14 @@ impl Correlator {
     }
 
     /// The event itself, or the combined one, with the key it is counted under.
-    fn combine(&mut self, event: Event, source: &str, now: Timestamp) -> (Event, String) {
+    fn combine(&mut self, event: Event, source: &str, now: Now) -> (Event, String) {
         let group = format!("{source}\0{}", event.reason.as_deref().unwrap_or(""));
         let hash = self.hashes.hash_one(event.message.as_deref().unwrap_or_default());
         let similar = self.similar.get_or_insert_with(group.clone(), Similar::default);
-        if similar.last.is_none_or(|last| now.duration_since(last).as_secs() > SIMILAR_INTERVAL_SECONDS) {
+        if similar.last.is_none_or(|last| now.monotonic.duration_since(last) > SIMILAR_INTERVAL) {
             similar.messages.clear();
         }
-        similar.last = Some(now);
+        similar.last = Some(now.monotonic);
         similar.messages.insert(hash);
         if similar.messages.len() < MAX_SIMILAR {
             // Two containers of a pod may have the same message.
@@ -101,13 +102,13 @@ impl Correlator {
         let message = event.message.unwrap_or_default();
         let combined = Event {
             metadata: ObjectMeta {
-                name: Some(name_for(&event.involved_object, now.as_nanosecond())),
+                name: Some(name_for(&event.involved_object, now.wall.as_nanosecond())),
                 namespace: event.metadata.namespace,
                 ..ObjectMeta::default()
             },
             count: Some(1),
-            first_timestamp: Some(truncated(now)),
-            last_timestamp: Some(truncated(now)),
+            first_timestamp: Some(truncated(now.wall)),
+            last_timestamp: Some(truncated(now.wall)),
             message: Some(format!("(combined from similar events): {message}")),
             involved_object: event.involved_object,
             type_: event.type_,
@@ -134,9 +135,9 @@ impl Correlator {
         (event, repeated)
     }
 
-    fn is_allowed(&mut self, source: String, now: Timestamp) -> bool {
+    fn is_allowed(&mut self, source: String, now: Instant) -> bool {
         let allowance = self.allowance.get_or_insert_with(source, || Allowance { tokens: BURST, at: now });
-        let gained = now.duration_since(allowance.at).as_secs_f64().max(0.0) / REFILL_SECONDS;
+        let gained = now.duration_since(allowance.at).as_secs_f64() / REFILL_SECONDS;
         allowance.tokens = (allowance.tokens + gained).min(BURST);
         allowance.at = now;
         let allowed = allowance.tokens >= 1.0;
@@ -168,10 +169,14 @@ fn subject(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::ObjectReference;
+    use std::sync::LazyLock;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use k8s_openapi::jiff::Timestamp;
+
+    fn at(second: i64) -> Now {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Now { wall: Timestamp::from_second(second).unwrap(), monotonic: *START + Duration::from_secs(second as u64) }
     }
 
     fn event(message: &str, second: i64) -> Event {
@@ -181,7 +186,7 @@ mod tests {
             message: Some(message.into()),
             reason: Some("Failed".into()),
             count: Some(1),
-            first_timestamp: Some(Time(at(second))),
+            first_timestamp: Some(Time(at(second).wall)),
             involved_object,
             ..Default::default()
         }
@@ -194,7 +199,7 @@ mod tests {
         let Outcome::Repeat(repeated) = correlator.observe(event("no", 2), at(2)) else { panic!("not repeated") };
         assert_eq!(repeated.count, Some(2));
         assert_eq!(repeated.metadata.name.as_deref(), Some("web.1"));
-        assert_eq!(repeated.first_timestamp, Some(Time(at(1))));
+        assert_eq!(repeated.first_timestamp, Some(Time(at(1).wall)));
         assert!(matches!(correlator.observe(event("other", 3), at(3)), Outcome::Create(_)));
         let mut of_container = event("no", 4);
         of_container.involved_object.field_path = Some("spec.containers{b}".into());
@@ -235,5 +240,14 @@ mod tests {
         assert_eq!(written, 25);
         assert!(!matches!(correlator.observe(event("no", 302), at(302)), Outcome::Skip), "one more after 300 s");
         assert!(matches!(correlator.observe(event("no", 303), at(303)), Outcome::Skip));
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_lifts_no_limit() {
+        let mut correlator = Correlator::new();
+        let stepped = |second: i64| Now { wall: at(second + 7200).wall, ..at(second) };
+        let written = (0..40).filter(|_| !matches!(correlator.observe(event("no", 1), at(1)), Outcome::Skip)).count();
+        assert_eq!(written, 25);
+        assert!(matches!(correlator.observe(event("no", 2), stepped(2)), Outcome::Skip));
     }
 }

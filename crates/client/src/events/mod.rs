@@ -14,7 +14,9 @@ pub use recorder::EventRecorder;
 pub use series::SeriesRecorder;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
+use tokio::time::Instant;
 
 /// The maximum number of events that wait to be written; more are dropped.
 const MAX_QUEUED: usize = 4096;
@@ -39,6 +41,20 @@ impl EventType {
             Self::Normal => "Normal",
             Self::Warning => "Warning",
         }
+    }
+}
+
+/// The time of an event: by the wall clock for what is written, by the monotonic clock for how long ago it was. A step of the wall
+/// clock must neither lift rate limits nor end series.
+#[derive(Clone, Copy)]
+struct Now {
+    wall: Timestamp,
+    monotonic: Instant,
+}
+
+impl Now {
+    fn read() -> Self {
+        Now { wall: Timestamp::now(), monotonic: Instant::now() }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::correlator::{Correlator, Outcome};
 use super::serial_writes::{SerialWrites, WriteSlot};
 use super::writer::Writer;
-use super::{EventType, MAX_QUEUED, name_for, namespace_of, reference, shortened};
+use super::{EventType, MAX_QUEUED, Now, name_for, namespace_of, reference, shortened};
 use crate::api_error::is_not_found;
 use crate::time::truncated;
 
@@ -92,7 +92,7 @@ async fn write(client: Client, mut events: mpsc::Receiver<Box<Event>>) {
     let writer = Writer::new();
     let writes = SerialWrites::default();
     while let Some(event) = events.recv().await {
-        let (event, repeated) = match correlator.observe(*event, Timestamp::now()) {
+        let (event, repeated) = match correlator.observe(*event, Now::read()) {
             Outcome::Create(event) => (*event, false),
             Outcome::Repeat(event) => (*event, true),
             Outcome::Skip => continue,

@@ -10,18 +10,19 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::writer::Writer;
-use super::{EventType, MAX_QUEUED, name_for, namespace_of};
+use super::{EventType, MAX_QUEUED, Now, name_for, namespace_of};
 use crate::api_error::{has_code, is_not_found};
 
 /// A series without an event for this long is finished.
-const FINISHED_AFTER: SignedDuration = SignedDuration::from_mins(6);
+const FINISHED_AFTER: Duration = Duration::from_secs(6 * 60);
 const FINISH_INTERVAL: Duration = Duration::from_secs(6 * 60);
 /// A lasting series is written this often, so that it does not expire.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
@@ -98,10 +99,10 @@ async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
     loop {
         let due = tokio::select! {
             event = events.recv() => match event {
-                Some(event) => active.observe(event, Timestamp::now()).into_iter().collect(),
+                Some(event) => active.observe(event, Now::read()).into_iter().collect(),
                 None => return,
             },
-            _ = finish.tick() => active.finished(Timestamp::now()),
+            _ = finish.tick() => active.finished(Instant::now()),
             _ = refresh.tick() => active.series(),
         };
         for event in due {
@@ -143,12 +144,10 @@ struct ActiveSeries {
 
 /// An event that may be repeated.
 enum Active {
-    /// So far there was only one. Most stay alone, so only what a repeat does not contain is kept.
-    Once {
-        name: Option<Box<str>>,
-        time: Timestamp,
-    },
-    Series(Box<Event>),
+    /// An event that was not repeated yet. Most never are, so only what a repeat does not contain is kept.
+    Once { name: Option<Box<str>>, time: Timestamp, observed: Instant },
+    /// With the time of the last repeat.
+    Series(Box<Event>, Instant),
 }
 
 impl ActiveSeries {
@@ -159,46 +158,44 @@ impl ActiveSeries {
     }
 
     /// The event to write now, if any.
-    fn observe(&mut self, mut event: Event, now: Timestamp) -> Option<Arc<Event>> {
+    fn observe(&mut self, mut event: Event, now: Now) -> Option<Arc<Event>> {
         let key = self.event_key(&event);
         let known = match self.events.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => {
-                let time = event.event_time.as_ref().map_or(now, |time| time.0);
-                unknown.insert(Active::Once { name: event.metadata.name.as_deref().map(Box::from), time });
+                let time = event.event_time.as_ref().map_or(now.wall, |time| time.0);
+                let name = event.metadata.name.as_deref().map(Box::from);
+                unknown.insert(Active::Once { name, time, observed: now.monotonic });
                 return Some(Arc::new(event));
             }
         };
         match known {
-            Active::Series(first) => {
+            Active::Series(first, last) => {
+                *last = now.monotonic;
                 if let Some(series) = &mut first.series {
                     series.count += 1;
-                    series.last_observed_time = MicroTime(now);
+                    series.last_observed_time = MicroTime(now.wall);
                 }
                 None
             }
-            Active::Once { name, time } => {
+            Active::Once { name, time, .. } => {
                 event.metadata.name = name.take().map(String::from);
                 event.event_time = Some(MicroTime(*time));
-                event.series = Some(EventSeries { count: 2, last_observed_time: MicroTime(now) });
-                *known = Active::Series(Box::new(event.clone()));
+                event.series = Some(EventSeries { count: 2, last_observed_time: MicroTime(now.wall) });
+                *known = Active::Series(Box::new(event.clone()), now.monotonic);
                 Some(Arc::new(event))
             }
         }
     }
 
     /// Removes inactive events and returns the finished series, whose last count must be written.
-    fn finished(&mut self, now: Timestamp) -> Vec<Arc<Event>> {
-        let is_inactive = |last: Timestamp| now.duration_since(last) > FINISHED_AFTER;
+    fn finished(&mut self, now: Instant) -> Vec<Arc<Event>> {
         let over = self.events.extract_if(|_, active| match active {
-            Active::Once { time, .. } => is_inactive(*time),
-            Active::Series(event) => {
-                event.series.as_ref().is_none_or(|series| is_inactive(series.last_observed_time.0))
-            }
+            Active::Once { observed: last, .. } | Active::Series(_, last) => now.duration_since(*last) > FINISHED_AFTER,
         });
         let finished = over.filter_map(|(_, active)| match active {
             Active::Once { .. } => None,
-            Active::Series(event) => Some(Arc::from(event)),
+            Active::Series(event, _) => Some(Arc::from(event)),
         });
         finished.collect()
     }
@@ -206,7 +203,7 @@ impl ActiveSeries {
     fn series(&self) -> Vec<Arc<Event>> {
         let events = self.events.values().filter_map(|active| match active {
             Active::Once { .. } => None,
-            Active::Series(event) => Some(Arc::new((**event).clone())),
+            Active::Series(event, _) => Some(Arc::new((**event).clone())),
         });
         events.collect()
     }
@@ -229,12 +226,13 @@ fn identity(object: &ObjectReference) -> [&Option<String>; 7] {
 mod tests {
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
+    fn at(second: i64) -> Now {
+        static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+        Now { wall: Timestamp::from_second(second).unwrap(), monotonic: *START + Duration::from_secs(second as u64) }
     }
 
     fn event(reason: &str, second: i64) -> Event {
-        Event { reason: Some(reason.into()), event_time: Some(MicroTime(at(second))), ..Event::default() }
+        Event { reason: Some(reason.into()), event_time: Some(MicroTime(at(second).wall)), ..Event::default() }
     }
 
     #[test]
@@ -247,14 +245,14 @@ mod tests {
         assert_eq!(started.series.as_ref().unwrap().count, 2);
         assert_eq!(
             (started.metadata.name.as_deref(), started.event_time.clone()),
-            (Some("first"), Some(MicroTime(at(0))))
+            (Some("first"), Some(MicroTime(at(0).wall)))
         );
         assert!(active.observe(event("FailedScheduling", 2), at(2)).is_none());
         assert!(active.observe(event("Scheduled", 2), at(2)).is_some());
         let other = Event { note: Some("another reason".into()), ..event("FailedScheduling", 2) };
         assert!(active.observe(other, at(2)).unwrap().series.is_none());
-        assert!(active.finished(at(60)).is_empty());
-        let over = active.finished(at(3 + 360));
+        assert!(active.finished(at(60).monotonic).is_empty());
+        let over = active.finished(at(3 + 360).monotonic);
         assert_eq!(over.iter().map(|event| event.series.as_ref().unwrap().count).collect::<Vec<_>>(), [3]);
         assert!(active.events.is_empty());
     }

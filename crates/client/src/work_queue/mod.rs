@@ -196,7 +196,7 @@ impl<T: Key> WorkQueue<T> {
                     let now = Instant::now();
                     state.processing.insert(key.clone(), now);
                     if let Some(added) = state.added.remove(&key) {
-                        self.metrics.taken(now - added);
+                        self.metrics.started(now - added);
                     }
                     // Another worker must wait for the remaining keys, including delayed ones.
                     let more = !state.ready.is_empty() || !state.delayed.is_empty();

@@ -101,7 +101,7 @@ struct Controller {
     started: Instant,
 }
 
-/// What the caches do not show (yet).
+/// State that the caches do not contain, or not yet.
 #[derive(Default)]
 struct ControllerState {
     memory: HashMap<VolumeId, BTreeMap<String, Memory>>,
@@ -115,7 +115,7 @@ struct ControllerState {
     in_use: HashMap<String, bool>,
     /// The nodes that may use a disk.
     disks: disk::Disks,
-    /// What was last written to a node's `volumesAttached`.
+    /// The last written `volumesAttached` of each node.
     reported: HashMap<String, Vec<String>>,
 }
 

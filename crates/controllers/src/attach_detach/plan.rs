@@ -52,7 +52,7 @@ pub(super) enum State {
     Detaching,
 }
 
-/// What is remembered of a volume and a node between two runs of [`plan`].
+/// The state of a volume on a node that is kept between two runs of [`plan`].
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Since when the attachment is waited for.

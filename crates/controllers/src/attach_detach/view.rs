@@ -18,12 +18,12 @@ use crate::volume_binder::BY_CLAIM;
 const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What of a pod decides about its attachments.
+/// The fields of a pod that attachments depend on.
 pub(super) fn pod_key(pod: &Pod) -> (Option<&str>, bool) {
     (pod::node_name(pod), is_done(pod))
 }
 
-/// What of a node decides about its attachments.
+/// The fields of a node that attachments depend on.
 pub(super) fn node_key(node: &Node) -> (bool, bool, Vec<&str>, Vec<&str>) {
     let status = node.status.as_ref();
     let in_use = status.and_then(|status| status.volumes_in_use.as_deref()).unwrap_or_default();

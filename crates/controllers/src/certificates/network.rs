@@ -7,23 +7,23 @@ use super::request::{CLIENT, RequestedCertificate};
 
 /// The request names exactly that user and group and only the usage of a client.
 pub(super) fn is_own(spec: &CertificateSigningRequestSpec, requested: &RequestedCertificate) -> bool {
-    let asks_as = spec.username.as_deref().unwrap_or_default();
+    let requester = spec.username.as_deref().unwrap_or_default();
     let usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     spec.signer_name == CLIENT
         && spec.groups.iter().flatten().any(|group| group == "system:nodes")
-        && is_component(asks_as, requested)
+        && is_component(requester, requested)
         && requested.names().next().is_none()
         && usages.contains(&"client auth")
         && usages.iter().all(|usage| ["client auth", "digital signature", "key encipherment"].contains(usage))
 }
 
 /// User and group belong together, and both to the node.
-fn is_component(asks_as: &str, requested: &RequestedCertificate) -> bool {
+fn is_component(requester: &str, requested: &RequestedCertificate) -> bool {
     let user = &requested.identity.name;
     match requested.identity.groups.as_slice() {
-        [group] => {
-            node_identity::ALL.iter().any(|identity| group == identity.group && identity.is_for_own_node(asks_as, user))
-        }
+        [group] => node_identity::ALL
+            .iter()
+            .any(|identity| group == identity.group && identity.is_for_own_node(requester, user)),
         _ => false,
     }
 }

@@ -40,7 +40,7 @@ static BY_DISTRIBUTION: Gauge = Gauge::new(
 
 pub(crate) const METRICS: &[&dyn Family] = &[&SLICES, &DESIRED_SLICES, &ENDPOINTS, &ADDED, &REMOVED, &BY_DISTRIBUTION];
 
-/// What each service has.
+/// The endpoints and slices of each service.
 #[derive(Default)]
 pub(super) struct Totals(Mutex<HashMap<Key, Counts>>);
 

@@ -41,7 +41,7 @@ pub(crate) use plan::{COMPLETE, FAILED, condition as true_condition, is_finished
 
 /// Changes of pods come in bursts.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
-/// What the API server rejects, it will reject again for a while.
+/// The backoff after the API server rejected a pod: an immediate retry would be rejected, too.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 const CONTROLLER_NAME: &str = "kubernetes.io/job-controller";

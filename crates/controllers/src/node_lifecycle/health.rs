@@ -26,7 +26,8 @@ pub(super) struct Health {
     pub uid: String,
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
-    heard: Instant,
+    /// When a report of the node was last observed.
+    last_report: Instant,
     /// It stopped reporting, and its pods are not marked yet.
     owes_marks: bool,
 }
@@ -46,7 +47,7 @@ impl Health {
     pub fn new(node: &Node, now: Now) -> Self {
         let heartbeat = ready(node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|at| at.0);
         // A node that never reported counts from its creation.
-        let heard = match ready(node) {
+        let last_report = match ready(node) {
             Some(_) => now.monotonic,
             None => {
                 let created = node.metadata.creation_timestamp.as_ref().map_or(now.wall, |at| at.0);
@@ -54,25 +55,25 @@ impl Health {
                 now.monotonic.checked_sub(age).unwrap_or(now.monotonic)
             }
         };
-        Self { uid: uid(node).to_owned(), heartbeat, renewed: None, heard, owes_marks: false }
+        Self { uid: uid(node).to_owned(), heartbeat, renewed: None, last_report, owes_marks: false }
     }
 
     pub fn observe(&mut self, node: &Node, renewed: Option<Timestamp>, now: Now) {
         let heartbeat = ready(node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|at| at.0);
         if heartbeat != self.heartbeat {
             self.heartbeat = heartbeat;
-            self.heard = now.monotonic;
+            self.last_report = now.monotonic;
         }
         // Any change is a sign of life: the node's clock may have been stepped back.
         if renewed.is_some() && renewed != self.renewed {
             self.renewed = renewed;
-            self.heard = now.monotonic;
+            self.last_report = now.monotonic;
         }
     }
 
     pub fn evaluate(&self, node: &Node, grace: Duration, startup_grace: Duration, now: Now) -> Verdict {
         let grace = if ready(node).is_some() { grace } else { startup_grace };
-        if now.monotonic.duration_since(self.heard) <= grace {
+        if now.monotonic.duration_since(self.last_report) <= grace {
             return Verdict::Alive;
         }
         let mut conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();

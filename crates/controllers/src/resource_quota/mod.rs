@@ -79,7 +79,7 @@ impl Reconcile<Key> for Controller {
                 }
                 Ok(None) => {}
                 Err(error) if self.is_starting(resource) => return Err(error),
-                // What cannot be counted holds up no other resource.
+                // A resource that cannot be counted does not delay the others.
                 Err(error) => {
                     unknown.push(resource.clone());
                     failure = Some(error);

@@ -56,7 +56,7 @@ impl Snapshots {
             }
         };
         let api = self.api(snapshot);
-        // Before the content: whoever deletes the snapshot must wait for it.
+        // The finalizer is added before the content is created, so that a deletion of the snapshot waits for the content.
         let mut latest = snapshot.clone();
         for finalizer in [SOURCE_FINALIZER, BOUND_FINALIZER] {
             if let Some(patch) = finalizer_patch(&latest.metadata, finalizer, true) {
@@ -140,7 +140,7 @@ impl Snapshots {
     async fn delete(&self, snapshot: &VolumeSnapshot, content: Option<&VolumeSnapshotContent>) -> Result<()> {
         match content {
             Some(content) if !self.is_mine(content) => return Ok(()),
-            // Whoever names the content of another snapshot has no right to it.
+            // A content that refers to another snapshot is not deleted: naming it gives no right to it.
             Some(content) if content.spec.deletion_policy == "Delete" && plan::is_bound(snapshot, content) => {
                 if !is_deleted(content) {
                     let same = Preconditions { uid: Some(uid(content).to_owned()), resource_version: None };

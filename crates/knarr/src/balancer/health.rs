@@ -1,4 +1,4 @@
-//! Asks the servers whether they are ready: the one in use every second, the others now and then.
+//! Health checks of the servers: the one in use every second, the others every ten seconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The others are asked in every tenth round.
+/// Servers that are not in use are checked in every tenth round.
 const ROUNDS: u32 = 10;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ pub async fn check(shared: Arc<Shared>, authorities: Vec<Vec<u8>>) {
         }
         for (server, is_ready) in futures::future::join_all(checks).await {
             if !is_ready {
-                // A connection that hangs must not fail the next check, too.
+                // The next check uses a new connection, since this one may hang.
                 clients.remove(&server);
             }
             shared.report(&server, is_ready);

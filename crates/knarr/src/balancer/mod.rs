@@ -1,9 +1,9 @@
 //! The balancer of an agent: one local address for all servers of the cluster.
 //!
-//! Every component of the agent connects to it; it passes connections on to one server, unchanged and still encrypted, and
-//! to another when that one fails. The list of servers is learnt from the endpoints of the Service `kubernetes` and kept on
-//! disk, so that an agent starts without the server it once joined. `servers` decides, `health` asks, `tunnel` lets servers
-//! reach this node.
+//! Every component of the agent connects to it. It forwards connections to one server, unchanged and still encrypted, and to
+//! another server when that one fails. The list of servers comes from the endpoints of the Service `kubernetes` and is saved on
+//! disk, so that an agent starts without the server it once joined. `servers` chooses a server, `health` checks the servers,
+//! `tunnel` lets them reach this node.
 
 mod health;
 mod servers;
@@ -28,16 +28,17 @@ use tokio::time::timeout;
 use servers::Servers;
 pub use tunnel::TunnelSettings;
 
-/// The usual port; another one if it is taken.
+/// The preferred port; another one is used if it is in use.
 const PORT: u16 = 6444;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const LIST_INTERVAL: Duration = Duration::from_secs(15);
-/// Further connections wait: a process on this host must not use up the descriptors of the agent.
+/// The maximum number of open connections; further ones wait. A process on this host must not exhaust the file descriptors of
+/// the agent.
 const MAX_CONNECTIONS: usize = 2048;
-/// After a failure to accept, such as too many open files.
+/// The backoff after a failed `accept`, such as with too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// The servers, and who wants to know when they change.
+/// The servers, and the notification of changes to them.
 struct Shared {
     servers: Mutex<Servers>,
     /// Changes when a server fails or leaves, so that connections to it are closed.
@@ -52,7 +53,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Listens on loopback. `server` is the one that was given to the agent, `authorities` (DER) those of the cluster.
+    /// Listens on loopback. `server` is the configured server of the agent; `authorities` (DER) are the CAs of the cluster.
     pub async fn start(
         server: &http::Uri,
         authorities: &[Vec<u8>],
@@ -84,12 +85,12 @@ impl Balancer {
         format!("https://{}", self.address).parse().context("the balancer has no address")
     }
 
-    /// Keeps a tunnel to each server until dropped.
+    /// Maintains a tunnel to each server until dropped.
     pub fn keep_tunnels(&self, settings: TunnelSettings) -> impl Future<Output = ()> + Send + use<> {
-        tunnel::keep(Arc::clone(&self.shared), settings)
+        tunnel::maintain(Arc::clone(&self.shared), settings)
     }
 
-    /// Learns the list of servers until dropped.
+    /// Keeps the list of servers up to date until dropped.
     pub fn learn(&self, client: Client) -> impl Future<Output = ()> + Send + use<> {
         let shared = Arc::clone(&self.shared);
         async move {
@@ -117,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// Notes whether a server responded.
+    /// Records whether a server responded.
     fn report(&self, server: &str, is_well: bool) {
         let has_changed = self.servers.lock().report(server, is_well);
         if has_changed {
@@ -133,7 +134,7 @@ async fn accept(listener: Arc<TcpListener>, shared: Arc<Shared>) {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(knarr_supervisor::inherit(pass_on(stream, Arc::clone(&shared))));
+                    connections.spawn(knarr_supervisor::inherit(forward(stream, Arc::clone(&shared))));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection to the servers");
@@ -145,8 +146,8 @@ async fn accept(listener: Arc<TcpListener>, shared: Arc<Shared>) {
     }
 }
 
-/// Passes a connection on to the first server that can be reached, until either side or the server's health ends it.
-async fn pass_on(mut near: TcpStream, shared: Arc<Shared>) {
+/// Forwards a connection to the first reachable server, until either side closes it or the server becomes unusable.
+async fn forward(mut near: TcpStream, shared: Arc<Shared>) {
     let candidates = shared.servers.lock().candidates();
     for server in candidates {
         let mut changes = shared.changes.subscribe();
@@ -155,7 +156,7 @@ async fn pass_on(mut near: TcpStream, shared: Arc<Shared>) {
             shared.report(&server, false);
             continue;
         };
-        // Requests are small, and responses are waited for.
+        // Requests are small and clients wait for their responses, so nothing is delayed to fill packets.
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
         let is_unusable = async {
             loop {
@@ -166,7 +167,7 @@ async fn pass_on(mut near: TcpStream, shared: Arc<Shared>) {
             }
         };
         tokio::select! {
-            // Who ends a connection, and how, is between the two ends.
+            // An error of a connection concerns only the client and the server, which both see it.
             _ = copy_bidirectional(&mut near, &mut far) => {}
             () = is_unusable => {}
         }

@@ -1,19 +1,19 @@
-//! Which server connections go to: a decision about names and failures, without any I/O.
+//! Chooses the server for connections, from the list of servers and their failures. No I/O.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// A server counts as failed after this many failures in a row: one may be a request that was just unlucky.
+/// A server counts as failed after this many consecutive failures, since a single request may fail by chance.
 const MAX_FAILURES: u32 = 2;
 
 /// The servers of the cluster as an agent sees them.
 #[derive(Debug)]
 pub struct Servers {
-    /// The one that the agent was given: perhaps the name of a load balancer, and the last resort.
+    /// The configured server of the agent, the last resort. It may be the name of a load balancer.
     given: String,
-    /// Learnt from the cluster; `host:port`.
+    /// Discovered from the cluster, as `host:port`.
     learnt: Vec<Server>,
-    /// Number of the server that connections go to, if it is usable.
+    /// The index of the server that connections go to, if it is usable.
     preferred: usize,
     node: String,
 }
@@ -35,16 +35,17 @@ impl Server {
 }
 
 impl Servers {
-    /// `known` are the servers of an earlier run. Agents start with different servers, by the names of their nodes.
+    /// `known` are the servers of a previous run. The name of the node decides which server comes first, so that agents spread
+    /// over all servers.
     pub fn new(given: String, known: Vec<String>, node: &str) -> Self {
         let mut servers = Self { given, learnt: Vec::new(), preferred: 0, node: node.to_owned() };
         servers.set(&known);
         servers
     }
 
-    /// Replaces the list; what is known about servers that stay is kept. Returns whether it changed.
+    /// Replaces the list and keeps the failures of servers that remain. Returns whether the list changed.
     pub fn set(&mut self, addresses: &[String]) -> bool {
-        // A cluster without servers could not have sent this.
+        // An empty list is wrong: one of the servers sent it.
         if addresses.is_empty() || self.learnt.iter().map(|server| &server.address).eq(addresses) {
             return false;
         }
@@ -61,7 +62,7 @@ impl Servers {
         true
     }
 
-    /// Notes whether a server responded; returns whether that changes its use.
+    /// Records whether a server responded. Returns whether its health changed.
     pub fn report(&mut self, address: &str, is_well: bool) -> bool {
         let count = self.learnt.len();
         let Some(index) = self.learnt.iter().position(|server| server.address == address) else { return false };
@@ -70,7 +71,7 @@ impl Servers {
         server.failures = if is_well { 0 } else { server.failures.saturating_add(1) };
         let has_changed = server.is_well() != was_well;
         if !self.learnt[self.preferred].is_well() {
-            // It stays with the new one, also when the old one comes back: moving costs requests in flight.
+            // Connections do not move back when the previous server recovers: moving fails requests in flight.
             let next = (1..count).map(|step| (self.preferred + step) % count).find(|next| self.learnt[*next].is_well());
             self.preferred = next.unwrap_or(self.preferred);
         }
@@ -94,11 +95,11 @@ impl Servers {
         self.learnt.iter().map(|server| server.address.clone()).collect()
     }
 
-    /// Whether connections to a server are kept: it responds, or none does.
+    /// Whether connections to a server stay open: it responds, or no server does.
     pub fn is_usable(&self, address: &str) -> bool {
         match self.learnt.iter().find(|server| server.address == address) {
             Some(server) => server.is_well() || !self.learnt.iter().any(Server::is_well),
-            // The given name may lead to any of them.
+            // The configured name may lead to any of them.
             None => address == self.given,
         }
     }

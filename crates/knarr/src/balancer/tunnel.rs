@@ -1,4 +1,5 @@
-//! Opens a tunnel from this node to each server, so that servers reach its kubelet and pods though they could not connect.
+//! Opens a tunnel from this node to each server, so that servers reach its kubelet and pods even where they cannot connect to
+//! the node.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -33,9 +34,9 @@ const LIST_INTERVAL: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// A tunnel that lasted this long is opened again without delay.
+/// A tunnel that was open for this long is reopened with the initial backoff.
 const STABLE: Duration = Duration::from_secs(30);
-/// Pod networks of a node hardly ever change.
+/// How long the known addresses of the node are used. Its pod networks hardly ever change.
 const GATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How this node connects to servers.
@@ -49,8 +50,8 @@ pub struct TunnelSettings {
     pub authorities: Vec<Vec<u8>>,
 }
 
-/// Keeps a tunnel to each server until dropped.
-pub(super) async fn keep(shared: Arc<Shared>, settings: TunnelSettings) {
+/// Maintains a tunnel to each server until dropped.
+pub(super) async fn maintain(shared: Arc<Shared>, settings: TunnelSettings) {
     let gate =
         Arc::new(NodeGate { client: settings.client.clone(), node: settings.node.clone(), known: Mutex::default() });
     let mut tunnels: HashMap<String, AbortHandle> = HashMap::new();
@@ -66,20 +67,20 @@ pub(super) async fn keep(shared: Arc<Shared>, settings: TunnelSettings) {
         });
         for server in servers {
             let (settings, gate) = (settings.clone(), gate.clone());
-            let keep = |server| knarr_supervisor::inherit(keep_one(server, settings, gate));
-            tunnels.entry(server.clone()).or_insert_with(|| tasks.spawn(keep(server)));
+            let task = |server| knarr_supervisor::inherit(maintain_one(server, settings, gate));
+            tunnels.entry(server.clone()).or_insert_with(|| tasks.spawn(task(server)));
         }
-        // One that panicked is started again in the next round.
+        // A task that panicked is restarted in the next round.
         while tasks.try_join_next().is_some() {}
         sleep(LIST_INTERVAL).await;
     }
 }
 
-/// Keeps a tunnel to a server. With a new certificate it opens another one; what goes through the one before goes on until it
-/// ends or its certificate expires.
-async fn keep_one(server: String, settings: TunnelSettings, gate: Arc<impl Gate>) {
+/// Maintains a tunnel to a server. When the node gets a new certificate, another tunnel is opened with it. Connections through
+/// the previous tunnel continue until they are closed or the old certificate expires.
+async fn maintain_one(server: String, settings: TunnelSettings, gate: Arc<impl Gate>) {
     let mut backoff = INITIAL_BACKOFF;
-    // Dropping one ends it.
+    // The previous tunnel; dropping it closes it.
     let mut _replaced: Option<Tunnel> = None;
     loop {
         let started = Instant::now();
@@ -133,7 +134,7 @@ fn own_certificate(settings: &TunnelSettings) -> Option<Vec<u8>> {
     std::fs::read(certificates::files(&settings.certificates, &Purpose::Client).certificate).ok()
 }
 
-/// Waits until the node has another certificate than the one given.
+/// Waits until the node has another certificate than this one.
 async fn replaced(certificate: Option<Vec<u8>>, settings: &TunnelSettings) {
     loop {
         sleep(LIST_INTERVAL).await;
@@ -379,7 +380,7 @@ mod tests {
         let (ends, received): (Vec<_>, Vec<_>) = (0..8).map(|_| oneshot::channel()).unzip();
         let mut ends = ends.into_iter();
         let server = server(&pki, tunnels.clone(), received).await;
-        let keeping = tokio::spawn(keep_one(server, settings, Arc::new(Everywhere)));
+        let keeping = tokio::spawn(maintain_one(server, settings, Arc::new(Everywhere)));
         until(&tunnels, 1).await;
         let Dial::Open(mut old) = tunnels.dial("a", target).await else { panic!("no connection") };
         assert!(talk(&mut old).await);

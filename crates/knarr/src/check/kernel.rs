@@ -60,16 +60,16 @@ fn network() -> Vec<Finding> {
 
 fn attempt(command: &[&str]) -> Result<(), String> {
     let output = Command::new(command[0]).args(&command[1..]).output().map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(said.lines().next().unwrap_or_default().to_owned()) }
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(error.lines().next().unwrap_or_default().to_owned()) }
 }
 
 fn finding(name: &str, tried: Result<(), String>, modules: &str) -> Finding {
     match tried {
         Ok(()) => Finding::good(name, "yes"),
-        Err(said) if modules == "vxlan" => {
-            Finding::poor(name, format!("{said}: nodes must share a subnet"), format!("modprobe {modules}"))
+        Err(error) if modules == "vxlan" => {
+            Finding::poor(name, format!("{error}: nodes must share a subnet"), format!("modprobe {modules}"))
         }
-        Err(said) => Finding::missing(name, said, format!("modprobe {modules}")),
+        Err(error) => Finding::missing(name, error, format!("modprobe {modules}")),
     }
 }

@@ -29,9 +29,9 @@ pub fn all(own_runtime: bool, with_versions: bool) -> Vec<Finding> {
 fn check_program(name: &str, package: &str, version: Option<&str>) -> Finding {
     match find(name) {
         Some(path) => {
-            let said = version.and_then(|flag| Command::new(&path).arg(flag).output().ok());
-            let said = said.map(|output| if output.stdout.is_empty() { output.stderr } else { output.stdout });
-            let line = said.and_then(|text| String::from_utf8_lossy(&text).lines().next().map(str::to_owned));
+            let output = version.and_then(|flag| Command::new(&path).arg(flag).output().ok());
+            let printed = output.map(|output| if output.stdout.is_empty() { output.stderr } else { output.stdout });
+            let line = printed.and_then(|text| String::from_utf8_lossy(&text).lines().next().map(str::to_owned));
             of_version(name, line.unwrap_or_else(|| path.display().to_string()))
         }
         None if name == "conntrack" => Finding::poor(

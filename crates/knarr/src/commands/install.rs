@@ -65,11 +65,11 @@ fn settings(matches: &ArgMatches, command: &clap::Command, role: &str) -> Mappin
     let arguments = command.find_subcommand(role).into_iter().flat_map(clap::Command::get_arguments);
     for argument in arguments {
         let (id, Some(name)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
-        let is_said = matches!(
+        let is_given = matches!(
             matches.try_contains_id(id).ok().and_then(|_| matches.value_source(id)),
             Some(ValueSource::CommandLine | ValueSource::EnvVariable)
         );
-        if !is_said || name == "config" {
+        if !is_given || name == "config" {
             continue;
         }
         let mut values: Vec<Value> = match argument.get_action() {

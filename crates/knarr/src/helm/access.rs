@@ -1,5 +1,6 @@
-//! What Helm needs to get at a chart: credentials and authorities, from the Secrets and the ConfigMap that the chart names.
-//! No I/O. Credentials go to Helm in files that only root can read, never as arguments, which every user of the host sees.
+//! Access to repositories and registries: credentials and CAs from the Secrets and the ConfigMap that a chart names. No I/O.
+//!
+//! Credentials are passed to Helm in files that only root can read, never as arguments, which every user of the host sees.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ pub struct Sources {
     pub authorities: Option<Data>,
 }
 
-/// Files for Helm, and the texts in them that no message may show.
+/// Files for Helm, and the secrets in them, which no message may contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     pub files: Vec<(String, Vec<u8>)>,
@@ -64,7 +65,7 @@ impl Access {
         }
     }
 
-    /// Helm's own list of repositories, with one.
+    /// Helm's repositories file, with one repository.
     fn add_repository(&mut self, chart: &ChartSpec, auth: &Data) -> Result<(), String> {
         let mut entry = json!({
             "name": REPOSITORY, "url": chart.repo,

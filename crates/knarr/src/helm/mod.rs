@@ -1,9 +1,9 @@
 //! HelmChart and HelmChartConfig objects (`helm.cattle.io/v1`), as k3s has them, carried out by the Helm program of this host.
 //!
 //! `release` plans the command, `program` runs it, and this module decides when. A chart is installed again when its
-//! specification, its configuration or its Secrets change; the hash of what was installed last is an annotation of the object.
-//! Whoever may create these objects can install what the controller's user may, which is anything unless an administrator
-//! binds it to less: no built-in role but `cluster-admin` may create them.
+//! specification, its configuration or its Secrets change; an annotation of the object holds the hash of what was installed last.
+//! Users who may create these objects act with the rights of the controller's user, which has all unless an administrator binds it
+//! to a smaller role. So no built-in role but `cluster-admin` may create them.
 
 mod access;
 mod identity;
@@ -45,11 +45,11 @@ const HASH: &str = "helmcharts.helm.cattle.io/configHash";
 const UNMANAGED: &str = "helmcharts.helm.cattle.io/unmanaged";
 const FINALIZER: &str = "wrangler.cattle.io/on-helm-chart-remove";
 
-/// Secrets with values are not watched.
+/// The interval at which Secrets with values are read, since they are not watched.
 const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Installs charts until dropped. `directory` is Helm's own.
+/// Installs charts until dropped. Helm keeps its files in `directory`.
 pub async fn run(client: Client, identity: Identity, directory: PathBuf) {
     loop {
         if let Err(error) = watch(&client, &identity, &directory).await {
@@ -117,7 +117,7 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Starts work on charts that need some.
+    /// Starts processing the charts that are due.
     async fn start_due(&mut self) -> anyhow::Result<()> {
         while let Some(key) = self.queue.next(Instant::now()) {
             let api = api(self.client, "HelmChart", Some(key.0.clone()));
@@ -130,7 +130,7 @@ impl Controller<'_> {
                 self.identity.kubeconfig(Timestamp::now()).context("cannot create the kubeconfig of charts")?;
             let (client, helm) = (self.client.clone(), Helm::find(kubeconfig, self.directory));
             self.running.spawn(async move {
-                // What goes wrong with one chart concerns no other.
+                // The failure of one chart does not affect the others.
                 let reconciled = AssertUnwindSafe(reconcile(&client, helm.as_ref(), &chart)).catch_unwind().await;
                 let reconciled = reconciled.unwrap_or_else(|_| Err(anyhow::anyhow!("the controller panicked")));
                 Done { key, generation: chart.metadata.generation, reconciled }
@@ -166,7 +166,7 @@ fn is_unmanaged(chart: &DynamicObject) -> bool {
     chart.annotations().contains_key(UNMANAGED)
 }
 
-/// Brings a release to what its objects say.
+/// Reconciles a release with its objects.
 async fn reconcile(client: &Client, helm: Option<&Helm>, chart: &DynamicObject) -> anyhow::Result<()> {
     let spec = ChartSpec::deserialize(chart.data.get("spec").unwrap_or(&Value::Null)).context("spec is invalid");
     if chart.metadata.deletion_timestamp.is_some() {
@@ -189,7 +189,7 @@ async fn reconcile(client: &Client, helm: Option<&Helm>, chart: &DynamicObject) 
     Ok(())
 }
 
-/// Installs a chart, unless that was done. Returns the hash of what was installed.
+/// Installs a chart, unless it is installed already. Returns the hash of what was installed.
 async fn install(
     client: &Client,
     helm: Option<&Helm>,
@@ -226,13 +226,13 @@ async fn install(
     Ok(Some(hash))
 }
 
-/// What no message may show.
+/// The texts that no message may contain.
 fn hidden_texts(values: &SecretValues, access: &Access) -> Vec<Vec<u8>> {
     let values = values.chart.iter().chain(&values.config).map(|value| value.content.clone());
     values.chain(access.hidden.iter().cloned()).collect()
 }
 
-/// Removes a release, and lets go of its object.
+/// Removes a release, and then the finalizer of its object.
 async fn remove(client: &Client, helm: Option<&Helm>, chart: &DynamicObject, spec: ChartSpec) -> anyhow::Result<()> {
     if !chart.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
         return Ok(());

@@ -11,10 +11,10 @@ use tokio::process::Command;
 use super::access::{REGISTRIES_FILE, REPOSITORIES_FILE, REPOSITORY};
 use super::release::{FailurePolicy, Release};
 
-/// Helm ends by itself at its own timeout; this is for one that hangs.
+/// How much longer than its own timeout Helm may run before it is killed.
 const GRACE: Duration = Duration::from_secs(60);
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(300);
-/// The end of Helm's output that a message shows.
+/// How much of the end of Helm's output a message contains.
 const MAX_MESSAGE: usize = 2000;
 /// Where a chart's own list of repositories is cached, below the directory of its files.
 const REPOSITORY_CACHE: &str = "repositories";
@@ -74,14 +74,14 @@ impl Helm {
     /// Gets the index of the repository whose credentials are in Helm's list.
     async fn update_repository(&self, call: &Call<'_>) -> anyhow::Result<()> {
         let output = self.run(&["repo".to_owned(), "update".to_owned()], call).await?;
-        // Helm 3 succeeds in any case, and prints the reason.
+        // Helm 3 exits with success even if this failed, and prints the reason.
         if !call.work.join(REPOSITORY_CACHE).join(format!("{REPOSITORY}-index.yaml")).exists() {
             bail!("{}", last_part(&output));
         }
         Ok(())
     }
 
-    /// Runs Helm to its end, within a time. It is killed when this future is dropped.
+    /// Runs Helm with a timeout. It is killed when this future is dropped.
     async fn run(&self, arguments: &[String], call: &Call<'_>) -> anyhow::Result<String> {
         let mut command = self.command(call);
         command.args(arguments);
@@ -98,7 +98,7 @@ impl Helm {
         Ok(printed)
     }
 
-    /// Helm with files of its own and nothing of this process's environment but proxies.
+    /// The command of Helm, with directories of its own and only the proxy settings of this process's environment.
     fn command(&self, call: &Call<'_>) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(call.work).stdin(Stdio::null()).kill_on_drop(true);
@@ -128,7 +128,7 @@ impl Helm {
     }
 }
 
-/// How a command of Helm runs.
+/// The settings of a run of Helm.
 struct Call<'a> {
     /// The directory with the chart's files.
     work: &'a Path,
@@ -136,11 +136,11 @@ struct Call<'a> {
     timeout: Duration,
 }
 
-/// What comes before the upgrade of a release.
+/// The step before the upgrade of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Upgrade,
-    /// Back to the revision before, when a process ended during an upgrade: Helm takes the release for locked.
+    /// Rolls back to the previous revision. A process that was killed during an upgrade leaves the release locked.
     Rollback,
     Reinstall,
     Refuse,

@@ -1,4 +1,4 @@
-//! Which charts need work, and when those that failed are tried again. No I/O.
+//! The work queue of charts, with the backoff of those that failed. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 /// Namespace and name of a chart.
 pub type Key = (String, String);
 
-/// How many charts are installed at a time.
+/// The maximum number of charts that are installed concurrently.
 const MAX_RUNNING: usize = 4;
 const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
-/// First come, first served. A chart is in it once, and worked on once at a time.
+/// A queue of charts in the order in which they were added. A chart is queued at most once, and no two workers process it at a time.
 #[derive(Default)]
 pub struct Queue {
     pending: VecDeque<Key>,
@@ -22,19 +22,20 @@ pub struct Queue {
 struct Failure {
     retry_at: Instant,
     backoff: Duration,
-    /// Of the object that failed: another one is tried at once.
+    /// The generation that failed: a newer one is tried without a backoff.
     generation: Option<i64>,
 }
 
 impl Queue {
-    /// A chart may need work.
+    /// Adds a chart that may need work.
     pub fn add(&mut self, key: Key) {
         if !self.pending.contains(&key) {
             self.pending.push_back(key);
         }
     }
 
-    /// The object of a chart was seen. Of one that failed, a new specification ends the backoff; its status does not.
+    /// Adds a chart whose object was observed. A new specification ends the backoff of a failed chart; a change of its status does
+    /// not.
     pub fn observe(&mut self, key: Key, generation: Option<i64>) {
         if self.failures.get(&key).is_some_and(|failure| failure.generation != generation) {
             self.failures.remove(&key);
@@ -42,13 +43,13 @@ impl Queue {
         self.add(key);
     }
 
-    /// Something else that a chart consists of has changed.
+    /// Adds a chart of which another object has changed, such as its configuration.
     pub fn reconsider(&mut self, key: Key) {
         self.failures.remove(&key);
         self.add(key);
     }
 
-    /// The next chart to work on. It stays reserved until `finish`.
+    /// The next chart to process. No other worker gets it before `finish`.
     pub fn next(&mut self, now: Instant) -> Option<Key> {
         if self.running.len() >= MAX_RUNNING {
             return None;
@@ -60,7 +61,7 @@ impl Queue {
         Some(key)
     }
 
-    /// Ends the work on a chart. One that failed is added again.
+    /// Finishes the processing of a chart. A failed one is retried after its backoff.
     pub fn finish(&mut self, key: Key, failed_generation: Option<Option<i64>>, now: Instant) {
         self.running.remove(&key);
         match failed_generation {
@@ -76,7 +77,7 @@ impl Queue {
         }
     }
 
-    /// How long nothing is due, unless something changes.
+    /// The time until the next chart is due, if nothing changes.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let waiting = self.pending.iter().filter(|key| !self.running.contains(*key));
         let retries = waiting.filter_map(|key| self.failures.get(key).map(|failure| failure.retry_at));

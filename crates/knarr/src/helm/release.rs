@@ -1,4 +1,4 @@
-//! From a HelmChart to the command of Helm that installs it. No I/O.
+//! Plans the command of Helm that installs a HelmChart. No I/O.
 
 use std::time::Duration;
 
@@ -13,21 +13,22 @@ use super::spec::{ChartSpec, is_address};
 
 /// How long Helm may take, unless the chart says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Few charts are installed at a time: one must not occupy its place for ever.
+/// The maximum timeout of a chart: few charts are installed at a time, and none may block the others for ever.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// The file of a chart that its object holds. Named after nothing of the object, whose name could be that of another file.
+/// The file of a chart that is embedded in its object. The name is fixed, since the name of the object could be that of another
+/// file.
 const CHART: &str = "chart.tgz";
 
 /// Values that a Secret holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretValue {
     pub content: Vec<u8>,
-    /// Whether a change of it leaves the release as it is.
+    /// Whether changes of the Secret do not upgrade the release.
     pub ignores_updates: bool,
 }
 
-/// Values of a chart's Secrets, and of those of its configuration.
+/// The values from the Secrets of a chart and of its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct SecretValues {
     pub chart: Vec<SecretValue>,
@@ -39,7 +40,7 @@ pub struct SecretValues {
 pub struct File {
     pub name: String,
     pub content: Vec<u8>,
-    /// Whether a change of it upgrades the release.
+    /// Whether a change of the file upgrades the release.
     is_hashed: bool,
 }
 
@@ -49,7 +50,7 @@ impl File {
     }
 }
 
-/// What becomes of a release that failed.
+/// How a failed release is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     /// It stays as it is.
@@ -60,7 +61,7 @@ pub enum FailurePolicy {
     Retry,
 }
 
-/// What is to be installed.
+/// A planned release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     pub name: String,
@@ -99,9 +100,9 @@ impl Release {
         let values = files.iter().filter(|file| file.name.starts_with("values-"));
         arguments.extend(values.map(|file| format!("--values={}", file.name)));
         arguments.extend(chart.set.iter().map(|(key, value)| set(key, value)));
-        // What follows is no flag, whatever it looks like.
+        // Ends the flags: neither name nor chart is read as one.
         arguments.extend(["--".to_owned(), name.to_owned(), source]);
-        // Credentials change without the release.
+        // A change of credentials does not change the release.
         files.extend(access.files.into_iter().map(|(name, content)| File { name, content, is_hashed: false }));
         Ok(Release {
             name: name.to_owned(),
@@ -133,14 +134,14 @@ impl Release {
         words.map(str::to_owned).collect()
     }
 
-    /// The arguments that bring a release back to its revision before.
+    /// The arguments that roll a release back to its previous revision.
     pub fn rollback(&self) -> Vec<String> {
         let (namespace, timeout) =
             (format!("--namespace={}", self.namespace), format!("--timeout={}s", self.timeout.as_secs()));
         ["rollback", &namespace, &timeout, "--", &self.name].map(str::to_owned).to_vec()
     }
 
-    /// Changes when anything does that Helm would use.
+    /// The hash of everything that Helm uses for the release.
     pub fn hash(&self) -> String {
         let mut hash = Sha256::new();
         for argument in &self.arguments {
@@ -183,7 +184,7 @@ fn where_from(chart: &ChartSpec, access: &Access) -> Vec<String> {
     flags
 }
 
-/// That of the configuration takes precedence.
+/// The failure policy; the configuration's takes precedence.
 fn failure_policy(chart: &ChartSpec, config: Option<&ChartSpec>) -> Result<FailurePolicy, String> {
     let configured = config.map(|config| config.failure_policy.as_str()).filter(|policy| !policy.is_empty());
     match configured.unwrap_or(&chart.failure_policy) {
@@ -194,7 +195,7 @@ fn failure_policy(chart: &ChartSpec, config: Option<&ChartSpec>) -> Result<Failu
     }
 }
 
-/// Where the chart is. Files of this host are out of reach: whoever creates the object may not be allowed to read them.
+/// The location of the chart. Files of this host are refused: users who create the object may not be allowed to read them.
 fn source(chart: &ChartSpec, access: &Access, files: &mut Vec<File>) -> Result<String, String> {
     if !chart.chart_content.is_empty() {
         let text: String = chart.chart_content.split_whitespace().collect();

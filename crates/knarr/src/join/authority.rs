@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::Pin;
 
-/// How long connecting may take: a server that does not respond is tried again.
+/// The timeout of a connection; a server that does not respond is tried again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The certificate (DER) of the server's certificate authority.
@@ -27,14 +27,14 @@ pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
     Ok(connect(server, pin, CONNECT_TIMEOUT).await?.authority)
 }
 
-/// A connection to a server of the cluster that a pin is for.
+/// A connection to a server of the pinned cluster.
 pub struct PinnedConnection {
     pub stream: TlsStream<TcpStream>,
     /// The certificate (DER) of its certificate authority.
     authority: Vec<u8>,
 }
 
-/// Connects to a server. What is sent over this connection reaches no other, not even a node of the cluster.
+/// Connects to a server. Nobody else receives what is sent over this connection, not even a node of the cluster.
 pub async fn connect(server: &http::Uri, pin: Pin, limit: Duration) -> anyhow::Result<PinnedConnection> {
     let host = server.host().ok_or_else(|| anyhow!("{server} has no host"))?;
     let port = server.port_u16().unwrap_or(443);

@@ -1,4 +1,4 @@
-//! The identity of a node: first the bearer of the join token, then itself, by a certificate that is renewed in time.
+//! The credentials of a node: first its join token, then a client certificate in its own name, which is renewed before it expires.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ impl Identity {
         }
         let connection = self.connection.clone().named(agent);
         let mut component = Self::known(connection, &self.node, &self.directory, purpose, Some(self.client()))?;
-        // All identities lose the same server: it is logged once.
+        // All identities use the same server, so that its loss is logged once.
         component.reachability = Arc::clone(&self.reachability);
         component.authority_file.clone_from(&self.authority_file);
         Ok(component)

@@ -1,8 +1,8 @@
-//! Keeps the authorities that a node trusts up to date, while the cluster replaces its certificate authority.
+//! Updates the authorities that a node trusts while the cluster replaces its certificate authority.
 //!
-//! The servers publish their authorities in the cluster's settings, the one that signs first. A node that sees others than its
-//! own notes them and restarts with them. Its certificates are renewed by the authority that signs, and when all of them are, the
-//! node says so in an annotation of its Node: only when all nodes have done so, servers stop to trust the old authority.
+//! The servers publish their authorities in the cluster's settings; the first one signs. A node that finds other authorities than
+//! its own saves them and restarts with them. Its certificates are renewed by the signing authority. When all of them are, the
+//! node records that in an annotation of its Node object. Servers drop the old authority only when all nodes have done so.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub const ANNOTATION: &str = "knarr.io/certificate-authority";
 /// The key of the settings with the authorities.
 pub const SETTING: &str = "authorities";
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The files of a node's trust.
+/// The files with the authorities that a node trusts.
 #[derive(Clone, Debug)]
 pub struct Trust {
     data: PathBuf,
-    /// The directories of the node's certificates: of its own, and of that of its kubelet's server.
+    /// The directories of the node's certificates: its client certificates, and the serving certificate of its kubelet.
     certificates: [PathBuf; 2],
 }
 
@@ -41,12 +41,12 @@ impl Trust {
         self.data.join("pki/ca.crt")
     }
 
-    /// The hash in the token with which the node joined, if the authority has been replaced since.
+    /// The hash of the authority in the node's join token, if the authority was replaced since.
     fn origin(&self) -> PathBuf {
         self.data.join("pki/ca.origin")
     }
 
-    /// The noted authorities (DER), the one that signs first, if they are those of the token's cluster.
+    /// The saved authorities (DER), the signing one first, if they are those of the token's cluster.
     pub fn load(&self, pin: Pin) -> Option<Vec<Vec<u8>>> {
         let authorities = parse(&std::fs::read_to_string(self.file()).ok()?).ok()?;
         let is_pinned = authorities.iter().any(|authority| Pin::of(authority).is_ok_and(|found| found == pin));
@@ -55,12 +55,12 @@ impl Trust {
         (is_pinned || is_successor()).then_some(authorities)
     }
 
-    /// Notes the authority that a token pins.
+    /// Saves the authority that a token pins.
     pub fn save(&self, authority: &[u8]) -> anyhow::Result<()> {
         write(&self.file(), &pem(authority))
     }
 
-    /// Notes published authorities, if they are new. One that is trusted already must be among them.
+    /// Saves published authorities, if they are new. An authority that is trusted already must be among them.
     fn replace(&self, published: &str, pin: Option<Pin>) -> anyhow::Result<bool> {
         let current = std::fs::read_to_string(self.file()).context("cannot read the authorities")?;
         let (old, new) = (parse(&current)?, parse(published)?);
@@ -79,13 +79,13 @@ impl Trust {
         Ok(true)
     }
 
-    /// The hash of the authority that signs.
+    /// The hash of the signing authority.
     fn signer(&self) -> anyhow::Result<String> {
         let first = parse(&std::fs::read_to_string(self.file())?)?.swap_remove(0);
         Ok(Pin::of(&first)?.to_string())
     }
 
-    /// Whether the authority that signs has signed all certificates of this node, of which there is at least one.
+    /// Whether the node has certificates, and the signing authority has signed all of them.
     fn is_complete(&self) -> bool {
         let serving = Purpose::Serving { names: Vec::new(), addresses: Vec::new() };
         let purposes = [Purpose::Client, Purpose::Network, Purpose::Storage, serving];
@@ -99,8 +99,8 @@ impl Trust {
     }
 }
 
-/// Watches the published authorities until dropped. `pin` is that of the token of an agent; a server has its authorities from
-/// other servers.
+/// Watches the published authorities until dropped. `pin` is the hash in the token of an agent; servers get their authorities from
+/// each other.
 pub async fn keep(client: Client, node: String, trust: Trust, pin: Option<Pin>) {
     let mut annotated = String::new();
     loop {
@@ -111,7 +111,7 @@ pub async fn keep(client: Client, node: String, trust: Trust, pin: Option<Pin>) 
     }
 }
 
-/// Compares the published authorities with the own ones, and certificates with the one that signs.
+/// Compares the published authorities with those of this node, and its certificates with the signing one.
 async fn look(
     client: &Client,
     node: &str,

@@ -60,20 +60,20 @@ pub fn timelines(
     object: &str,
     reader: Arc<dyn Reader>,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let start = Followed {
+    let start = WatchedTimeline {
         journal: journal.clone(),
         changes: journal.subscribe(),
         object: object.to_owned(),
         reader,
         last: String::new(),
     };
-    futures::stream::unfold(start, |mut followed| async move {
-        let line = followed.next().await?;
-        Some((line, followed))
+    futures::stream::unfold(start, |mut timeline| async move {
+        let line = timeline.next().await?;
+        Some((line, timeline))
     })
 }
 
-struct Followed {
+struct WatchedTimeline {
     journal: Journal,
     changes: Subscription,
     object: String,
@@ -81,7 +81,7 @@ struct Followed {
     last: String,
 }
 
-impl Followed {
+impl WatchedTimeline {
     fn batch_delay(&self) -> Duration {
         if self.reader.reads_all() { BATCH_DELAY } else { LIMITED_BATCH_DELAY }
     }

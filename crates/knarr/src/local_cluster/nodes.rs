@@ -1,4 +1,4 @@
-//! The nodes of a cluster: starting, stopping and removing them, where their network is.
+//! Starts, stops and removes the nodes of a cluster. Runs where their network is: on the host, or inside the cluster's namespaces.
 
 use std::path::Path;
 use std::process::Child;
@@ -20,13 +20,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The nodes of one cluster.
 pub struct Nodes<'a> {
     pub spec: &'a Spec,
-    /// That of the cluster.
+    /// The directory of the cluster.
     pub directory: &'a Path,
 }
 
 impl Nodes<'_> {
-    /// Starts a cluster that is not running, and waits until its nodes are ready, or lack only a network plugin that the user
-    /// installs.
+    /// Starts a cluster that is not running, and waits until its nodes are ready. Nodes without the built-in pod network count as
+    /// ready if they lack only a network plugin, which the user installs afterwards.
     pub async fn start(&self, progress: Progress<'_>) -> anyhow::Result<()> {
         let (spec, directory, started) = (self.spec, self.directory, Timestamp::now());
         progress("creating the network");
@@ -34,12 +34,12 @@ impl Nodes<'_> {
         for number in 1..=spec.nodes {
             node::write_registry(spec, directory, number)?;
         }
-        // A cluster in a user namespace has another process that does this.
+        // For a cluster in a user namespace, the first process of the namespaces does this.
         if !spec.is_rootless() {
             ports::start(directory, spec).await?;
         }
         progress(if spec.servers > 1 { "starting the first server" } else { "starting the server" });
-        // Servers that were there before are started together: a single one finds no majority of etcd's members.
+        // Servers that have joined before are started together: one alone has no quorum of etcd.
         let (joined, new): (Vec<u8>, Vec<u8>) =
             (2..=spec.servers).partition(|number| node::has_joined(spec, directory, *number));
         let mut children = vec![self.start_node(1, None)?];
@@ -60,7 +60,7 @@ impl Nodes<'_> {
             }
         }
         progress("waiting for the nodes");
-        // Nodes that were stopped are ready by their last report from before.
+        // For nodes that were restarted, a report from before the start does not count.
         let new = children.iter().filter(|(_, child)| child.is_some()).map(|(number, _)| spec.node_name(*number));
         let new: Vec<String> = new.collect();
         let since = |name: &str| new.iter().any(|new| new == name).then_some(started);
@@ -96,7 +96,7 @@ impl Nodes<'_> {
         Ok((number, Some(node::start(spec, directory, number, join)?)))
     }
 
-    /// Waits for a condition; fails when a node's process ends.
+    /// Waits for a condition; fails when the process of a node exits.
     async fn wait(
         &self,
         what: &str,
@@ -124,7 +124,7 @@ impl Nodes<'_> {
         client.request_text(request).await.is_ok()
     }
 
-    /// How many nodes have started; of those for which `since` gives a moment, the ones that reported it after that.
+    /// The number of nodes that have started. If `since` returns a time for a node, it must have reported after that time.
     async fn started_nodes(&self, since: impl Fn(&str) -> Option<Timestamp>) -> anyhow::Result<u8> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let listed = nodes.list(&ListParams::default()).await?;
@@ -148,9 +148,10 @@ impl Nodes<'_> {
     pub fn remove(&self, keep_data: bool, progress: Progress<'_>) -> anyhow::Result<()> {
         let (spec, directory) = (self.spec, self.directory);
         ports::stop(directory)?;
-        // The namespaces may be gone after a restart of the host; pods are removed within them.
+        // Pods are removed inside the network namespaces, which do not survive a restart of the host.
         network::create(spec)?;
-        // Agents first: the servers then see no node vanish. Servers together: the last ones would wait for a majority.
+        // Agents are stopped first, so that servers see no node disappear. Servers are stopped together: the last ones of
+        // several would wait for a quorum.
         for number in (spec.servers + 1..=spec.nodes).rev() {
             progress(&format!("stopping {}", spec.node_name(number)));
             node::stop(spec, directory, number)?;

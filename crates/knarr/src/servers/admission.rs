@@ -1,4 +1,4 @@
-//! Admits new servers: verifies their token, adds their etcd member and hands out what all servers share, sealed.
+//! Admits new servers: verifies their token, adds their etcd member and sends them the files that all servers share, encrypted.
 //!
 //! The request is authenticated and authorized like any other: only tokens made with `--role server` are in the group that
 //! may send it.
@@ -33,7 +33,7 @@ const PAGE: &str = "server-join";
 
 static ADMISSION: LazyLock<Arc<Admission>> = LazyLock::new(Arc::default);
 
-/// What a new server says about itself.
+/// The request of a new server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinRequest {
@@ -44,7 +44,7 @@ pub struct JoinRequest {
     pub needs_member: bool,
 }
 
-/// What admission needs of the running server.
+/// The parts of the running server that admission uses.
 pub struct Host {
     pub client: Client,
     pub this: ThisServer,
@@ -78,7 +78,7 @@ enum Refusal {
     Invalid(String),
     #[error("{0}")]
     Conflict(String),
-    /// The server tries again.
+    /// The new server should retry.
     #[error("{0}")]
     NotYet(String),
     #[error("{0:#}")]
@@ -162,13 +162,13 @@ impl Host {
     }
 }
 
-/// What to do about a new member, given the existing ones.
+/// How the member of a new server is added, given the existing ones.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     Add,
     /// It was added before, and never started.
     Reuse,
-    /// It has the place of this existing member, if that is gone.
+    /// It replaces this existing member at the same address, if that no longer responds.
     Replace(u64),
     /// Another member has the name.
     NameTaken,
@@ -189,7 +189,7 @@ fn plan(members: &[EtcdMember], name: &str, peer: &str) -> Plan {
     }
 }
 
-/// Whether an address can be that of another host.
+/// Whether other hosts can reach an address.
 fn can_be_reached(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
 }

@@ -1,4 +1,4 @@
-//! What all servers of a cluster have in common: authorities, keys, and the settings that must not differ between them.
+//! The files that all servers of a cluster share: authorities, keys, and settings that must not differ between servers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FILES: [&str; 8] = [
     "etcd/ca.key",
 ];
 
-/// What a new server receives.
+/// The files and settings that a new server receives.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bundle {
@@ -47,7 +47,7 @@ struct Settings {
 }
 
 impl Bundle {
-    /// Reads what this server has.
+    /// Reads the shared files of this server.
     pub fn collect(this: &ThisServer, cluster: &Cluster) -> anyhow::Result<Self> {
         let pki = this.data.join("pki");
         let mut files = BTreeMap::new();
@@ -73,7 +73,7 @@ impl Bundle {
         Ok(Self { files, encryption, settings, initial_cluster: None })
     }
 
-    /// Writes everything into the data directory of a new server. What is there from another cluster is never replaced.
+    /// Writes everything into the data directory of a new server. Files of another cluster are never replaced.
     pub fn install(&self, data: &Path) -> anyhow::Result<()> {
         let pki = data.join("pki");
         for (name, text) in &self.files {
@@ -135,7 +135,7 @@ pub fn has_joined(data: &Path) -> bool {
     settings_file(data).exists()
 }
 
-// Keys are never printed by accident.
+// Prints no contents, which are keys.
 impl std::fmt::Debug for Bundle {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Bundle").field("files", &self.files.keys()).finish_non_exhaustive()

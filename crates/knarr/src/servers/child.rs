@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// A process that ran this long starts again without delay.
+/// A process that ran this long is restarted with the initial backoff.
 const STABLE: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// What etcd writes before it exits because the other members removed it.
@@ -29,7 +29,7 @@ const REMOVED: [&str; 2] = ["permanently removed from the cluster", "has been re
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
-    /// It exited, for this reason, and is started again.
+    /// It exited for this reason and will be restarted.
     Restarting(String),
     /// The other members have removed this one.
     Removed,
@@ -45,7 +45,7 @@ pub struct EtcdProcess {
 }
 
 impl EtcdProcess {
-    /// Starts the process and keeps it running. `command` is called for each start.
+    /// Starts the process, and restarts it when it exits. `command` is called for each start.
     pub fn start(command: impl Fn() -> Command + Send + 'static) -> anyhow::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let (states, state) = watch::channel(State::Running);
@@ -58,17 +58,17 @@ impl EtcdProcess {
         Ok(Self { pid, stop, state, thread: Some(thread) })
     }
 
-    /// The process that runs at present.
+    /// The id of the current process, if it runs.
     pub fn pid(&self) -> Option<Pid> {
         *self.pid.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Kills the process; it is started again.
+    /// Kills the process, which is then restarted.
     pub fn kill(&self) {
         self.signal(Signal::SIGKILL);
     }
 
-    /// Stops the process and waits until it is gone. It hands over its leadership, if it has it.
+    /// Stops the process and waits for its exit. A leader hands over its leadership first.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         // The receiver is gone if the supervisor has ended by itself.

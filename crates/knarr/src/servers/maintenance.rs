@@ -1,5 +1,5 @@
-//! Keeps the etcd member of this server in order: its vote, the list of endpoints, hangs, fragmentation and lack of space
-//! (`space`).
+//! Maintains the etcd member of this server: its vote, the list of endpoints, its certificates, restarts when it hangs,
+//! defragmentation and alarms about space (`space`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,15 +14,16 @@ use super::member::{Member, MemberFiles, QUOTA_BYTES, local_url, peer_url};
 use super::space::{Defragmentation, finished_alarms, is_below_limit, is_full, is_turn};
 
 const INTERVAL: Duration = Duration::from_secs(5);
-/// While this member has no vote yet.
+/// The interval while this member has no vote yet.
 const LEARNER_INTERVAL: Duration = Duration::from_millis(500);
-/// A process that has not responded for this long hangs.
+/// A process that has not responded for this long is restarted.
 const HANG: Duration = Duration::from_secs(60);
-/// A process that has never responded may be reading its database, receiving that of the others, or waiting for them.
+/// The same for a process that has never responded: it may be reading its database, receiving that of the others, or waiting
+/// for them.
 const START_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Short, because clocks are set.
+/// How often certificates are checked. Short, because a change of the clock can make them due at once.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(20);
-/// How often a database that is full is reported.
+/// How often a full database is logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The member that is maintained.
@@ -85,7 +86,7 @@ impl Maintenance {
                         self.report_full(&status, &mut reported);
                     }
                     self.defragment(&status, &mut defragmentation).await;
-                    // Defragmenting may have taken longer than a process that hangs is given.
+                    // Defragmenting may have taken longer than the timeout of a process that hangs.
                     observed.responded();
                 }
                 Err(error) if observed.hangs(observed.since.elapsed()) => {
@@ -110,7 +111,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Learns the current members; asks for this one's vote while it has none. Returns whether it has none.
+    /// Updates the list of members, and requests a vote for this one while it has none. Returns whether it has none.
     async fn update_members(&self) -> bool {
         let members = match self.administration.members().await {
             Ok(members) => members,
@@ -147,8 +148,7 @@ impl Maintenance {
         }
     }
 
-    /// Announces the address of this member to the others, if it has changed. They learn it over the connections that this
-    /// one opens.
+    /// Announces the address of this member to the others, if it has changed, over the connections that this one opens.
     async fn update_address(&self, members: &[EtcdMember]) {
         let peer = peer_url(self.member.address);
         let Some(own) = moved(members, &self.member.name, &peer) else { return };
@@ -180,7 +180,7 @@ impl Maintenance {
         state.attempted(status, Instant::now());
     }
 
-    /// The states of all members with a vote but one; `None` for those that do not respond.
+    /// The states of all other voting members; `None` for those that do not respond.
     async fn others(&self, own: u64) -> Result<Vec<Option<MemberStatus>>, knarr_store::Error> {
         let members = self.administration.members().await?;
         let mut others = Vec::new();
@@ -193,7 +193,7 @@ impl Maintenance {
         Ok(others)
     }
 
-    /// Lets etcd accept writes again, once this member has room or the one that had none was removed.
+    /// Clears alarms about space, so that etcd accepts writes again, once this member has room or the full one was removed.
     async fn clear_alarms(&self, status: &MemberStatus) {
         let cleared = async {
             let alarms = self.administration.space_alarms().await?;
@@ -222,7 +222,7 @@ impl Maintenance {
     }
 }
 
-/// The endpoints of all members with a vote; this server's own is first.
+/// The endpoints of all voting members; this server's own is first.
 pub fn endpoints(members: &[EtcdMember], own: &str) -> Vec<String> {
     let others = members.iter().filter(|member| member.name != own && !member.is_learner);
     let mut endpoints = vec![local_url()];
@@ -230,7 +230,7 @@ pub fn endpoints(members: &[EtcdMember], own: &str) -> Vec<String> {
     endpoints
 }
 
-/// The number of the own member, if the cluster knows another address of it.
+/// The id of this server's member, if the cluster has another address for it.
 fn moved(members: &[EtcdMember], own: &str, peer: &str) -> Option<u64> {
     let own = members.iter().find(|member| member.name == own)?;
     (own.peer_urls != [peer]).then_some(own.id)

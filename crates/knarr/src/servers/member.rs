@@ -1,4 +1,4 @@
-//! The etcd member of this server: what is noted about it on disk, and the command line that runs it.
+//! The etcd member of this server: its record on disk, and the command line that runs it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::credentials::EtcdFiles;
 
 pub const CLIENT_PORT: u16 = 2379;
 pub const PEER_PORT: u16 = 2380;
-/// Beyond this size of its database, etcd refuses writes until space is freed.
+/// The size of its database beyond which etcd refuses writes until space is freed.
 pub const QUOTA_BYTES: u64 = 8 << 30;
 
-/// What a server notes about its member. Its presence makes later starts use the member without any flag.
+/// The record of a server's member. Later starts use the member without any flag if this record exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
@@ -25,17 +25,17 @@ pub struct Member {
     pub initial_cluster: String,
     /// Whether it joined a cluster, or started one.
     pub has_joined: bool,
-    /// Whether etcd has data. If it is lost, the member must not start as a new one: the others count on what it had promised
-    /// them, and the first one would start an empty cluster.
+    /// Whether etcd has data. A member whose data is lost must not start as a new one: it has acknowledged entries and votes that
+    /// the others rely on, and the first member would start an empty cluster.
     #[serde(default)]
     has_data: bool,
-    /// Distinguishes the members of this cluster from those of a former one on the same hosts. They may still run, and must not
-    /// take this one for the member that they knew.
+    /// Distinguishes this cluster from an earlier one on the same hosts, whose members may still run and must not accept this
+    /// member as one of theirs.
     #[serde(default = "former_token")]
     token: String,
 }
 
-/// The token of members that were noted without one.
+/// The token of members that were recorded without one.
 fn former_token() -> String {
     "knarr".to_owned()
 }
@@ -83,8 +83,8 @@ impl MemberFiles {
         write_private(&self.record(), text.as_bytes())
     }
 
-    /// Notes that etcd has data now.
-    pub fn note_data(&self, member: &Member) -> anyhow::Result<()> {
+    /// Records that etcd has data now.
+    pub fn record_data(&self, member: &Member) -> anyhow::Result<()> {
         if member.has_data { Ok(()) } else { self.save(&member.with_data()) }
     }
 
@@ -138,7 +138,7 @@ pub fn local_url() -> String {
     client_url(IpAddr::from([127, 0, 0, 1]))
 }
 
-/// The name of the server of a member. Until it has started for the first time, only its address is known.
+/// The server of a member: its name or, until it has started for the first time, its address.
 pub fn server_name(member: &EtcdMember) -> String {
     if member.name.is_empty() { host(member).unwrap_or_default() } else { member.name.clone() }
 }
@@ -153,7 +153,7 @@ pub fn host(member: &EtcdMember) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Normal,
-    /// With a snapshot of the raft log as soon as possible.
+    /// Saves a snapshot of the raft log as soon as possible.
     EarlySnapshot,
     /// The same, as the only member of a new cluster with the same data.
     ForceNewCluster,
@@ -168,7 +168,7 @@ impl Member {
         Self { name: name.to_owned(), address, initial_cluster, has_joined: false, has_data: false, token }
     }
 
-    /// A further member; `initial_cluster` are all, with this one. It learns the rest from the others.
+    /// A further member. `initial_cluster` lists all members, this one included.
     pub fn joining(name: &str, address: IpAddr, initial_cluster: String) -> Self {
         Self { initial_cluster, has_joined: true, ..Self::first(name, address) }
     }
@@ -193,7 +193,7 @@ impl Member {
     pub fn command(&self, files: &MemberFiles, data: &Path, start: Start) -> Command {
         let mut command = Command::new("etcd");
         command.args(self.arguments(files, data, start)).current_dir("/");
-        // Otherwise it would notify systemd of its own readiness as ours.
+        // With this variable, etcd would report its own readiness to systemd as that of Knarr.
         command.env_remove("NOTIFY_SOCKET");
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
             command.env_remove(name);
@@ -270,7 +270,7 @@ mod tests {
         let member = Member::first("one", "10.0.0.1".parse().unwrap());
         files.check_data(&member).unwrap();
         std::fs::create_dir_all(files.etcd_data().join("member/wal")).unwrap();
-        files.note_data(&member).unwrap();
+        files.record_data(&member).unwrap();
         let member = files.load().unwrap().unwrap();
         files.check_data(&member).unwrap();
         std::fs::remove_dir_all(files.etcd_data()).unwrap();

@@ -1,8 +1,8 @@
 //! Starts a cluster's etcd on this server, with the contents of the embedded store or of a snapshot.
 //!
-//! etcd is started once to create its files, stopped, and its database is filled with every revision kept. Only then is the
-//! member noted; a crash before that leaves the old store in use, and the next attempt starts from nothing. What remains to be
-//! tidied up after that, the next start does.
+//! etcd is started once to create its files and stopped, and its database is filled with every revision that is kept. Only then
+//! is the member recorded: after a crash before that, the old store is still in use and the next attempt starts over. Files that
+//! a crash after that leaves behind are removed at the next start.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -32,18 +32,18 @@ pub async fn create(files: &MemberFiles, member: &Member, image: &Path, skip: u6
         None => 0,
     };
     import(image, &temporary, SkippedRevisions { seen, after: skip })?;
-    put_in_place(files, member, &temporary)
+    install(files, member, &temporary)
 }
 
-/// Makes complete data that of this server, and notes the member.
-fn put_in_place(files: &MemberFiles, member: &Member, complete: &Path) -> anyhow::Result<Option<PathBuf>> {
+/// Installs complete data as that of this server, and records the member.
+fn install(files: &MemberFiles, member: &Member, complete: &Path) -> anyhow::Result<Option<PathBuf>> {
     let (data, now) = (files.etcd_data(), Timestamp::now().as_second());
     let aside = files.directory().join(format!("data.before-reset-{now}"));
     let has_old = files.load()?.is_some() && data.exists();
     if has_old {
         std::fs::rename(&data, &aside).with_context(|| format!("cannot rename {}", data.display()))?;
     } else {
-        // A member that is not noted has no data of value.
+        // The data of a member that was never recorded is incomplete.
         remove_directory(&data)?;
     }
     std::fs::rename(complete, &data).context("cannot move etcd's data into place")?;
@@ -52,7 +52,7 @@ fn put_in_place(files: &MemberFiles, member: &Member, complete: &Path) -> anyhow
     Ok(has_old.then_some(aside))
 }
 
-/// The newest revision of a stopped etcd. Damaged data may be why it is replaced.
+/// The newest revision of a stopped etcd; 0 if its data cannot be read, which may be why it is replaced.
 fn newest_revision(data: &Path) -> u64 {
     knarr_store::etcd_revision(&database(data)).unwrap_or_else(|error| {
         tracing::warn!(%error, "the revision of the old data is not known");
@@ -98,7 +98,7 @@ fn export(store: &Path, image: &Path) -> anyhow::Result<()> {
     file.flush().with_context(|| format!("cannot write {}", image.display()))
 }
 
-/// Tidies up after a move, whenever it was interrupted. The old store stays for the case that etcd is not wanted after all.
+/// Removes what a completed or interrupted move left behind. The old store is kept under another name, as a backup.
 pub fn finish(files: &MemberFiles, store: &Path) {
     remove_image(files);
     if !store.exists() {
@@ -111,7 +111,7 @@ pub fn finish(files: &MemberFiles, store: &Path) {
     }
 }
 
-/// It contains secrets.
+/// Removes the image of the store, which contains secrets.
 fn remove_image(files: &MemberFiles) {
     if let Err(error) = std::fs::remove_file(image_file(files))
         && error.kind() != std::io::ErrorKind::NotFound
@@ -120,13 +120,13 @@ fn remove_image(files: &MemberFiles) {
     }
 }
 
-/// What is moved into etcd.
+/// The image of the store that is moved into etcd.
 pub fn image_file(files: &MemberFiles) -> PathBuf {
     files.directory().join("store.image")
 }
 
-/// Runs etcd until it responds and has a snapshot of its raft log, and stops it. Others that join copy the database only if
-/// the log does not reach back to its beginning: what is imported is in no log. Meanwhile, saves the contents to `image`.
+/// Runs etcd until it responds and has a snapshot of its raft log, saves the contents to `image`, and stops it. Without that
+/// snapshot, members that join would replay the log instead of copying the database, and imported data is in no log.
 pub async fn run_once(
     files: &MemberFiles,
     member: &Member,
@@ -141,10 +141,10 @@ pub async fn run_once(
     let administration = EtcdAdministration::new(&[local_url()], Some(&tls))?;
     let started = Instant::now();
     let outcome = loop {
-        // The only member leads itself.
+        // The only member elects itself.
         match administration.status(&local_url()).await {
             Ok(status) if status.leader != 0 && has_snapshot(&snapshots) => break Ok(()),
-            // etcd considers a snapshot when its log grows.
+            // etcd saves a snapshot only when its log grows.
             Ok(status) if status.leader != 0 => grow_log(&administration).await,
             _ => {}
         }
@@ -258,7 +258,7 @@ mod tests {
         let put = |content: &str| {
             std::fs::create_dir_all(complete.join("member/wal")).unwrap();
             std::fs::write(complete.join("file"), content).unwrap();
-            put_in_place(&files, &Member::first("one", "10.0.0.1".parse().unwrap()), &complete).unwrap()
+            install(&files, &Member::first("one", "10.0.0.1".parse().unwrap()), &complete).unwrap()
         };
         // Left behind by an attempt that was interrupted.
         std::fs::create_dir_all(&data).unwrap();

@@ -1,9 +1,10 @@
 //! Several servers of one cluster.
 //!
 //! Every server runs the API server and a member of etcd (`member`, `child`, `maintenance`, `space`). The first one starts the
-//! cluster and moves its store into etcd (`migration`); further ones ask it for admission with a token (`joining`,
-//! `admission`) and receive the authorities, keys and settings that all servers share (`bundle`, `seal`). What must act once
-//! runs on the server that holds a Lease (`elections`). New keys are rolled out over all servers (`rollout`). `reset` and `remove` shrink a cluster, `status` shows it.
+//! cluster and moves its store into etcd (`migration`). Further ones request admission with a token (`joining`, `admission`) and
+//! receive the authorities, keys and settings that all servers share (`bundle`, `seal`). Components that must run once per
+//! cluster run on the server that holds a Lease (`elections`). New keys are rolled out over all servers (`rollout`). `reset` and
+//! `remove` shrink a cluster, `status` shows it.
 
 mod admission;
 mod bundle;
@@ -61,7 +62,7 @@ const LEASES: [&str; 3] = [CONTROLLERS_LEASE, SCHEDULER_LEASE, NETWORK_LEASE];
 
 const POLL: Duration = Duration::from_millis(100);
 const TASK_POLL: Duration = Duration::from_secs(1);
-/// After this time, waiting for other servers is logged.
+/// How long the start waits for other servers before it logs that.
 const WARNING_DELAY: Duration = Duration::from_secs(10);
 
 #[derive(Args, Clone, Debug, Default)]
@@ -95,8 +96,8 @@ pub struct Managed {
     task: JoinHandle<()>,
 }
 
-/// Joins a cluster or starts one, as the flags say; a server that has done so before needs no flags. Returns the member of
-/// etcd that this server runs, if it runs one.
+/// Joins or starts a cluster as the flags say; a server that already belongs to one needs no flags. Returns the etcd member that
+/// this server runs, if any.
 pub async fn configure(this: &ThisServer) -> anyhow::Result<Option<Member>> {
     rollout::install_pending(&this.data, &this.encryption_file())?;
     let files = MemberFiles::of(&this.data);
@@ -118,21 +119,21 @@ pub async fn configure(this: &ThisServer) -> anyhow::Result<Option<Member>> {
     })
 }
 
-/// What a start does before anything else.
+/// The first step of a start.
 #[derive(Debug, PartialEq, Eq)]
 enum FirstStep {
-    /// Runs the member that it has.
+    /// Runs its existing member.
     Continue(Member),
     Join(http::Uri),
     Initialize,
-    /// Uses a store of its own, or an etcd that it was given.
+    /// Uses an embedded store, or the etcd that a flag names.
     None,
-    /// A store of its own would make a second cluster with the keys of the first.
+    /// Fails: an embedded store would make a second cluster with the keys of the first.
     Refuse,
 }
 
-/// `has_joined`: it has the keys of a cluster that it joined. Without a member, and with a store of its own (`has_store`), that
-/// is a join that was interrupted, or a server that was removed.
+/// Chooses the first step. `has_joined`: the server has the keys of a cluster that it joined. If it nevertheless has no member,
+/// and no flag names an etcd (`has_store`), its join was interrupted or it was removed from the cluster.
 fn first_step(existing: Option<Member>, flags: &ServersArguments, has_joined: bool, has_store: bool) -> FirstStep {
     match (existing, &flags.server) {
         (Some(member), _) => FirstStep::Continue(member),
@@ -143,7 +144,7 @@ fn first_step(existing: Option<Member>, flags: &ServersArguments, has_joined: bo
     }
 }
 
-/// The member with the host's present address; the other members learn it from etcd (`maintenance`).
+/// The member with the current address of the host; `maintenance` announces it to the other members.
 fn with_current_address(member: Member, this: &ThisServer, files: &MemberFiles) -> anyhow::Result<Member> {
     let current = this.given_address.or_else(|| crate::address::moved_from(member.address));
     let Some(address) = current.filter(|address| *address != member.address) else { return Ok(member) };
@@ -211,7 +212,7 @@ impl Managed {
         let task = tokio::spawn(maintenance.run());
         let managed = Self { administration, process, endpoints: endpoint_changes, tls: tls_changes, files, task };
         managed.wait_for_quorum().await?;
-        managed.files.note_data(&member)?;
+        managed.files.record_data(&member)?;
         Ok(managed)
     }
 

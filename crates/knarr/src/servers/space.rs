@@ -1,9 +1,9 @@
-//! Space in the databases of etcd: who defragments when, and which alarms about a lack of space are over.
+//! Space in the databases of etcd: which member is defragmented when, and which alarms about a lack of space can be cleared.
 //!
-//! A member does not respond while it defragments, so only one at a time may, and the leader last: then all others are done. No
-//! lock in etcd decides that, because a full etcd accepts none. Each server computes from the state of all members whose turn it
-//! is, and defragments its own when it was its turn twice, a while apart: meanwhile, another one that came to a different result
-//! has started, and does not respond any more.
+//! A member does not respond while it is defragmented, so only one at a time may be, and the leader comes last. A lock in etcd
+//! cannot ensure that, because a full etcd accepts no writes. Instead, each server computes from the state of all members whose
+//! turn it is, and defragments its own member only if it still is its turn after a delay. If another server came to a different
+//! result, its member has been started on meanwhile and does not respond, which ends the turn.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use knarr_store::{EtcdMember, MemberStatus};
 
 use super::member::QUOTA_BYTES;
 
-/// Smaller databases are not worth the interruption.
+/// The minimum size of a database to defragment: for smaller ones the interruption is not worthwhile.
 const MIN_DEFRAGMENT_BYTES: u64 = 128 << 20;
-/// Between two defragmentations of a member that is not full.
+/// The interval between defragmentations of a member that is not full.
 const DEFRAGMENT_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Between two attempts to make room in a database that is full.
+/// The interval between defragmentations of a member that is full.
 const FULL_INTERVAL: Duration = Duration::from_secs(60);
-/// For how long it must be a member's turn. Longer than the time between looking at the others and starting.
+/// How long it must be a member's turn. Longer than the time between reading the state of the others and starting.
 const TURN_DELAY: Duration = Duration::from_secs(4);
 
 /// When this member was defragmented last, and since when it is its turn.
@@ -32,7 +32,7 @@ impl Defragmentation {
         Self { last: now, last_when_full: None, turn: None }
     }
 
-    /// Whether to look whose turn it is. If not, it is not this member's.
+    /// Whether this member needs defragmentation now, so that the state of the others must be read.
     pub fn is_due(&mut self, own: &MemberStatus, now: Instant) -> bool {
         let is_due = match is_full(own) {
             true => self.last_when_full.is_none_or(|last| now.duration_since(last) >= FULL_INTERVAL),
@@ -52,7 +52,7 @@ impl Defragmentation {
         since.is_some_and(|since| now.duration_since(since) >= TURN_DELAY)
     }
 
-    /// Notes an attempt, whether it succeeded or not.
+    /// Records an attempt, whether it succeeded or not.
     pub fn attempted(&mut self, own: &MemberStatus, now: Instant) {
         self.turn = None;
         self.last = now;
@@ -79,7 +79,7 @@ fn needs_defragmentation(status: &MemberStatus) -> bool {
     is_fragmented || has_room
 }
 
-/// Whether it is the turn of a member. `others` are the members with a vote besides it; `None` does not respond.
+/// Whether it is the turn of a member. `others` are the other voting members; `None` for one that does not respond.
 pub fn is_turn(own: &MemberStatus, others: &[Option<MemberStatus>]) -> bool {
     let Some(others) = others.iter().map(Option::as_ref).collect::<Option<Vec<&MemberStatus>>>() else { return false };
     let agree = own.leader != 0 && others.iter().all(|other| other.leader == own.leader);
@@ -88,8 +88,7 @@ pub fn is_turn(own: &MemberStatus, others: &[Option<MemberStatus>]) -> bool {
     agree && needs_defragmentation(own) && is_first
 }
 
-/// Of the members that raised an alarm about space, those whose alarm is over as this member sees it: itself, if it has room
-/// now, and members that were removed.
+/// The alarms about space that this member clears: its own, if it has room again, and those of members that were removed.
 pub fn finished_alarms(alarms: &[u64], members: &[EtcdMember], own: &MemberStatus) -> Vec<u64> {
     let is_over = |id: u64| match id == own.id {
         true => is_below_limit(own.size),

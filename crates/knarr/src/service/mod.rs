@@ -164,8 +164,8 @@ fn name_of(unit: &Path) -> String {
 fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new("systemctl").args(arguments).output().context("cannot run systemctl")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("systemctl {} failed: {}", arguments.join(" "), said.trim());
+        let error = String::from_utf8_lossy(&output.stderr);
+        bail!("systemctl {} failed: {}", arguments.join(" "), error.trim());
     }
     Ok(())
 }

@@ -9,8 +9,6 @@ use crate::commands::api_behaviour::{allowed_origins, transport_security};
 const MODES: [&str; 6] = ["AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"];
 const AUDIT_MODES: &str = "batch,blocking,blocking-strict";
 const MEDIA_TYPES: [&str; 3] = ["application/json", "application/vnd.kubernetes.protobuf", "application/yaml"];
-/// The release before this one, whose hidden metrics can be shown.
-const PREVIOUS_RELEASE: &str = "1.35";
 
 /// All errors of the flags, in the order of Kubernetes.
 pub fn errors(given: &Given) -> Vec<String> {
@@ -261,12 +259,12 @@ fn tokens(given: &Given) -> Vec<String> {
 }
 
 fn metrics(given: &Given) -> Vec<String> {
-    let shown = given.value("show-hidden-metrics-for-version");
+    let (shown, previous) = (given.value("show-hidden-metrics-for-version"), knarr_version::previous_release());
     collect([(
-        !shown.is_empty() && shown != PREVIOUS_RELEASE,
+        !shown.is_empty() && shown != previous,
         format!(
             "metrics.showHiddenMetricsForVersion: Invalid value: {shown:?}: must be omitted or have the value \
-             '{PREVIOUS_RELEASE}'; only the previous minor version is allowed"
+             '{previous}'; only the previous minor version is allowed"
         ),
     )])
 }

@@ -195,7 +195,7 @@ fn is_kubectl_new_enough() -> bool {
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let minor = version["clientVersion"]["minor"].as_str().unwrap_or_default().trim_end_matches('+').parse::<u32>();
     if !minor.as_ref().is_ok_and(|minor| *minor >= 31) {
-        eprintln!("the pages are not tried: kubectl is {version}");
+        harness::skip(&format!("the pages need kubectl 1.31, not {version}"));
         return false;
     }
     true

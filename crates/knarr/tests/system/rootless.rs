@@ -281,11 +281,16 @@ fn a_user_has_a_cluster_and_nothing_is_left() {
     assert!(!config.contains("knarr-dev"), "{config}");
 }
 
-/// With cgroup v2, a cgroup that is delegated to the user gives pods limits.
+/// With cgroup v2, a cgroup that is delegated to the user gives pods limits. Hosts with version 1 leave this out even in CI:
+/// `make test-cgroup2` runs it in a virtual machine.
 #[test]
 fn a_delegated_cgroup_gives_pods_limits() {
     let mount = Path::new("/sys/fs/cgroup");
-    if !is_possible() || !mount.join("cgroup.controllers").exists() {
+    if !is_possible() {
+        return;
+    }
+    if !mount.join("cgroup.controllers").exists() {
+        eprintln!("skipped: this host has cgroup v1");
         return;
     }
     let _turn = harness::turn();

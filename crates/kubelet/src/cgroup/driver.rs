@@ -107,7 +107,7 @@ impl SliceLimits {
     }
 }
 
-/// What systemd does with a slice.
+/// The operation on a slice of systemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Start,

@@ -50,7 +50,7 @@ pub async fn tokens(tokens: &Tokens, pod: &Pod, requests: &[TokenRequest]) -> Re
     Ok(Credentials([("csi.storage.k8s.io/serviceAccount.tokens".to_string(), text)].into()))
 }
 
-/// What the control plane's attaching produced for the node.
+/// The result of attaching a volume, which the node passes on to the driver.
 pub async fn attachment(client: &kube::Client, id: &VolumeId, node: &str) -> Result<BTreeMap<String, String>, String> {
     let name = attachment_name(&id.handle, &id.driver, node);
     let attachments: Api<VolumeAttachment> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! A CSI driver for tests, on a real socket. It keeps account of what is staged and published, and fails as a test wants.
+//! A CSI driver for tests, on a real socket. It records which volumes are staged and published, and fails as a test requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};

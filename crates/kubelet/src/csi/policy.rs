@@ -1,4 +1,4 @@
-//! What a driver asks of the kubelet: its CSIDriver object, or the defaults without one.
+//! The requirements of a driver: from its CSIDriver object, or the defaults if there is none.
 
 use std::time::Duration;
 

@@ -62,7 +62,7 @@ impl Csi {
                 Ok(())
             }
             Err(error) => {
-                // What a previous process staged is kept: it may be in use.
+                // A volume that a previous process staged stays staged, since it may be in use.
                 if is_final(&error) && before == Progress::Not {
                     self.forget_stage(&volume.id, &volume.spec_name, volume.block);
                 }

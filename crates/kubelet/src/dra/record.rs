@@ -1,4 +1,4 @@
-//! What is or may be prepared for pods, and its copy on disk.
+//! Records of the claims that are or may be prepared for pods, in memory and on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 impl Dra {
     /// Runs for as long as the node does.
     pub async fn keep_slices(self: Arc<Self>) {
-        // What drivers of a previous process have published may be outdated; those that run publish again.
+        // Slices that drivers published before this process started may be outdated; running drivers publish them again.
         let mut failures = 0;
         while let Err(error) = self.delete_slices(None).await {
             failures += 1;

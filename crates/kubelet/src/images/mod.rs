@@ -37,7 +37,7 @@ pub struct ImageFailure {
     pub retry_at: Instant,
 }
 
-/// What pulling and removing images uses.
+/// The shared state of pulling and removing images.
 pub struct Parts {
     pub runtime: Runtime,
     pub events: Events,

@@ -38,7 +38,7 @@ pub struct Pods {
     /// Removed pods whose worker still runs, and their new version if they came back: a manifest may be deleted and
     /// restored. Locked after the workers.
     leaving: Mutex<HashMap<String, Option<Arc<Pod>>>>,
-    /// What a previous process left in the runtime, until its pod is seen.
+    /// Pods that a previous process left in the runtime, until they are seen in the API.
     leftovers: Mutex<HashMap<String, RuntimePod>>,
     /// Mirror pods by namespace and name.
     mirrors: Mutex<HashMap<(String, String), Arc<Pod>>>,

@@ -9,7 +9,7 @@ use knarr_client::quantity::{milli_value, value};
 use super::admit::Refusal;
 use crate::cgroup::amounts::requested;
 
-/// What a node can allocate.
+/// The allocatable resources of a node.
 pub struct Room {
     max_pods: i64,
     resources: Vec<Resource>,
@@ -24,7 +24,7 @@ struct Resource {
 /// What a pod requests of each resource, in the order of the node's resources.
 pub struct Requests(Vec<i64>);
 
-/// What several pods request together. The numbers hold every sum, so that a pod's share can be taken out again.
+/// The sum of several pods' requests. The numbers are large enough for every sum, so that subtracting a pod is exact.
 #[derive(Clone, Default)]
 pub struct Used {
     pods: i64,
@@ -120,7 +120,7 @@ mod tests {
                 Some("OutOfexample.com/gpu"),
                 short("example.com/gpu", "requested: 1, used: 1, capacity: 1"),
             ),
-            // What a pod does not request cannot refuse it.
+            // A resource that the pod does not request cannot be a reason to reject it.
             (json!({ "cpu": "1" }), vec![json!({ "memory": "2Gi" })], None, None),
             (
                 json!({}),

@@ -105,9 +105,9 @@ pub async fn serve(
     }))
 }
 
-/// Whom an endpoint is for.
+/// The callers of an endpoint.
 enum Caller<'a> {
-    /// Whoever is allowed to, with the client's certificate.
+    /// Callers that are authorized, with the certificate of the connection.
     Authorized(Option<&'a rustls_pki_types::CertificateDer<'static>>),
     Everybody,
 }

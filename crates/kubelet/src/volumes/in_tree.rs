@@ -43,7 +43,7 @@ async fn mount_with_command(kind: &[&str], options: &[String], source: &str, tar
     if !options.is_empty() {
         arguments.extend(["-o".to_string(), options.join(",")]);
     }
-    // What follows are no options, whatever a pod names.
+    // Ends the options, so that no name from a pod is read as one.
     arguments.extend(["--".to_string(), source.to_string(), target.to_string_lossy().into_owned()]);
     let mounted = run("mount", &arguments).await;
     mounted.map(drop).map_err(|Failure { status, output }| {
@@ -98,7 +98,7 @@ pub async fn format_and_mount(
     mount_with_command(&["-i", "-t", kind], &options, device, target).await
 }
 
-/// Whoever names a disk names its file system, too.
+/// Refuses file systems of other kinds than those of disks, since users choose both the disk and its file system.
 fn check_kind(kind: &str) -> Result<(), VolumeError> {
     match !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !kind.starts_with("fuse") {
         true => Ok(()),

@@ -26,7 +26,7 @@ pub(super) struct VolumeMounter<'a> {
     pub(super) first: bool,
     /// It is a CSI volume, which for a claim is known only when it was read.
     pub(super) is_csi: AtomicBool,
-    /// What all volumes of the pod together may keep in memory.
+    /// The memory that all volumes of the pod together may use.
     pub(super) memory: &'a MemoryBudget,
 }
 

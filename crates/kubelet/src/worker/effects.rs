@@ -120,7 +120,7 @@ impl Worker {
         );
     }
 
-    /// What notifies a container of its turn. A repeated stop takes the place of the one before, which then has no turn.
+    /// The notification of a container's turn to stop. A repeated stop replaces the previous one, which is not notified then.
     fn turn_to_stop(&mut self, id: &str, in_turn: bool) -> Option<Arc<Notify>> {
         self.state.turns.remove(id);
         (!in_turn).then(|| self.state.turns.entry(id.to_string()).or_default().clone())

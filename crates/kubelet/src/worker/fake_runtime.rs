@@ -1,4 +1,5 @@
-//! A container runtime for tests, on a real socket. It keeps account of sandboxes and containers, and deviates as the test demands.
+//! A container runtime for tests, on a real socket. It records sandboxes and containers, and fails, hangs or responds late as a
+//! test requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;

@@ -24,7 +24,7 @@ impl Worker {
             self.state.volumes.invalidate();
         }
         if fields_changed || pod.spec != self.pod.spec {
-            // What failed with the old spec may work with the new one.
+            // An operation that failed with the old spec may succeed with the new one.
             self.state.starts.retry_at.clear();
             self.state.volumes.retry_at = None;
         }

@@ -1,4 +1,4 @@
-//! What a worker is notified of.
+//! The messages that a worker receives.
 
 use std::sync::Arc;
 

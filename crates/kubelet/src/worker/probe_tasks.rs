@@ -36,7 +36,7 @@ struct Running {
     task: AbortHandle,
 }
 
-/// What the probes of a pod need. `latest` always holds the pod's current version.
+/// The context of a pod's probes. `latest` always holds the current version of the pod.
 pub struct ProbeContext<'a> {
     pub context: &'a Arc<Context>,
     pub latest: &'a Arc<Mutex<Arc<Pod>>>,
@@ -179,7 +179,7 @@ struct Task {
     container: String,
     kind: ProbeKind,
     timeout: Duration,
-    /// What the last failure said.
+    /// The message of the last failure.
     failure: Mutex<String>,
     worker: UnboundedSender<Message>,
 }

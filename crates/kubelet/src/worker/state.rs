@@ -71,7 +71,7 @@ const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 const ATTACH_RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
 impl VolumeState {
-    /// What the volumes contain changed: they are mounted again, also if they are being mounted right now.
+    /// The content of the volumes changed: they are mounted again, even if a mount is in progress.
     pub fn invalidate(&mut self) {
         self.ready = false;
         self.changed = true;

@@ -102,7 +102,7 @@ impl Stop {
     async fn wait_for_turn(&self, grace: Duration) -> Duration {
         let Some(turn) = &self.turn else { return grace };
         let started = Instant::now();
-        // Whoever waits too long stops before its turn.
+        // After the grace period, the container is stopped before its turn.
         let _ = tokio::time::timeout(grace, turn.notified()).await;
         grace.saturating_sub(started.elapsed())
     }

@@ -248,7 +248,7 @@ async fn apply(places: &[NodeNetwork], node: &str, services: &BTreeSet<Cidr>) ->
     let needs_tunnel = routes.iter().any(|way| matches!(way, PeerRoute::Tunnel { .. }));
     let tunnel = if needs_tunnel { ensure_tunnel(&netlink, own, &addresses).await? } else { None };
     let mut desired = BTreeSet::new();
-    // What one node says of itself must not keep the routes to others from being set.
+    // A wrong address of one node must not prevent the routes to other nodes.
     let mut outcome = Ok(());
     for way in &routes {
         match set(&netlink, way, tunnel).await {

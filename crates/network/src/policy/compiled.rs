@@ -73,7 +73,7 @@ impl CompiledPolicy {
             spec.egress.iter().flatten().map(|one| rule(one.to.as_ref(), one.ports.as_ref())).collect();
         let is_about = |direction: &str, unsaid: bool| match spec.policy_types.as_deref() {
             None | Some([]) => unsaid,
-            Some(said) => said.iter().any(|one| one == direction),
+            Some(directions) => directions.iter().any(|one| one == direction),
         };
         let targets = spec.pod_selector.as_ref().map_or_else(Selector::everything, selector);
         Self {

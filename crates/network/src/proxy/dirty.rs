@@ -26,7 +26,7 @@ struct Marked {
     changed_at: Vec<SystemTime>,
 }
 
-/// What a sync is about.
+/// The changes that a sync applies.
 pub struct Pending {
     pub keys: BTreeSet<String>,
     pub changed_at: Vec<SystemTime>,

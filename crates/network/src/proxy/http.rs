@@ -43,7 +43,7 @@ impl HttpResponse {
     }
 }
 
-/// What a handler needs of a request.
+/// The parts of a request that handlers read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HttpRequest<'a> {
     /// Without the query.

@@ -15,7 +15,7 @@ use super::transaction::Transaction;
 use crate::capture::Protected;
 use crate::cidr::Cidr;
 
-/// What the kernel has.
+/// The rules that are installed in the kernel.
 pub struct Installed {
     pub settings: Settings,
     /// The installed frontends, by Service.
@@ -29,13 +29,13 @@ pub struct Installed {
     hairpins: [SharedElements; 2],
     /// Service networks.
     pub networks: BTreeSet<Cidr>,
-    /// What no Service may capture.
+    /// The addresses and ports that no Service may capture.
     protected: Arc<Protected>,
     /// Whether the tables exist and hold what `known` says.
     pub is_current: bool,
 }
 
-/// What the kernel should have: the frontends of the Services that changed, and what concerns all of them.
+/// The desired rules: the frontends of the Services that changed, and the state that all Services share.
 pub struct Desired {
     pub frontends: Vec<(String, Vec<Frontend>)>,
     pub networks: BTreeSet<Cidr>,

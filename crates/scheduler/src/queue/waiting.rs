@@ -41,7 +41,7 @@ impl WaitingPods {
         if active < self.max_whole {
             return;
         }
-        // What cannot be written stays whole.
+        // A pod that cannot be serialized stays unpacked.
         if let Waiting::Whole(state) = pod
             && let Ok(text) = serde_json::to_vec(&*state.object)
         {

@@ -113,22 +113,6 @@ impl Amount {
         }
     }
 
-    /// The exact product.
-    pub fn times(&self, factor: i64) -> Amount {
-        if let Small { value, scale } = self {
-            if *value == 0 || factor == 0 {
-                return Small { value: 0, scale: 0 };
-            }
-            if let Some(value) = value.checked_mul(factor)
-                && (*scale <= 0 || scale_up(value, *scale as u32).is_some())
-            {
-                return Small { value, scale: *scale };
-            }
-        }
-        let (value, scale) = self.large();
-        Large { value: value * factor, scale }
-    }
-
     /// The value with the opposite sign.
     pub fn negated(&self) -> Amount {
         match self {

@@ -17,8 +17,6 @@ use amount::Amount;
 pub mod scale {
     /// 10⁻⁹.
     pub const NANO: i32 = -9;
-    /// 10⁻⁶.
-    pub const MICRO: i32 = -6;
     /// 10⁻³.
     pub const MILLI: i32 = -3;
     /// 1.
@@ -181,18 +179,6 @@ impl Quantity {
             self.format = other.format;
         }
         self.amount = self.amount.plus(&other.amount.negated());
-    }
-
-    /// Multiplies the amount.
-    pub fn multiply(&mut self, factor: i64) {
-        self.text = None;
-        self.amount = self.amount.times(factor);
-    }
-
-    /// Changes the sign of the amount.
-    pub fn negate(&mut self) {
-        self.text = None;
-        self.amount = self.amount.negated();
     }
 }
 

@@ -19,7 +19,7 @@ use super::token::{self, Claims, UntrustedToken};
 use crate::outbound::{Call, HttpClient};
 
 const MAX_CLAIM: usize = 1 << 20;
-/// Sources are named by signed tokens, still nobody needs many.
+/// The maximum number of fetched sources of one token. Only signed tokens name sources, but none needs many.
 const MAX_SOURCES: usize = 16;
 
 pub struct Resolver {

@@ -87,7 +87,7 @@ impl JwtAuthenticators {
         if errors.is_empty() { Ok(JwtAuthenticators(all)) } else { Err(ConfigurationError::of(&errors)) }
     }
 
-    /// The user of a token, or the first error. `None` if no issuer's.
+    /// The user of a token, or the first error. `None` if the token is of none of the issuers.
     pub async fn user(&self, token: &str, now: Timestamp) -> Result<Option<User>, String> {
         for authenticator in &self.0 {
             if let Some(user) = authenticator.user(token, now).await? {

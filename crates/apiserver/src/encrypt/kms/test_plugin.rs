@@ -27,7 +27,7 @@ struct State {
     health: Mutex<String>,
     decryptions: AtomicUsize,
     statuses: AtomicUsize,
-    /// Which calls are not responded to for now.
+    /// Which calls hang at present.
     hung: tokio::sync::watch::Sender<Hung>,
 }
 

@@ -1,4 +1,4 @@
-//! The user of a kubeconfig file: what is shown to the server that is called.
+//! The user of a kubeconfig file: the credentials that are sent to the server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ enum Certificate {
     },
 }
 
-/// What one request shows. It has no `Debug`, so that no log can show it.
+/// The credentials of one request. They have no `Debug`, so that no log can show them.
 #[derive(Default)]
 pub struct Presented {
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -113,7 +113,7 @@ impl User {
         Ok(presented)
     }
 
-    /// The server did not accept what was presented: a plugin is asked again for the next request.
+    /// The server did not accept the credentials: a plugin is called again for the next request.
     pub async fn refused(&self, presented: &Presented) {
         if let (Some(plugin), Some(used)) = (&self.plugin, &presented.credentials) {
             plugin.refused(used).await;

@@ -1,4 +1,4 @@
-//! What to create and delete now, and what the status says.
+//! Plans which pods to create and delete, and computes the status.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Work within the namespaces of a cluster, done by this program as root there.
+//! Runs this program inside the namespaces of a cluster, where it is root.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,24 +11,24 @@ use nix::unistd::Pid;
 use super::INSIDE;
 use crate::local_cluster::Progress;
 
-/// What is done inside.
+/// A task inside the namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task<'a> {
     /// Creates the network, starts the nodes and waits until they are ready.
     Start,
     /// Stops the nodes and removes their pods.
     Stop,
-    /// Deletes the data of nodes, some of which belong to other ids of the user.
+    /// Deletes the data of nodes. Some of it belongs to subordinate ids of the user, who cannot delete it outside.
     Delete,
     /// Imports an archive of images into all nodes.
     Load(&'a Path),
 }
 
-/// Where programs are found: those of the administrator are not on the `PATH` of every user, and here the user is root.
+/// The `PATH` inside, with the directories of administrators' programs, which users often lack.
 pub fn search_path() -> OsString {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&own).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
-    // Directories with a colon in their name cannot have come from a `PATH`.
+    // This fails only for directories with a colon in their name, which no `PATH` can contain.
     std::env::join_paths(all).unwrap_or(own)
 }
 
@@ -40,7 +40,7 @@ pub fn knarr(program: &Path, action: &str, cluster: &Path) -> anyhow::Result<Com
     Ok(command)
 }
 
-/// The command that does something inside.
+/// The command that runs a task inside.
 fn command(program: &Path, process: Pid, has_cgroup: bool, name: &str, task: Task<'_>) -> Command {
     let mut command = Command::new("nsenter");
     command.env("PATH", search_path()).arg(format!("--target={process}"));
@@ -64,17 +64,17 @@ fn has_own_cgroups(process: Pid) -> anyhow::Result<bool> {
     Ok(link(&process.to_string())? != link("self")?)
 }
 
-/// Does something inside, and passes on what it reports.
+/// Runs a task inside and reports its progress. The error is what the task printed.
 pub fn run(process: Pid, name: &str, task: Task<'_>, progress: Progress<'_>) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = command(&program, process, has_own_cgroups(process)?, name, task);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot run nsenter")?;
     let (Some(output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else { bail!("no pipes") };
-    let said = std::thread::scope(|scope| {
+    let printed = std::thread::scope(|scope| {
         let reading = scope.spawn(move || {
-            let mut said = Vec::new();
-            errors.read_to_end(&mut said).map(|_| said)
+            let mut printed = Vec::new();
+            errors.read_to_end(&mut printed).map(|_| printed)
         });
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             progress(&line);
@@ -84,9 +84,9 @@ pub fn run(process: Pid, name: &str, task: Task<'_>, progress: Progress<'_>) -> 
     if child.wait()?.success() {
         return Ok(());
     }
-    let Ok(Ok(said)) = said else { bail!("cannot read what happened in the namespaces of the cluster") };
-    let said = String::from_utf8_lossy(&said);
-    bail!("{}", said.trim().trim_start_matches("knarr: "))
+    let Ok(Ok(printed)) = printed else { bail!("cannot read the errors of a task in the namespaces of the cluster") };
+    let printed = String::from_utf8_lossy(&printed);
+    bail!("{}", printed.trim().trim_start_matches("knarr: "))
 }
 
 #[cfg(test)]

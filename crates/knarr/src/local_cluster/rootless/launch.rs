@@ -53,8 +53,8 @@ pub fn start(directory: &Path, spec: &Spec, purpose: Purpose) -> anyhow::Result<
     let errors = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let started = create(directory, errors, &lifetime, listeners.as_ref(), has_cgroup);
     let process = started.with_context(|| {
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
-        format!("cannot create the namespaces of the cluster: {}", said.trim())
+        let logged = std::fs::read_to_string(&log).unwrap_or_default();
+        format!("cannot create the namespaces of the cluster: {}", logged.trim())
     })?;
     drop(lifetime.held);
     cgroup::leave(directory)?;

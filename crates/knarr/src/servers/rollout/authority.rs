@@ -1,7 +1,8 @@
-//! The steps of a new certificate authority: all trust it, then it signs, then the old one is trusted no more.
+//! The steps of a new certificate authority: first all servers and nodes trust it, then it signs, then the old one is no longer
+//! trusted.
 //!
-//! The new authority has a second certificate that the old one signed. Servers and nodes send it with their own, so that pods
-//! and other clients that know only the old authority accept what the new one signed.
+//! The new authority has a second certificate, signed by the old one. Servers and nodes send it in their chains, so that clients
+//! that know only the old authority, such as pods, accept certificates of the new one.
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use knarr_apiserver::pki::Authority;
 use super::Files;
 use crate::join::Pin;
 
-/// The files of each step, and the hash of the new authority. `certificates` and `key` are the present `ca.crt` and `ca.key`.
+/// The files of each step, and the hash of the new authority. `certificates` and `key` are the current `ca.crt` and `ca.key`.
 pub fn steps(certificates: &str, key: &str, now: Timestamp) -> anyhow::Result<(Vec<Files>, String)> {
     let old = first(certificates)?;
     let new = Authority::create(&format!("knarr-ca-{}", now.as_second()), now)?;

@@ -1,5 +1,5 @@
-//! The steps of a new encryption key: all servers can read with it, then they write with it and everything is written again,
-//! then the old keys are removed. Without a configuration, encryption of Secrets starts.
+//! The steps of a new encryption key: first all servers can decrypt with it, then they encrypt with it and rewrite all objects,
+//! then the old keys are removed. Without an encryption configuration, encryption of Secrets is introduced.
 
 use anyhow::{Context as _, bail};
 use base64::Engine;
@@ -13,10 +13,10 @@ use super::files::ENCRYPTION;
 /// The providers that keep their keys in the configuration.
 const WITH_KEYS: [&str; 3] = ["secretbox", "aesgcm", "aescbc"];
 
-/// The step after which everything is written again.
+/// The step after which all encrypted objects are rewritten.
 pub const REWRITE_AFTER: usize = 1;
 
-/// The files of each step. `current` is the present configuration.
+/// The files of each step. `current` is the current configuration.
 pub fn steps(current: Option<&str>, now: Timestamp) -> anyhow::Result<Vec<Files>> {
     let secret: [u8; 32] = rand::random();
     let key = json!({"name": format!("key-{}", now.as_second()), "secret": STANDARD.encode(secret)});
@@ -36,7 +36,7 @@ pub fn steps(current: Option<&str>, now: Timestamp) -> anyhow::Result<Vec<Files>
         .collect()
 }
 
-/// Where the new key is among the old ones. The first one encrypts.
+/// The position of the new key in the list of keys. The first key encrypts.
 #[derive(Clone, Copy)]
 enum Place {
     Last,

@@ -1,5 +1,5 @@
-//! The files of a step, and how they come to their places: they are noted in one file first, and installed at the next start,
-//! before anything reads them. A crash in between loses nothing and mixes nothing.
+//! The files of a step and their installation. All of them are saved in one pending file first and installed at the next start,
+//! before anything reads them. A crash in between neither loses files nor mixes old and new ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::servers::member::write_private;
 
 /// The files below the data directory that a rollout may write.
 const ALLOWED: [&str; 3] = ["pki/ca.crt", "pki/ca.key", "pki/ca-cross.crt"];
-/// The encryption configuration; the server's flag may name another place for it.
+/// The encryption configuration; a flag of the server may choose another path for it.
 pub const ENCRYPTION: &str = "encryption.yaml";
 
 /// Contents by path; `None` is a file that must not exist.
@@ -19,7 +19,7 @@ pub const ENCRYPTION: &str = "encryption.yaml";
 pub struct Files(pub BTreeMap<String, Option<String>>);
 
 impl Files {
-    /// Whether the files are in their places.
+    /// Whether the files are installed.
     pub fn are_in(&self, data: &Path, encryption: &Path) -> bool {
         self.0.iter().all(|(name, content)| {
             let current = path(data, encryption, name).and_then(|path| Ok(std::fs::read_to_string(path)?));
@@ -30,20 +30,20 @@ impl Files {
         })
     }
 
-    /// Notes the files for the next start.
-    pub fn note(&self, data: &Path) -> anyhow::Result<()> {
+    /// Saves the files for installation at the next start.
+    pub fn save_pending(&self, data: &Path) -> anyhow::Result<()> {
         write_private(&pending(data), &serde_json::to_vec(self)?)
     }
 }
 
-// Keys are never printed by accident.
+// Prints only the names: the contents are keys.
 impl std::fmt::Debug for Files {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_list().entries(self.0.keys()).finish()
     }
 }
 
-/// Installs the files that were noted before this start.
+/// Installs the files that were saved before this start.
 pub fn install_pending(data: &Path, encryption: &Path) -> anyhow::Result<()> {
     let pending = pending(data);
     let text = match std::fs::read(&pending) {
@@ -97,14 +97,14 @@ mod tests {
         let files = Files(content.map(|(name, text)| (name.to_owned(), text.map(str::to_owned))).into());
         install_pending(data, &encryption).unwrap();
         assert!(!files.are_in(data, &encryption));
-        files.note(data).unwrap();
+        files.save_pending(data).unwrap();
         assert!(!files.are_in(data, &encryption));
         install_pending(data, &encryption).unwrap();
         install_pending(data, &encryption).unwrap();
         assert!(files.are_in(data, &encryption));
         assert_eq!(std::fs::read_to_string(encryption).unwrap(), "keys");
         assert!(!format!("{files:?}").contains("keys"));
-        Files([("../root".to_owned(), Some(String::new()))].into()).note(data).unwrap();
+        Files([("../root".to_owned(), Some(String::new()))].into()).save_pending(data).unwrap();
         assert!(install_pending(data, data).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Rolls new keys out over all servers of a cluster, step by step and one server at a time.
 //!
-//! A rollout is a record in the store: the files of each step, sealed for servers, the current step, and which servers have
-//! it. Every server looks at the record (`task`); when it is its turn, it notes the files and restarts with them (`files`).
-//! When all servers have a step, and nothing else depends on the one before, the next starts. `authority` and `encryption` make
-//! the steps, `page` lets administrators start a rollout and see how far it is.
+//! A rollout is a record in the store: the files of each step (encrypted for servers), the current step, and the servers that
+//! have applied it. Every server polls the record (`task`). When it is its turn, it saves the files of the step and restarts with
+//! them (`files`). When all servers have applied a step and nothing depends on the previous one, the next step starts.
+//! `authority` and `encryption` compute the steps; `page` lets administrators start a rollout and read its progress.
 
 pub mod authority;
 pub mod encryption;
@@ -22,7 +22,7 @@ pub use files::{Files, install_pending};
 pub use page::{PATH, Progress, Request, open, page};
 pub use task::{Rollouts, run};
 
-/// What is replaced.
+/// Which keys are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
@@ -41,20 +41,20 @@ pub struct Rollout {
     pub steps: Vec<Sealed>,
     /// The current step, from 0.
     pub step: usize,
-    /// The last step that each server runs with.
+    /// The last step that each server has applied.
     pub applied: BTreeMap<String, usize>,
-    /// The hash of the new authority, if that is what is replaced.
+    /// The hash of the new authority; empty if the encryption key is replaced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub authority: String,
-    /// Nodes that have not followed are left behind.
+    /// Does not wait for nodes that still use the old authority; they must join again.
     #[serde(default)]
     pub is_forced: bool,
 }
 
-/// What a server does next.
+/// The next action of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Notes that it runs with the files of the current step.
+    /// Records that it runs with the files of the current step.
     Acknowledge,
     /// Restarts with the files of the current step.
     Apply,
@@ -70,19 +70,19 @@ impl Rollout {
         self.applied.get(server) == Some(&self.step)
     }
 
-    /// The server whose turn it is: the first that has not the current step.
+    /// The server whose turn it is: the first one that has not applied the current step.
     pub fn waiting_for<'a>(&self, servers: &'a [String]) -> Option<&'a String> {
         servers.iter().find(|server| !self.has_applied(server))
     }
 
-    /// `servers` are all servers, in an order on which all agree; `has_files` says whether this one runs with the files of the
-    /// current step.
+    /// The next action of the server `own`. `servers` are all servers, in the same order on each of them; `has_files` says
+    /// whether this server runs with the files of the current step.
     pub fn next(&self, servers: &[String], own: &str, has_files: bool) -> Action {
         match self.waiting_for(servers) {
             Some(server) if server != own => Action::Wait,
             Some(_) if has_files => Action::Acknowledge,
             Some(_) => Action::Apply,
-            // One of them is enough.
+            // Only the first server starts the next step.
             None if servers.first().is_none_or(|first| first != own) => Action::Wait,
             None if self.step + 1 < self.steps.len() => Action::Advance,
             None => Action::Finish,

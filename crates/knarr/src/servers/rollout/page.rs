@@ -1,5 +1,5 @@
-//! The path at which administrators start rollouts and see how far they are. Nobody but administrators may use it: no role
-//! names it.
+//! The path at which administrators start rollouts and read their progress. No role names it: it is for those who may use all
+//! paths.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -27,22 +27,22 @@ pub const PATH: &str = "/server-rollout";
 
 static PAGE: LazyLock<Arc<RolloutPage>> = LazyLock::new(Arc::default);
 
-/// What an administrator asks for.
+/// The request to start a rollout.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
     pub kind: Kind,
-    /// Does not wait for nodes.
+    /// Does not wait for nodes that still use the old authority.
     #[serde(default)]
     pub is_forced: bool,
 }
 
-/// How far a rollout is.
+/// The progress of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     pub kind: Kind,
-    /// From 1.
+    /// The number of the current step, from 1.
     pub step: usize,
     pub steps: usize,
     pub applied: BTreeMap<String, usize>,
@@ -105,7 +105,7 @@ async fn progress(rollouts: &Rollouts) -> anyhow::Result<Option<Progress>> {
     }))
 }
 
-/// Starts a rollout; one of the same kind goes on.
+/// Starts a rollout. If one of the same kind is in progress, it continues.
 async fn start(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<Progress>> {
     loop {
         match rollouts.load().await? {
@@ -119,7 +119,7 @@ async fn start(rollouts: &Rollouts, request: &Request) -> anyhow::Result<Option<
             }
             None => match rollouts.start(&create(rollouts, request)?).await {
                 Ok(()) => break,
-                // Somebody else was faster, perhaps with other keys.
+                // Another request started a rollout meanwhile, possibly of other keys: reads it.
                 Err(Error::Exists(_)) => {}
                 Err(error) => return Err(error).context("cannot start"),
             },

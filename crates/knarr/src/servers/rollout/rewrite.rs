@@ -1,4 +1,4 @@
-//! Writes every object that is encrypted again, with the key that encrypts now.
+//! Rewrites all encrypted objects, so that they are encrypted with the current key.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use anyhow::{Context as _, anyhow};
 use knarr_apiserver::encrypt::{Configuration, check_readable};
 use knarr_store::{Error, Range, Store};
 
-/// What is written again at a time.
+/// How many keys are read at a time.
 const PAGE: usize = 200;
-/// The lifetime of Events, which starts again when they are written again.
+/// The lifetime of rewritten Events: a rewrite cannot keep the remaining one.
 const EVENTS: (&str, Duration) = ("/registry/events/", Duration::from_secs(3600));
 
 pub async fn all(store: &dyn Store, configuration: &Configuration) -> anyhow::Result<()> {
@@ -34,10 +34,10 @@ async fn one(store: &dyn Store, key: &str) -> anyhow::Result<()> {
     let ttl = key.starts_with(EVENTS.0).then_some(EVENTS.1);
     store.prepare_read(&Range::key(key)).await;
     let Some(entry) = store.peek(key) else { return Ok(()) };
-    // What takes the place of a value that cannot be read must not replace it.
+    // A value that cannot be decrypted is read as a placeholder, which must not be written back.
     check_readable([&entry]).map_err(|status| anyhow!("{}", status.message))?;
     match store.update(key, entry.value(), entry.revision, ttl).await {
-        // Whoever was faster has used the new key.
+        // On a conflict, the other writer has encrypted the object with the new key.
         Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot encrypt {key} with the new key")),
     }

@@ -1,4 +1,4 @@
-//! Carries out a rollout on this server.
+//! Executes a rollout on this server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::servers::record;
 const KEY: &str = "/registry/knarr/rollout";
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What rollouts need of the server.
+/// The parts of the server that rollouts use.
 #[derive(Clone)]
 pub struct Rollouts {
     pub store: Arc<dyn Store>,
@@ -39,14 +39,14 @@ pub struct Rollouts {
 pub async fn run(rollouts: Rollouts) {
     loop {
         if let Err(error) = rollouts.step().await {
-            tracing::warn!(error = format!("{error:#}"), "cannot go on with the rollout of keys; retrying");
+            tracing::warn!(error = format!("{error:#}"), "cannot continue the rollout of keys; retrying");
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
 impl Rollouts {
-    /// The rollout under way, with its revision.
+    /// The rollout in progress, with its revision.
     pub async fn load(&self) -> anyhow::Result<Option<(Rollout, Revision)>> {
         self.store.sync().await.context("cannot read the store")?;
         self.peek()
@@ -66,27 +66,27 @@ impl Rollouts {
 
     pub async fn save(&self, rollout: &Rollout, revision: Revision) -> anyhow::Result<()> {
         let saved = self.store.update(KEY, Bytes::from(serde_json::to_vec(rollout)?), revision, None).await;
-        saved.map(drop).context("cannot note the state of the rollout")
+        saved.map(drop).context("cannot save the state of the rollout")
     }
 
-    /// All servers, in an order on which all agree.
+    /// All servers, in the same order on each of them.
     pub async fn servers(&self) -> anyhow::Result<Vec<String>> {
         let Some(members) = &self.members else { return Ok(vec![self.name.clone()]) };
         let members = members.members().await.context("cannot list the servers")?;
-        // A server that joins has received the files of one step, and takes its turn once it runs: it must not miss one.
+        // A joining server counts, too: it received the files of one step, and must not miss the following ones.
         let mut names: Vec<String> = members.iter().map(server_name).collect();
         names.sort();
         Ok(names)
     }
 
-    /// What only servers know: seals the files of rollouts.
+    /// The secret from which the encryption key of a rollout's files is derived; only servers have it.
     pub fn secret(&self) -> anyhow::Result<String> {
         let path = self.data.join("pki/service-account.key");
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
     async fn step(&self) -> anyhow::Result<()> {
-        // The local view is enough to see that there is nothing to do.
+        // Usually there is no rollout, which the local index shows without a request to etcd.
         if self.peek()?.is_none() {
             return Ok(());
         }
@@ -104,13 +104,13 @@ impl Rollouts {
             }
             Action::Apply => {
                 tracing::info!(step = rollout.step + 1, of = rollout.steps.len(), "restarting with new keys");
-                files.note(&self.data)?;
+                files.save_pending(&self.data)?;
                 restart::request();
-                // This process ends.
+                // The restart ends this process.
                 std::future::pending().await
             }
             Action::Advance => {
-                if self.is_free(&rollout).await? {
+                if self.can_advance(&rollout).await? {
                     self.prepare_last_step(&rollout).await?;
                     rollout.step += 1;
                     self.save(&rollout, revision).await?;
@@ -122,7 +122,7 @@ impl Rollouts {
     }
 
     /// Whether nothing depends on what the next step removes.
-    async fn is_free(&self, rollout: &Rollout) -> anyhow::Result<bool> {
+    async fn can_advance(&self, rollout: &Rollout) -> anyhow::Result<bool> {
         match rollout.kind {
             Kind::Authority if rollout.step == 0 || rollout.is_forced => Ok(true),
             Kind::Authority => Ok(self.nodes_behind(&rollout.authority).await?.is_empty()),
@@ -131,7 +131,7 @@ impl Rollouts {
         }
     }
 
-    /// Servers that know only the new authority must find it in the store's record of the cluster.
+    /// Before the last step, which leaves servers only the new authority, sets it in the store's record of the cluster.
     async fn prepare_last_step(&self, rollout: &Rollout) -> anyhow::Result<()> {
         if rollout.kind == Kind::Authority && rollout.step + 2 == rollout.steps.len() {
             record::replace_authority(&*self.store, &rollout.authority).await?;
@@ -140,7 +140,7 @@ impl Rollouts {
     }
 
     async fn finish(&self, rollout: &Rollout, revision: Revision) -> anyhow::Result<()> {
-        // Without a third step, encryption has just started.
+        // A rollout without a third step introduced encryption: no step has rewritten the objects yet.
         if rollout.kind == Kind::Encryption && rollout.steps.len() <= encryption::REWRITE_AFTER + 1 {
             self.rewrite().await?;
         }
@@ -149,7 +149,7 @@ impl Rollouts {
         Ok(())
     }
 
-    /// The nodes whose certificates are not of the authority with this hash.
+    /// The nodes whose certificates were not signed by the authority with this hash.
     pub async fn nodes_behind(&self, authority: &str) -> anyhow::Result<Vec<String>> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let nodes = nodes.list(&ListParams::default()).await.context("cannot list nodes")?;

@@ -21,7 +21,7 @@ pub struct AccountKey {
     pub token: Option<String>,
 }
 
-/// What credentials are valid for.
+/// The scope of cached credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     Image(String),

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RESPONSE: u64 = 1 << 20;
 const MAX_MESSAGES: u64 = 4 << 10;
 
-/// What a plugin is asked. It has no `Debug`, so that no log can show the token.
+/// The request to a plugin. It has no `Debug`, so that no log can show the token.
 #[derive(Clone, Default)]
 pub struct Request {
     pub image: String,
@@ -28,7 +28,7 @@ pub struct Request {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a plugin responds. It has no `Debug`, so that no log can show it.
+/// The response of a plugin. It has no `Debug`, so that no log can show it.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Response {

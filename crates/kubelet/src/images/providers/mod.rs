@@ -1,7 +1,7 @@
 //! Credential providers: programs of the node's operator that have credentials for registries.
 //!
-//! The configuration is read once, when the node starts; a wrong one ends the start. A provider that fails only loses its
-//! credentials: the pull goes on with the others, or without any.
+//! The configuration is read once, when the node starts; an invalid one fails the start. If a provider fails, images are pulled
+//! with the credentials of the others, or without any.
 
 mod cache;
 mod config;
@@ -271,7 +271,7 @@ impl Provider {
             .ok_or_else(|| format!("credential provider plugin did not return a valid cacheKeyType: {kind}"))?;
         let lifetime = match response.cache_duration.as_deref() {
             None => config.default_cache,
-            // What is not understood is not kept.
+            // With a duration that cannot be parsed, the response is not cached.
             Some(text) => go_duration::parse_positive(text).unwrap_or_default(),
         };
         if !lifetime.is_zero() {

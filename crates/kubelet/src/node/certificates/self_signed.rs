@@ -13,12 +13,12 @@ use rcgen::{
 
 use super::{CertificateError, CertificateFiles, install, write_temporary};
 
-/// Valid a little earlier, for clients whose clocks are late.
+/// How long before now the validity starts, for clients whose clocks are late.
 const EARLIER: Duration = Duration::from_secs(3600);
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The pair of this name in a directory; creates it if there is none, for these names and addresses of a host. A certificate without its key, or the reverse, is
-/// refused: whoever put it there would not find it served.
+/// The certificate and key of this name in a directory. If there are none, creates them for these names and addresses of a host. A
+/// certificate without its key, or a key without its certificate, is an error rather than replaced.
 pub fn ensure_self_signed(
     directory: &Path,
     name: &str,

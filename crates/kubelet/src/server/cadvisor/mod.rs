@@ -26,7 +26,7 @@ struct Subject {
     details: Details,
     started: Option<Timestamp>,
     waits: PressureStats,
-    /// What a container's processes have open, and may have.
+    /// The open files of a container's processes, and their limits.
     processes: Option<Processes>,
     /// Bytes and files of the container's writable layer.
     layer: Option<(u64, u64)>,

@@ -4,7 +4,7 @@ use super::host::{Command, Host};
 use crate::volumes::VolumeError;
 use crate::volumes::command::{Failure, Status};
 
-/// What a command is for decides about its failure.
+/// The purpose of a command, which decides how its failure is handled.
 #[derive(Clone)]
 pub struct Step {
     pub command: Command,

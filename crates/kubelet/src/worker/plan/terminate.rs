@@ -17,7 +17,7 @@ pub fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
         }
         return;
     }
-    // Whoever exited meanwhile needs to wait no longer.
+    // Containers that have exited meanwhile need no turn.
     for id in state.turns.keys().filter(|id| !runtime.running().any(|container| container.id == **id)) {
         plan.actions.push(Action::TakeTurn { id: id.clone() });
     }

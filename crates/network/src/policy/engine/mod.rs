@@ -12,8 +12,8 @@ use super::tables::{ITSELF, KNOWN, Tables};
 use crate::protocol::Protocol;
 use crate::proxy::Family;
 
-/// What the selectors of one namespace's policies may cost: a pod in a set costs one, a set of its own more. Whoever writes policies
-/// chooses how many selectors match all pods of the cluster, and every node keeps the sets.
+/// The maximum cost of the selectors of one namespace's policies: each pod in a set costs one, each set a few more. Authors of
+/// policies can write any number of selectors that match all pods of the cluster, and every node keeps the sets.
 const MAX_COST: usize = 1 << 18;
 const COST_OF_SET: usize = 256;
 

@@ -1,4 +1,4 @@
-//! The search for devices: one request after the other, one device after the other, and back where it does not go on.
+//! The search for devices with backtracking: for each request in turn, each device in turn.
 //!
 //! The first complete assignment counts, so the order of pools, slices and devices is the order of preference. A claim
 //! decides how deep the search gets: choices are kept in a list, not on the stack of the thread.

@@ -47,9 +47,9 @@ fn app_armor_annotations(warnings: &mut Vec<String>, pod: &Value) {
         let key = format!("{PREFIX}{}", container.text(&["name"]));
         let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else { continue };
         let (profile, field) = (app_armor(annotation), container.at(&["securityContext", "appArmorProfile"]));
-        let was_taken = !field.is_null() && same(field, &profile);
+        let is_copied = !field.is_null() && same(field, &profile);
         let is_unreadable = field.is_null() && profile.is_boolean();
-        if was_taken || is_unreadable {
+        if is_copied || is_unreadable {
             let path = Path::root("metadata");
             let path = path.child("annotations");
             warnings
