@@ -275,15 +275,39 @@ fn se_linux_option(pod: &Pod, name: &str, volume: &CsiVolume, policy: &DriverPol
     let (user, role) = (part(&options.user, "system_u"), part(&options.role, "object_r"));
     let kind = part(&options.type_, "container_file_t");
     let label = format!("{user}:{role}:{kind}:{level}");
-    // Drivers join mount options, of which the author's text must be only one.
-    let is_label = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.,_-".contains(&byte));
-    is_label.then(|| format!("context=\"{label}\""))
+    is_label(&label).then(|| format!("context=\"{label}\""))
+}
+
+/// Drivers join mount options, and some split them again whatever is quoted: the author's text must be only one of them. A comma
+/// stands only between categories, as in `c1,c2`, which are no option of any file system.
+fn is_label(text: &str) -> bool {
+    let is_category =
+        |part: &str| part.strip_prefix('c').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.,_-".contains(&byte))
+        && text.split(',').skip(1).all(is_category)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn a_label_is_one_option_however_drivers_split_it() {
+        for (label, expected) in [
+            ("u:r:t:s0", true),
+            ("u:r:t:s0:c1,c2", true),
+            ("u:r:t:s0:c1,c4.c7-s15:c0.c1023,c5", true),
+            ("u:r:t:s0,suid,dev", false),
+            ("u:r:t:s0:c1,dev", false),
+            ("u,dev:r:t:s0", false),
+            ("u:r:t:s0:c1,", false),
+            ("u:r:t:s0:c1,c", false),
+            ("u:r:t:s0 ", false),
+        ] {
+            assert_eq!(is_label(label), expected, "{label}");
+        }
+    }
 
     #[test]
     fn labels_are_mounted_only_where_they_are_needed() {
@@ -304,6 +328,8 @@ mod tests {
         own["securityContext"] = json!({ "seLinuxOptions": { "level": "s0:c3", "type": "t" } });
         let mut hostile = user.clone();
         hostile["securityContext"] = json!({ "seLinuxOptions": { "level": "s0\",dev,suid,bind,context=\"x" } });
+        let mut with_options = user.clone();
+        with_options["securityContext"] = json!({ "seLinuxOptions": { "level": "s0,suid,dev" } });
         let (exclusive, shared) = (volume("ReadWriteOncePod"), volume("ReadWriteMany"));
         let (of_pod, of_container) =
             ("context=\"system_u:object_r:container_file_t:s0:c1,c2\"", "context=\"system_u:object_r:t:s0:c3\"");
@@ -317,6 +343,7 @@ mod tests {
             (pod(json!([user]), any.clone()), &shared, &policy, None),
             (pod(json!([user]), any.clone()), &exclusive, &none, None),
             (pod(json!([hostile]), any.clone()), &exclusive, &policy, None),
+            (pod(json!([with_options]), any.clone()), &exclusive, &policy, None),
         ] {
             assert_eq!(se_linux_option(&pod, "data", volume, policy).as_deref(), expected, "{pod:?}");
         }

@@ -13,6 +13,10 @@ use crate::events::Events;
 use crate::objects::{Kind, Subscription};
 use crate::pod;
 
+/// How long attempts may start: each may hang for an hour if the registry does, and others wait for their turn meanwhile. Credentials
+/// that a registry refuses are refused soon.
+const MAX_TRYING: Duration = Duration::from_secs(600);
+
 pub struct Pulled {
     pub image: Image,
     /// Whose credentials were needed, if not the node's.
@@ -70,6 +74,7 @@ pub async fn in_turn(
 ) -> Result<Pulled, String> {
     let _turn = turns.acquire().await.map_err(|error| error.to_string())?;
     let started = Instant::now();
+    let last_start = tokio::time::Instant::now() + MAX_TRYING;
     let mut attempts: Vec<_> = credentials.into_iter().map(|one| (Some(one.auth), one.source)).collect();
     if attempts.is_empty() {
         attempts.push((None, None));
@@ -83,6 +88,9 @@ pub async fn in_turn(
                 return Ok(Pulled { image, source, pulling: started.elapsed(), whole: queued_at.elapsed() });
             }
             Err(error) => failures.push(error.pull_message()),
+        }
+        if tokio::time::Instant::now() >= last_start {
+            break;
         }
     }
     Err(together(failures))

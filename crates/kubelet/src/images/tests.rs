@@ -9,9 +9,10 @@ use http_body_util::Empty;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_client::EventRecorder;
 use knarr_cri::Runtime;
-use knarr_cri::messages::{Image, PodSandboxConfig};
+use knarr_cri::messages::{AuthConfig, Image, PodSandboxConfig};
 
-use super::{ApiAccounts, ImageFailure, Images, Parts, Providers};
+use super::credentials::Credentials;
+use super::{ApiAccounts, ImageFailure, Images, Parts, Providers, pull};
 use crate::counters::Counters;
 use crate::events::Events;
 use crate::objects::{ObjectCache, Subscription};
@@ -124,6 +125,49 @@ async fn a_failed_pull_is_retried_after_a_backoff_that_grows() {
     assert_eq!(reason(&rig.ensure("a:1", "Always").await), "ErrImagePull");
     rig.images.forget_pod("pod-uid");
     assert_eq!(reason(&rig.ensure("a:1", "Always").await), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_hangs_is_not_tried_with_all_credentials() {
+    let rig = Rig::start().await;
+    // The turn ends when the first attempt that hangs does, whatever the next one would do.
+    for (behaviours, expected) in [
+        (vec![Behaviour::DoAndHang], (false, 1)),
+        (vec![Behaviour::DoAndFail], (true, 2)),
+        (vec![Behaviour::DoAndFail, Behaviour::DoAndHang], (false, 2)),
+    ] {
+        let before = rig.pulls();
+        behaviours.iter().for_each(|behaviour| rig.runtime.fake.will("PullImage", *behaviour));
+        let turns = tokio::sync::Semaphore::new(1);
+        let credentials = (0..100).map(|_| Credentials { auth: AuthConfig::default(), source: None }).collect();
+        let (runtime, sandbox) = (&rig.images.0.runtime, PodSandboxConfig::default());
+        let mut pulling =
+            std::pin::pin!(pull::in_turn(runtime, &turns, "a:1", credentials, sandbox, std::time::Instant::now()));
+        let pulled = loop {
+            tokio::select! {
+                biased;
+                pulled = &mut pulling => break pulled,
+                () = pass_while_hanging(&rig) => {}
+            }
+        };
+        assert_eq!((pulled.is_ok(), rig.pulls() - before), expected, "{behaviours:?}");
+        while rig.runtime.fake.is_hanging() {
+            pause().await;
+        }
+    }
+}
+
+/// Lets the runtime work, without that time passes.
+async fn pause() {
+    tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1))).await.expect("a pause");
+}
+
+/// Lets time pass only while a call hangs.
+async fn pass_while_hanging(rig: &Rig) {
+    pause().await;
+    if rig.runtime.fake.is_hanging() {
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

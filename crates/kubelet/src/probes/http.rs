@@ -14,6 +14,8 @@ use super::connect::connect;
 
 #[derive(Clone, Debug)]
 pub struct HttpTarget {
+    /// Of the pod that names the host.
+    pub namespace: String,
     pub scheme: String,
     pub host: String,
     pub port: u16,
@@ -64,7 +66,7 @@ async fn request_once(
 ) -> Result<(StatusCode, String, Option<String>), String> {
     let url = format!("{}://{}{path}", if tls { "https" } else { "http" }, authority(&target.host, port));
     let failed = |error: &dyn std::fmt::Display| format!("Get \"{url}\": {error}");
-    let stream = connect(&target.host, port)
+    let stream = connect(&target.namespace, &target.host, port)
         .await
         .map_err(|error| failed(&format!("dial tcp {}: {}", authority(&target.host, port), lower(&error))))?;
     let request = request(target, port, path, user_agent)?;
@@ -236,6 +238,7 @@ mod tests {
         ])
         .await;
         let target = HttpTarget {
+            namespace: "default".into(),
             scheme: "HTTP".into(),
             host: "127.0.0.1".into(),
             port,

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, VolumePr
 use k8s_openapi::jiff::Timestamp;
 
 use super::atomic::File;
-use super::memory_budget::MAX_BYTES;
+use super::memory_budget::MemoryBudget;
 use super::{VolumeError, VolumeMounter};
 use crate::downward_api::{field_value, resource_value};
 use crate::objects::Kind;
@@ -22,18 +22,18 @@ const DEFAULT_MODE: i32 = 0o644;
 
 /// The files of one volume by path. A volume may name one key thousands of times: it is refused before its files fill the memory of
 /// this process, whether they are written to memory or to disk.
-#[derive(Default)]
-struct Files {
+struct Files<'a> {
     by_path: BTreeMap<String, File>,
-    bytes: u64,
+    budget: &'a MemoryBudget,
 }
 
-impl Files {
+impl<'a> Files<'a> {
+    fn new(budget: &'a MemoryBudget) -> Self {
+        Self { by_path: BTreeMap::new(), budget }
+    }
+
     fn insert(&mut self, path: &str, file: File) -> Result<(), VolumeError> {
-        self.bytes = self.bytes.saturating_add(file.content.len() as u64);
-        if self.bytes > MAX_BYTES {
-            return Err(VolumeError::Path(format!("the files of the volume have more than {}Mi", MAX_BYTES >> 20)));
-        }
+        self.budget.spend(file.content.len())?;
         self.by_path.insert(path.to_owned(), file);
         Ok(())
     }
@@ -42,7 +42,10 @@ impl Files {
 /// None when the volume is of another kind.
 pub async fn collect(mounter: &VolumeMounter<'_>) -> Result<Option<VolumeFiles>, VolumeError> {
     let volume = mounter.volume;
-    let mut files = Files::default();
+    // Projected volumes wait for one source while they hold the files of others, all at the same time: they share one budget. A
+    // config map is written to disk as soon as it is read, and may be as large as another volume of the pod.
+    let on_disk = MemoryBudget::default();
+    let mut files = Files::new(if volume.config_map.is_some() { &on_disk } else { mounter.memory });
     let mut renew_at = None;
     let kind = if let Some(source) = &volume.config_map {
         let selection =
@@ -91,7 +94,7 @@ async fn project(
     mounter: &VolumeMounter<'_>,
     projection: &VolumeProjection,
     mode: Option<i32>,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<Option<Timestamp>, VolumeError> {
     if let Some(source) = &projection.config_map {
         let selection = KeySelection { items: source.items.as_deref(), optional: source.optional, mode };
@@ -148,7 +151,7 @@ async fn keys(
     kind: Kind,
     name: &str,
     selection: &KeySelection<'_>,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), VolumeError> {
     let optional = selection.optional == Some(true);
     let Some(object) = mounter.objects.get(kind, pod::namespace(mounter.pod), name).await? else {
@@ -183,7 +186,7 @@ fn fields(
     mounter: &VolumeMounter<'_>,
     items: Option<&[DownwardAPIVolumeFile]>,
     mode: Option<i32>,
-    files: &mut Files,
+    files: &mut Files<'_>,
 ) -> Result<(), VolumeError> {
     for item in items.into_iter().flatten() {
         let text = if let Some(field) = &item.field_ref {
@@ -204,7 +207,8 @@ mod tests {
 
     #[test]
     fn one_key_named_many_times_does_not_fill_memory() {
-        let mut files = Files::default();
+        let budget = MemoryBudget::default();
+        let mut files = Files::new(&budget);
         let content = vec![0; 1 << 20];
         let mut insert = |number: usize| files.insert(&format!("f{number}"), file(content.clone(), None, None));
         assert_eq!((0..15_000).take_while(|number| insert(*number).is_ok()).count(), 64);

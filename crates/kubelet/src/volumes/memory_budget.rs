@@ -1,12 +1,12 @@
 //! Limits what the volumes of one pod hold in the node's memory: secrets, tokens and the pod's own fields. A pod may mount one
-//! Secret thousands of times, and no cgroup counts it.
+//! Secret thousands of times, and no cgroup counts it. Files count before they are held, so that those still being collected count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::VolumeError;
 
 /// A Secret has at most one megabyte.
-pub(super) const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// A file takes whole pages.
 const PAGE: u64 = 4096;
 
@@ -14,16 +14,15 @@ const PAGE: u64 = 4096;
 pub struct MemoryBudget(AtomicU64);
 
 impl MemoryBudget {
-    /// Counts the files of one volume.
-    pub fn spend(&self, sizes: impl Iterator<Item = usize>) -> Result<(), VolumeError> {
-        let pages = sizes.map(|size| u64::try_from(size).unwrap_or(u64::MAX).div_ceil(PAGE).max(1));
-        let bytes = pages.fold(0, u64::saturating_add).saturating_mul(PAGE);
+    /// Counts one file.
+    pub fn spend(&self, size: usize) -> Result<(), VolumeError> {
+        let bytes = u64::try_from(size).unwrap_or(u64::MAX).div_ceil(PAGE).max(1).saturating_mul(PAGE);
         let before = self.0.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) <= MAX_BYTES {
             return Ok(());
         }
         let limit = MAX_BYTES >> 20;
-        Err(VolumeError::Path(format!("the volumes of the pod that are kept in memory have more than {limit}Mi")))
+        Err(VolumeError::Path(format!("the files of the volumes of the pod have more than {limit}Mi")))
     }
 }
 
@@ -34,10 +33,10 @@ mod tests {
     #[test]
     fn one_secret_mounted_many_times_does_not_fill_memory() {
         let budget = MemoryBudget::default();
-        let mounted = (0..15_000).take_while(|_| budget.spend([1 << 20].into_iter()).is_ok()).count();
+        let mounted = (0..15_000).take_while(|_| budget.spend(1 << 20).is_ok()).count();
         assert_eq!(mounted, 64);
         let small = MemoryBudget::default();
-        assert!((0..16_384).all(|_| small.spend([1].into_iter()).is_ok()));
-        assert!(small.spend([1].into_iter()).is_err(), "small files take pages, too");
+        assert!((0..16_384).all(|_| small.spend(1).is_ok()));
+        assert!(small.spend(1).is_err(), "small files take pages, too");
     }
 }

@@ -89,9 +89,6 @@ impl VolumeMounter<'_> {
         if let Some(content) = content::collect(self).await? {
             let path = self.content_directory(content.kind);
             let in_memory = path.starts_with(memory_directory(&self.context.settings));
-            if in_memory {
-                self.memory.spend(content.files.values().map(|file| file.content.len()))?;
-            }
             atomic::write(&path, &content.files, self.group(), in_memory)?;
             return Ok((Mounted { path, read_only: true, relabel: true, image: None }, content.renew_at));
         }

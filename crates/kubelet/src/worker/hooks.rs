@@ -11,6 +11,7 @@ use crate::probes::{HttpTarget, http_get, resolve_port};
 const MAX_OUTPUT: usize = 2 << 10;
 
 pub struct HookTarget<'a> {
+    pub namespace: &'a str,
     pub container: &'a Container,
     pub id: &'a str,
     pub addresses: &'a [String],
@@ -42,6 +43,7 @@ pub async fn run_hook(
     if let Some(http) = &hook.http_get {
         let host = http.host.clone().filter(|host| !host.is_empty()).or_else(|| target.addresses.first().cloned());
         let target = HttpTarget {
+            namespace: target.namespace.to_owned(),
             scheme: http.scheme.clone().unwrap_or_else(|| "HTTP".into()),
             host: host.ok_or("the pod has no address")?,
             port: resolve_port(&http.port, target.container)?,

@@ -312,17 +312,17 @@ impl Task {
             // The runtime applies the timeout itself, from when the command runs: a busy node may delay the start.
             return self.probe_command(spec, &target.id, limit).await;
         }
-        let result = tokio::time::timeout(limit, self.probe_network(spec, &target.address)).await;
+        let result = tokio::time::timeout(limit, self.probe_network(spec, pod::namespace(&pod), &target.address)).await;
         result.unwrap_or_else(|_| Outcome::Failure(spec.timeout_message(limit)))
     }
 
-    async fn probe_network(&self, spec: ProbeSpec<'_>, address: &str) -> Outcome {
+    async fn probe_network(&self, spec: ProbeSpec<'_>, namespace: &str, address: &str) -> Outcome {
         let probe = spec.probe;
         let result = if let Some(http) = &probe.http_get {
-            return probe_http(http, spec.container, address).await;
+            return probe_http(http, spec.container, namespace, address).await;
         } else if let Some(tcp) = &probe.tcp_socket {
             match resolve_port(&tcp.port, spec.container) {
-                Ok(port) => probe_tcp(tcp, port, address).await,
+                Ok(port) => probe_tcp(tcp, port, namespace, address).await,
                 Err(message) => return Outcome::Unknown(message),
             }
         } else if let Some(probe) = &probe.grpc {
@@ -362,12 +362,13 @@ impl Task {
     }
 }
 
-async fn probe_http(http: &HTTPGetAction, container: &Container, address: &str) -> Outcome {
+async fn probe_http(http: &HTTPGetAction, container: &Container, namespace: &str, address: &str) -> Outcome {
     let port = match resolve_port(&http.port, container) {
         Ok(port) => port,
         Err(message) => return Outcome::Unknown(message),
     };
     let target = HttpTarget {
+        namespace: namespace.to_owned(),
         scheme: http.scheme.clone().unwrap_or_else(|| "HTTP".into()),
         host: http.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string()),
         port,
@@ -384,9 +385,9 @@ async fn probe_http(http: &HTTPGetAction, container: &Container, address: &str) 
     }
 }
 
-async fn probe_tcp(tcp: &TCPSocketAction, port: u16, address: &str) -> Result<(), String> {
+async fn probe_tcp(tcp: &TCPSocketAction, port: u16, namespace: &str, address: &str) -> Result<(), String> {
     let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string());
-    match connect(&host, port).await {
+    match connect(namespace, &host, port).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             Err(format!("dial tcp {host}:{port}: connect: connection refused"))

@@ -455,3 +455,28 @@ async fn failures_of_pods_with_user_namespaces_are_counted() {
     rig.delete(what).await;
     rig.assert_nothing_is_left(what);
 }
+
+/// Volumes that wait for a source all hold what they have collected: together at most what one pod may.
+#[tokio::test(start_paused = true)]
+async fn volumes_that_wait_for_sources_do_not_fill_memory_together() {
+    let rig = Rig::start(json!({}), |_| {}).await;
+    let (volumes, files) = (4, 30);
+    let field = json!({"fieldPath": "metadata.annotations['large']"});
+    let items: Vec<Value> = (0..files).map(|file| json!({"path": format!("f{file}"), "fieldRef": field})).collect();
+    let sources = json!([{"downwardAPI": {"items": items}}, {"configMap": {"name": "missing"}}]);
+    let mut pod = rig.pod.clone();
+    pod["metadata"]["annotations"] = json!({"large": "x".repeat(1 << 20)});
+    let named = |at: usize| format!("v{at}");
+    pod["spec"]["volumes"] =
+        (0..volumes).map(|at| json!({"name": named(at), "projected": {"sources": sources}})).collect();
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        (0..volumes).map(|at| json!({"name": named(at), "mountPath": format!("/{}", named(at))})).collect();
+    let pod = parse(&pod);
+    let downward = rig.context.downward_context(&pod, Vec::new());
+    let objects = rig.context.objects.subscribe(Arc::new(|| {}));
+    let mounted = crate::volumes::mount_all(&rig.context, &pod, &downward, &objects, true).await;
+    let errors: Vec<String> =
+        mounted.expect_err("sources are missing").into_iter().map(|(_, error)| error.to_string()).collect();
+    let refused = errors.iter().filter(|error| error.contains("more than 64Mi"));
+    assert_eq!((refused.count(), errors.len()), (2, volumes), "{errors:#?}");
+}

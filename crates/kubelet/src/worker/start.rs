@@ -327,7 +327,8 @@ impl Start {
         let Some(hook) = hook else { return Ok(view) };
         // The container already runs, so its status is reported while the hook runs.
         let _ = self.worker.send(Message::Running(Box::new(view.clone())));
-        let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
+        let (namespace, addresses) = (pod::namespace(&self.pod), self.sandbox.addresses.as_slice());
+        let target = HookTarget { namespace, container: &found.container, id, addresses };
         let step = journey_events::hook(&self.pod, &self.name, "postStart");
         let ran = tokio::select! {
             ran = run_hook(&self.context, hook, &target, None) => ran,

@@ -74,7 +74,8 @@ impl Stop {
 
     /// Runs the pre-stop hook and reports its failure.
     async fn pre_stop(&self, container: &Container, hook: &LifecycleHandler, limit: Duration) {
-        let target = HookTarget { container, id: &self.id, addresses: &self.addresses };
+        let namespace = pod::namespace(&self.pod);
+        let target = HookTarget { namespace, container, id: &self.id, addresses: &self.addresses };
         let step = journey_events::hook(&self.pod, &self.name, "preStop");
         let ran = run_hook(&self.context, hook, &target, Some(limit)).await;
         journey_events::outcome(&step, &ran);
