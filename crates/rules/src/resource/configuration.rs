@@ -57,3 +57,28 @@ fn validate_expression(errors: &mut Errors, path: &Path<'_>, expression: &str) {
         errors.invalid(path, expression, wrong.to_string());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use knarr_api::status::{GroupResource, Status};
+
+    /// Each selector of a claim may have as many errors as an expression can have, and each error shows the expression.
+    #[test]
+    fn errors_of_many_selectors_do_not_fill_memory() {
+        let mut errors = Errors::default();
+        for request in 0..9 {
+            let selector = |number: usize| {
+                let expression = format!("[{request}{number:02}, {}]", vec!["nobody"; 1270].join(", "));
+                serde_json::json!({"cel": {"expression": expression}})
+            };
+            let selectors: Vec<Value> = (0..MAX_SELECTORS).map(selector).collect();
+            validate_selectors(&mut errors, &Path::root("spec"), &selectors);
+        }
+        let kept: usize = errors.0.iter().map(|error| error.detail.len()).sum();
+        assert!((1..8 << 20).contains(&kept), "{kept} bytes of errors");
+        let kind = GroupResource { group: "resource.k8s.io", name: "ResourceClaim" };
+        let shown = Status::invalid(kind, "a", &errors).to_value().to_string().len();
+        assert!((1..24 << 20).contains(&shown), "{shown} bytes of response");
+    }
+}
