@@ -22,12 +22,17 @@ struct Index {
     services: HashMap<String, HashMap<String, Arc<Service>>>,
     /// Namespaces without Services exist as names, too.
     namespaces: HashSet<String>,
-    /// The Services that own an address: as their cluster IP, or as an endpoint.
+    /// The Services that own an address: as their cluster IP, or as an endpoint. Sorted.
     owners: HashMap<IpAddr, Vec<Arc<Key>>>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+/// How many names of one address are given. Everybody may ask, and whoever writes Services decides how many have an address.
+const MAX_OWNERS: usize = 1024;
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    /// The addresses of Services themselves come first.
+    is_endpoint: bool,
     namespace: String,
     service: String,
 }
@@ -45,6 +50,7 @@ pub struct Owner {
 pub struct Service {
     pub kind: Kind,
     pub ports: Vec<Port>,
+    /// Sorted by address and label.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -95,7 +101,7 @@ impl Directory {
         self.serial.load(Ordering::Relaxed)
     }
 
-    /// The owners of an address: its Service, or else every endpoint that has it.
+    /// The owners of an address: its Service, or else every endpoint that has it, up to a limit.
     pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
         let known = self.known.read();
         let mut found = Vec::new();
@@ -108,14 +114,16 @@ impl Directory {
                 service: key.service.clone(),
                 endpoint: endpoint.map(str::to_owned),
             };
-            if matches!(&service.kind, Kind::Addresses(own) if own.contains(&address)) {
+            if !key.is_endpoint {
                 return vec![owner(None)];
             }
-            let endpoints = service.endpoints.iter().filter(|endpoint| endpoint.address == address);
-            for new in endpoints.map(|endpoint| owner(Some(&endpoint.label))) {
-                if !found.contains(&new) {
-                    found.push(new);
-                }
+            let first = service.endpoints.partition_point(|endpoint| endpoint.address < address);
+            let own = service.endpoints[first..].iter().take_while(|endpoint| endpoint.address == address);
+            let mut labels: Vec<&str> = own.take(MAX_OWNERS - found.len()).map(|endpoint| &*endpoint.label).collect();
+            labels.dedup();
+            found.extend(labels.into_iter().map(|label| owner(Some(label))));
+            if found.len() >= MAX_OWNERS {
+                break;
             }
         }
         found
@@ -129,10 +137,13 @@ impl Directory {
             return;
         }
         self.serial.fetch_add(1, Ordering::Relaxed);
-        let key = Arc::new(Key { namespace: namespace.to_owned(), service: name.to_owned() });
-        for address in old.iter().flat_map(|old| owned(old)) {
+        let key = |is_endpoint| Key { is_endpoint, namespace: namespace.to_owned(), service: name.to_owned() };
+        let keys = [Arc::new(key(false)), Arc::new(key(true))];
+        for (address, is_endpoint) in old.iter().flat_map(|old| owned(old)) {
             if let Some(owners) = known.owners.get_mut(&address) {
-                owners.retain(|other| *other != key);
+                if let Ok(place) = owners.binary_search(&keys[usize::from(is_endpoint)]) {
+                    owners.remove(place);
+                }
                 if owners.is_empty() {
                     known.owners.remove(&address);
                 }
@@ -140,10 +151,10 @@ impl Directory {
         }
         match service {
             Some(service) => {
-                for address in owned(&service) {
-                    let owners = known.owners.entry(address).or_default();
-                    if !owners.contains(&key) {
-                        owners.push(Arc::clone(&key));
+                for (address, is_endpoint) in owned(&service) {
+                    let (owners, key) = (known.owners.entry(address).or_default(), &keys[usize::from(is_endpoint)]);
+                    if let Err(place) = owners.binary_search(key) {
+                        owners.insert(place, Arc::clone(key));
                     }
                 }
                 known.services.entry(namespace.to_owned()).or_default().insert(name.to_owned(), Arc::new(service));
@@ -160,13 +171,14 @@ impl Directory {
     }
 }
 
-/// Addresses that resolve back to the name of a Service.
-fn owned(service: &Service) -> impl Iterator<Item = IpAddr> {
+/// Addresses that resolve back to the name of a Service, and whether that of an endpoint.
+fn owned(service: &Service) -> impl Iterator<Item = (IpAddr, bool)> {
     let own = match &service.kind {
         Kind::Addresses(addresses) => addresses.as_slice(),
         Kind::Headless | Kind::External(_) => &[],
     };
-    own.iter().copied().chain(service.endpoints.iter().map(|endpoint| endpoint.address))
+    let own = own.iter().map(|address| (*address, false));
+    own.chain(service.endpoints.iter().map(|endpoint| (endpoint.address, true)))
 }
 
 #[cfg(test)]
@@ -206,5 +218,28 @@ mod tests {
         assert_eq!(names(), ["a", "b"]);
         directory.set("n", "one", Some(Service { endpoints: vec![], ..service("a") }));
         assert_eq!(names(), ["b"]);
+    }
+
+    /// Everybody may ask for the names of an address, and each query would hold up all others.
+    #[test]
+    fn names_of_an_address_are_found_without_a_search_through_services() {
+        let directory = Directory::default();
+        let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from_bits(0x0af4_0000 + number));
+        let endpoint = |number: u32, label: String| Endpoint { label, address: address(number), ports: Arc::from([]) };
+        let headless = |endpoints| Some(Service { kind: Kind::Headless, ports: vec![], endpoints });
+        directory.set("n", "large", headless((0..100_000).map(|number| endpoint(number, "e".into())).collect()));
+        for number in 0..5_000 {
+            directory.set("n", &format!("s{number}"), headless(vec![endpoint(1, "e".into())]));
+        }
+        let labels = (0..20_000).map(|number| endpoint(2, format!("e{number:05}"))).collect();
+        directory.set("n", "labels", headless(labels));
+        let started = std::time::Instant::now();
+        assert_eq!(directory.owners(address(1)).len(), MAX_OWNERS);
+        assert_eq!(directory.owners(address(2)).len(), MAX_OWNERS);
+        for number in 3..20_003 {
+            assert_eq!(directory.owners(address(number)).len(), 1);
+        }
+        // A search through the endpoints takes half a minute.
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
     }
 }
