@@ -91,13 +91,22 @@ async fn idle_connections_of_one_client_do_not_block_others() {
     tokio::task::spawn_blocking(move || {
         ask(server, &query("web.n.svc.cluster.local", A));
         let hostile = std::net::Ipv4Addr::new(127, 9, 9, 9);
-        let mut held = Vec::new();
-        for _ in 0..1100 {
+        let connect = || {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
             socket.bind(&SocketAddr::from((hostile, 0)).into()).unwrap();
             socket.connect(&server.into()).unwrap();
-            held.push(socket);
-        }
+            TcpStream::from(socket)
+        };
+        // More than one client gets, and few enough that idle connections stay for ten seconds.
+        let mut held: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+        let last = held.last_mut().unwrap();
+        last.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
+        let refused = last.read(&mut [0]);
+        let is_waiting = |error: &std::io::Error| {
+            matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+        };
+        assert!(!refused.as_ref().is_err_and(is_waiting), "one too many of a client is closed: {refused:?}");
+        held.extend((0..1000).map(|_| connect()));
         let started = Instant::now();
         let response = query_over_tcp(server, &query("web.n.svc.cluster.local", A));
         assert!(response.ends_with(&[10, 96, 0, 1]));

@@ -40,8 +40,12 @@ impl Direction {
     }
 }
 
-/// A policy's chain, and those to which it jumps. A permission of several peers on several ports has a chain of its own for
-/// the ports: the product of both would grow with the square of the policy.
+/// The longest text that the rules of a permission repeat: one set or network and no list of them.
+const MAX_REPEATED: usize = 128;
+
+/// A policy's chain, and those to which it jumps. A permission of several peers on several ports, or of one with a list of
+/// thousands of networks or ports, has a chain of its own for the ports: the product of both would grow with the square of the
+/// policy.
 pub fn chains(key: &str, rules: &[Rule], direction: Direction, family: Family) -> Vec<(String, Vec<String>)> {
     let ip = family.name();
     let side = if direction == Direction::In { "saddr" } else { "daddr" };
@@ -56,7 +60,9 @@ pub fn chains(key: &str, rules: &[Rule], direction: Direction, family: Family) -
             None => vec![String::new()],
             Some(ports) => write_ports(ports, ip),
         };
-        if who.len() > 1 && places.len() > 1 {
+        let is_long = |texts: &[String]| texts.iter().any(|text| text.len() > MAX_REPEATED);
+        let is_repeated = |one: &[String], other: &[String]| other.len() > 1 && (one.len() > 1 || is_long(one));
+        if is_repeated(&who, &places) || is_repeated(&places, &who) {
             let inner = format!("{name}-{number}");
             own.extend(who.iter().map(|who| format!("{who}jump {inner}")));
             chains.push((inner, places.iter().map(|place| format!("{place}accept")).collect()));
@@ -76,12 +82,9 @@ fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<Strin
             if !is_ours(network) {
                 return None;
             }
-            let except: Vec<String> = except.iter().filter(|one| is_ours(one)).map(Cidr::to_string).collect();
-            let but = if except.is_empty() {
-                String::new()
-            } else {
-                format!("{ip} {side} != {{ {} }} ", without_overlap(&except).join(", "))
-            };
+            let except = without_overlap(except.iter().filter(|one| is_ours(one)).copied().collect());
+            let but =
+                if except.is_empty() { String::new() } else { format!("{ip} {side} != {{ {} }} ", except.join(", ")) };
             // All addresses of the family need no match.
             let within = if network.length() == 0 { String::new() } else { format!("{ip} {side} {network} ") };
             Some(format!("{within}{but}"))
@@ -89,14 +92,13 @@ fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<Strin
     }
 }
 
-/// Drops networks that others of the list contain: nftables rejects overlapping intervals.
-fn without_overlap(networks: &[String]) -> Vec<String> {
-    let parsed: Vec<Cidr> = networks.iter().filter_map(|text| text.parse().ok()).collect();
+/// Drops networks that others of the list contain: nftables rejects overlapping intervals. Networks overlap only if one contains
+/// the other, so each need be compared only with the last one kept before it.
+fn without_overlap(mut networks: Vec<Cidr>) -> Vec<String> {
+    networks.sort_unstable_by_key(|network| (network.first(), network.length()));
     let mut kept: Vec<Cidr> = Vec::new();
-    let mut sorted = parsed;
-    sorted.sort_by_key(Cidr::length);
-    for network in sorted {
-        if !kept.iter().any(|wider| wider.contains(network.first())) {
+    for network in networks {
+        if !kept.last().is_some_and(|wider| wider.contains(network.first())) {
             kept.push(network);
         }
     }
@@ -176,10 +178,42 @@ mod tests {
                 block("10.0.0.0/8", &["10.1.0.0/16", "10.1.2.0/24"]),
                 Some("ip saddr 10.0.0.0/8 ip saddr != { 10.1.0.0/16 } "),
             ),
+            (
+                block("10.0.0.0/8", &["10.2.0.0/24", "10.1.2.0/24", "10.1.0.0/16", "10.1.0.0/24", "10.2.0.0/24"]),
+                Some("ip saddr 10.0.0.0/8 ip saddr != { 10.1.0.0/16, 10.2.0.0/24 } "),
+            ),
             (block("0.0.0.0/0", &[]), Some("")),
             (block("fd00::/8", &[]), None),
         ] {
             assert_eq!(write_peer(&peer, "ip", "saddr", Family::V4).as_deref(), expected);
         }
+    }
+
+    /// One list of networks for each of many ports, or one list of ports for each of many peers, would be gigabytes of rules.
+    #[test]
+    fn long_lists_are_not_repeated_in_rules() {
+        let address = |number: u32| Cidr::of_address(std::net::Ipv4Addr::from_bits(0x0a00_0000 + 2 * number).into());
+        let length = |peers: Vec<Peer>, ports: Vec<Port>| {
+            let rules = [Rule { peers: Some(peers), ports: Some(ports) }];
+            let chains = chains("n/p", &rules, Direction::In, Family::V4);
+            chains.iter().flat_map(|(_, rules)| rules).map(String::len).sum::<usize>()
+        };
+        let named = |number: u32| Port::Named { protocol: Protocol::Tcp, name: format!("p{number}") };
+        let numbered = |number: u16| Port::Range { protocol: Protocol::Tcp, first: 2 * number, last: 2 * number };
+        let without = Peer::Block { network: "0.0.0.0/0".parse().unwrap(), except: (0..40_000).map(address).collect() };
+        let single = |number: u32| Peer::Block { network: address(number), except: vec![] };
+        let started = std::time::Instant::now();
+        let (few, many) = (100, 25_000);
+        for (peers, ports) in [
+            (vec![without.clone()], (0..few).map(named).collect()),
+            (vec![without], (0..many).map(named).collect()),
+            ((0..few).map(single).collect(), (0..32_000).map(numbered).collect()),
+            ((0..many).map(single).collect(), (0..32_000).map(numbered).collect()),
+        ] {
+            let length = length(peers, ports);
+            assert!(length < 10 << 20, "{length}");
+        }
+        // Comparing each network with all others takes minutes.
+        assert!(started.elapsed() < std::time::Duration::from_secs(20), "{:?}", started.elapsed());
     }
 }

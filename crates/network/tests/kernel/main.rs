@@ -38,6 +38,7 @@ const SCENARIOS: &[Scenario] = &[
     ("pods_on_the_bridge_are_adopted", hostile::pods_on_the_bridge_are_adopted),
     ("host_ports_capture_nothing_of_others", services::host_ports_capture_nothing_of_others),
     ("services_capture_no_port_of_a_node", services::services_capture_no_port_of_a_node),
+    ("a_crafted_frame_is_held_back", policies::a_crafted_frame_is_held_back),
     ("a_new_pod_is_isolated_at_once", policies::a_new_pod_is_isolated_at_once),
     ("policies_decide_which_connections_succeed", policies::policies_decide_which_connections_succeed),
     ("many_services", scale::many_services),
