@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use super::equality::comparisons;
 use super::program::Program;
 use super::types::Type;
 use super::value::Value;
@@ -110,7 +111,9 @@ fn long_lists_are_joined_in_proportion() {
     let entry = json!({"type": "object", "properties": {"k": {"type": "integer"}, "l": {"type": "string"},
         "v": {"type": "integer"}}});
     let (set, map) = (list("set", json!({"type": "integer"})), list("map", entry));
-    let props = json!({"type": "object", "properties": {"a": set, "b": set, "c": map, "d": map}});
+    let times = list("set", json!({"type": "string", "format": "duration"}));
+    let props = json!({"type": "object", "properties": {"a": set, "b": set, "c": map, "d": map, "e": times, "f": times,
+        "g": times, "h": times}});
     let props = JsonSchemaProps::read(&props);
     let kinds = [("self".to_owned(), Type::of_props(&props, false).expect("a type"))];
     let equals = |source: &str, object: &serde_json::Value| {
@@ -127,12 +130,18 @@ fn long_lists_are_joined_in_proportion() {
     for source in ["(self.a + self.b).map(e, e) == [1, 2, 3, 4]", &format!("{values} == [4, 2, 3]")] {
         assert_eq!(equals(source, &short), Ok(true), "{source}");
     }
-    let numbers = |range: std::ops::Range<u32>| range.collect::<Vec<_>>();
+    let time = |at: u32| format!("{at}ns");
     let entries = |range: std::ops::Range<u32>| range.map(|k| entry(k, k)).collect::<Vec<_>>();
-    let long = json!({"a": numbers(0..30_000), "b": numbers(20_000..50_000), "c": entries(0..30_000),
-        "d": entries(20_000..50_000)});
-    for source in ["(self.a + self.b).size() == 50000", "(self.c + self.d).size() == 50000"] {
-        assert_eq!(equals(source, &long), Ok(true), "{source}");
+    let times = |range: std::ops::Range<u32>| range.map(time).collect::<Vec<_>>();
+    let unfit = vec!["never"; 3000];
+    let long = json!({"a": (0..3000).collect::<Vec<_>>(), "b": (2000..5000).collect::<Vec<_>>(), "c": entries(0..3000),
+        "d": entries(2000..5000), "e": times(0..3000), "f": times(2000..5000), "g": unfit, "h": unfit});
+    for (source, size) in
+        [("self.a + self.b", 5000), ("self.c + self.d", 5000), ("self.e + self.f", 5000), ("self.g + self.h", 6000)]
+    {
+        let source = format!("({source}).size() == {size}");
+        let compared = comparisons::during(|| assert_eq!(equals(&source, &long), Ok(true), "{source}"));
+        assert!(compared < 100_000, "{compared} comparisons: {source}");
     }
 }
 

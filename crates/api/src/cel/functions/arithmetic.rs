@@ -110,7 +110,7 @@ fn joined<'a>(list: &Value<'a>, first: &[Value<'a>], second: &[Value<'a>]) -> Ve
         _ => return all().cloned().collect(),
     };
     // Found by hash: both lists are as long as their author likes.
-    let index = Index::new(&keys, |key| key);
+    let index = Index::new(&keys, &[], |key| key);
     let mut items = first.to_vec();
     // Where the items of the second list are.
     let mut places = Vec::with_capacity(second.len());
