@@ -36,30 +36,59 @@ pub struct PinnedConnection {
 
 /// Connects to a server. Nobody else receives what is sent over this connection, not even a node of the cluster.
 pub async fn connect(server: &http::Uri, pin: Pin, limit: Duration) -> anyhow::Result<PinnedConnection> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let trust = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
+    let verifier = Arc::new(ServerVerifier::new(trust, &provider));
+    let stream = open(server, Arc::clone(&verifier), provider, limit).await?;
+    let found = verifier.trust.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    let authority = found.ok_or_else(|| anyhow!("{server} sent no certificate"))?;
+    Ok(PinnedConnection { stream, authority })
+}
+
+/// The same for a host that knows the authorities (DER) of the cluster, which may have replaced the pinned one.
+pub async fn connect_known(server: &http::Uri, authorities: &[Vec<u8>]) -> anyhow::Result<TlsStream<TcpStream>> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone().into())?;
+    }
+    let known = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
+    let verifier = Arc::new(ServerVerifier::new(KnownAuthorities(known), &provider));
+    open(server, verifier, provider, CONNECT_TIMEOUT).await
+}
+
+async fn open<T: ServerTrust + 'static>(
+    server: &http::Uri,
+    verifier: Arc<ServerVerifier<T>>,
+    provider: Arc<CryptoProvider>,
+    limit: Duration,
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let host = server.host().ok_or_else(|| anyhow!("{server} has no host"))?;
     let port = server.port_u16().unwrap_or(443);
-    match tokio::time::timeout(limit, connect_to(host, port, pin)).await {
+    match tokio::time::timeout(limit, connect_to(host, port, verifier, provider)).await {
         Ok(connected) => connected,
         Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut))
             .with_context(|| format!("{host}:{port} does not respond")),
     }
 }
 
-async fn connect_to(host: &str, port: u16, pin: Pin) -> anyhow::Result<PinnedConnection> {
+async fn connect_to(
+    host: &str,
+    port: u16,
+    verifier: Arc<dyn ServerCertVerifier>,
+    provider: Arc<CryptoProvider>,
+) -> anyhow::Result<TlsStream<TcpStream>> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a valid host name"))?;
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let trust = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
-    let verifier = Arc::new(ServerVerifier::new(trust, &provider));
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>)
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stream = TcpStream::connect((bare, port)).await.with_context(|| format!("cannot reach {host}:{port}"))?;
-    let stream = match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-        Ok(stream) => stream,
+    match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        Ok(stream) => Ok(stream),
         Err(error) => {
             let reason = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
             if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = reason {
@@ -68,12 +97,9 @@ async fn connect_to(host: &str, port: u16, pin: Pin) -> anyhow::Result<PinnedCon
                      (its authority does not have the hash in the token): check --server, or make a new token there"
                 );
             }
-            return Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"));
+            Err(error).with_context(|| format!("{host}:{port} does not respond like an API server"))
         }
-    };
-    let found = verifier.trust.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    let authority = found.ok_or_else(|| anyhow!("{host}:{port} sent no certificate"))?;
-    Ok(PinnedConnection { stream, authority })
+    }
 }
 
 #[derive(Debug)]
@@ -94,12 +120,27 @@ impl ServerTrust for PinnedAuthority {
             .map_err(|error| Error::General(error.to_string()))?;
         // The pinned authority may have been replaced: then it signed the next one.
         shown.verify_with(&verifier)?;
-        // The same authority signs the serving certificates of nodes.
-        if knarr_identity::is_node_certificate(shown.certificate) {
-            return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
-        }
+        refuse_nodes(shown)?;
         *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(authority.to_vec());
         Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct KnownAuthorities(Arc<WebPkiServerVerifier>);
+
+impl ServerTrust for KnownAuthorities {
+    fn verify(&self, shown: ShownCertificate<'_>) -> Result<(), Error> {
+        shown.verify_with(&self.0)?;
+        refuse_nodes(shown)
+    }
+}
+
+/// The authority of the servers signs the serving certificates of nodes, too.
+fn refuse_nodes(shown: ShownCertificate<'_>) -> Result<(), Error> {
+    match knarr_identity::is_node_certificate(shown.certificate) {
+        true => Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)),
+        false => Ok(()),
     }
 }
 

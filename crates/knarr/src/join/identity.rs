@@ -12,6 +12,7 @@ use knarr_client::kube::{self, Client};
 use knarr_kubelet::certificates::{self, Purpose};
 use tower::service_fn;
 
+use super::token_client::token_client;
 use super::{BootstrapToken, pem};
 
 /// Address and authority of the API server, without credentials.
@@ -56,13 +57,6 @@ impl ServerConnection {
         self
     }
 
-    /// A client that authenticates by the token.
-    fn with_token(&self, token: &BootstrapToken) -> anyhow::Result<Client> {
-        let mut config = self.0.clone();
-        config.auth_info.token = Some(token.bearer().into());
-        Client::try_from(config).context("cannot create a client from the token")
-    }
-
     fn client(&self, directory: &Path, purpose: &Purpose) -> anyhow::Result<Client> {
         let files = certificates::files(directory, purpose);
         let mut config = self.0.clone();
@@ -89,7 +83,7 @@ impl Identity {
         certificates::finish_replacement(directory, &Purpose::Client)?;
         // A certificate that is due for renewal renews itself: the token may have expired long ago.
         if !is_valid(directory, &Purpose::Client) {
-            let client = connection.with_token(token)?;
+            let client = token_client(server, authorities, token)?;
             let made = certificates::ensure(&client, node, directory, &Purpose::Client).await;
             made.map_err(|error| explain(error, &token.id))?;
         }

@@ -11,7 +11,10 @@ mod identity;
 mod objects;
 mod reach;
 mod storage;
+#[cfg(test)]
+pub mod test_node;
 mod token;
+mod token_client;
 mod trust;
 
 pub use authority::{connect as connect_pinned, fetch as fetch_authority};
