@@ -24,7 +24,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use knarr_client::{Change, WorkQueue, node_identity, run_workers, time};
+use knarr_client::{Change, WorkQueue, node_identity, path_name, run_workers, time};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 
@@ -105,10 +105,9 @@ pub async fn run_cleaner(context: Context) {
         let api: Api<Request> = Api::all(context.client.clone());
         let now = context.clock.now();
         for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
-            // Names of requests are free: in a path, `a?b` is the name of another one.
             let preconditions = Preconditions { uid: request.metadata.uid.clone(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            if let Err(error) = ignore_not_found(api.delete(name(&*request), &params).await) {
+            if let Err(error) = ignore_not_found(api.delete(&path_name(name(&*request)), &params).await) {
                 tracing::debug!(%error, "cannot delete an old certificate request; retrying in the next interval");
             }
         }
@@ -216,7 +215,9 @@ async fn add_approval(context: &Context, request: &Request, message: &str) -> Re
     let approved = new_condition("Approved", "AutoApproved", message, context.clock.now());
     changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
     let api: Api<Request> = Api::all(context.client.clone());
-    ignore_not_found(api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await)?;
+    ignore_not_found(
+        api.replace_subresource("approval", &path_name(name(&changed)), &PostParams::default(), &changed).await,
+    )?;
     Ok(())
 }
 
@@ -266,7 +267,9 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
         }
     }
     let api: Api<Request> = Api::all(context.client.clone());
-    ignore_not_found(api.replace_subresource("status", name(&changed), &PostParams::default(), &changed).await)?;
+    ignore_not_found(
+        api.replace_subresource("status", &path_name(name(&changed)), &PostParams::default(), &changed).await,
+    )?;
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use knarr_client::{EventRecorder, Metadata, WorkQueue, run_workers};
+use knarr_client::{EventRecorder, Metadata, WorkQueue, path_name, run_workers};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use parking_lot::Mutex;
@@ -164,7 +164,7 @@ impl Collector {
                     }),
                     ..DeleteParams::default()
                 };
-                let result = ignore_not_found(self.api(object).delete(object.name(), &params).await);
+                let result = ignore_not_found(self.api(object).delete(&path_name(object.name()), &params).await);
                 match result {
                     // It changed since it was observed; the change queues it again.
                     Err(error) if is_conflict(&error) => Err(Error::Later("the object has changed".to_owned())),
@@ -207,7 +207,7 @@ impl Collector {
         let deleted: Vec<Value> = gone.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
         let patch = json!({"metadata": {"uid": object.uid(), "ownerReferences": deleted}});
         let api = self.api(object);
-        let result = api.patch(object.name(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let result = api.patch(&path_name(object.name()), &PatchParams::default(), &Patch::Strategic(patch)).await;
         let Err(error) = result else { return Ok(()) };
         if has_code(&error, 415) {
             // Custom resources have no strategic merge patch: the whole list is written, guarded by the version.
@@ -216,7 +216,7 @@ impl Collector {
             return self.merge(object, json!({"ownerReferences": remaining})).await;
         }
         // An owner's dependents that still refer to it would be deleted after it.
-        if is_gone(&api, object.name(), object.uid(), &error).await? { Ok(()) } else { Err(error.into()) }
+        if is_gone(&api, &path_name(object.name()), object.uid(), &error).await? { Ok(()) } else { Err(error.into()) }
     }
 
     async fn unblock_owners(&self, object: &Object) -> Result<()> {
@@ -238,7 +238,7 @@ impl Collector {
         metadata["uid"] = json!(object.uid());
         metadata["resourceVersion"] = json!(object.resource_version());
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        let result = self.api(object).patch(object.name(), &PatchParams::default(), &patch).await;
+        let result = self.api(object).patch(&path_name(object.name()), &PatchParams::default(), &patch).await;
         ignore_not_found(result)?;
         Ok(())
     }

@@ -157,7 +157,7 @@ async fn an_old_request_takes_no_other_with_it() {
     cluster.patch_at(&at, json!({"status": {"conditions": decision}})).await;
     cluster.until_quiet().await;
     cluster.advance(Duration::from_secs(3 * 3600)).await;
-    cluster.until_quiet().await;
+    cluster.until_gone("CertificateSigningRequest", "r?x").await;
     assert!(cluster.get("CertificateSigningRequest", "r").await.is_some());
 }
 
