@@ -133,11 +133,14 @@ mod tests {
         let mut buffer = [0; 4];
         stream.read_exact(&mut buffer).await.unwrap();
         drop(over);
-        running.await.unwrap();
-        assert!(!tunnels.has("a"));
-        assert!(!matches!(stream.read(&mut buffer).await, Ok(1..)));
-        // The node notices, too, and can open another one.
-        serving.await.unwrap();
+        let ending = async {
+            running.await.unwrap();
+            assert!(!tunnels.has("a"));
+            assert!(!matches!(stream.read(&mut buffer).await, Ok(1..)));
+            // The node notices, too, and can open another one.
+            serving.await.unwrap();
+        };
+        tokio::time::timeout(Duration::from_secs(60), ending).await.expect("an end");
     }
 
     #[tokio::test]

@@ -196,7 +196,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: http::Uri = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
         let pin = "ab".repeat(32).parse().unwrap();
-        let Err(error) = connect(&address, pin, Duration::from_millis(50)).await else { panic!("nobody responds") };
+        let connecting = connect(&address, pin, Duration::from_millis(50));
+        let connected = tokio::time::timeout(Duration::from_secs(60), connecting).await.expect("an end");
+        let Err(error) = connected else { panic!("nobody responds") };
         let cause = error.root_cause().downcast_ref::<std::io::Error>().unwrap();
         assert_eq!(cause.kind(), std::io::ErrorKind::TimedOut, "so that it is tried again");
     }

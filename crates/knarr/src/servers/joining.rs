@@ -181,10 +181,13 @@ mod tests {
             _ => Some(&[b' '; 65536]),
         })
         .await;
-        let error = join(&endless, &token, "two", "10.0.0.2".parse().unwrap(), true).await.unwrap_err();
+        let end = Duration::from_secs(60);
+        let joining = join(&endless, &token, "two", "10.0.0.2".parse().unwrap(), true);
+        let error = tokio::time::timeout(end, joining).await.expect("an end").unwrap_err();
         assert!(format!("{error:#}").contains("too long"), "{error:#}");
         let silent = responding(&pki, || None).await;
-        let error = ask(&silent, &token, Bytes::new(), Duration::from_millis(200)).await.unwrap_err();
+        let asking = ask(&silent, &token, Bytes::new(), Duration::from_millis(200));
+        let error = tokio::time::timeout(end, asking).await.expect("an end").unwrap_err();
         assert_eq!(error.root_cause().downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::TimedOut);
     }
 }
