@@ -69,12 +69,3 @@ fn main() -> anyhow::Result<ExitCode> {
 fn forbid_core_dumps() -> nix::Result<()> {
     nix::sys::prctl::set_dumpable(false)
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn core_dumps_are_off() {
-        super::forbid_core_dumps().unwrap();
-        assert!(!nix::sys::prctl::get_dumpable().unwrap());
-    }
-}

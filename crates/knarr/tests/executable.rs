@@ -1,6 +1,12 @@
-//! The executable is hardened: loaded at a random address, its relocated tables read-only once it runs.
+//! The executable is hardened: loaded at a random address, its relocated tables read-only once it runs, and without core dumps.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 const TYPE_SHARED: u16 = 3;
 const SEGMENT_DYNAMIC: u32 = 2;
@@ -18,6 +24,29 @@ fn the_executable_is_position_independent_with_full_relro() {
     assert!(elf.segment(SEGMENT_RELRO).is_some(), "segment that is made read-only");
     assert_eq!(elf.dynamic(DYNAMIC_FLAGS) & BIND_NOW, BIND_NOW, "all symbols are bound at the start");
     assert_eq!(elf.dynamic(DYNAMIC_FLAGS_1) & (NOW | POSITION_INDEPENDENT), NOW | POSITION_INDEPENDENT);
+}
+
+/// The files of a process in /proc belong to root if it leaves no core dumps and cannot be traced by its user.
+#[test]
+fn core_dumps_are_off() {
+    let file = fs::File::open(env!("CARGO_BIN_EXE_knarr")).expect("the executable was just built");
+    let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+        command.uid(65534);
+    }
+    // It waits for the reader of a full pipe.
+    let (_reader, mut writer) = std::io::pipe().expect("a pipe");
+    writer.write_all(&[b' '; 65536]).expect("room for as much as a pipe holds");
+    let mut running = command.arg("--help").stdout(writer).spawn().expect("it starts");
+    let owner = || fs::metadata(format!("/proc/{}/environ", running.id())).map(|file| file.uid());
+    let until = Instant::now() + Duration::from_secs(60);
+    while owner().is_ok_and(|owner| owner != 0) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let owner = owner();
+    running.kill().expect("it runs");
+    running.wait().expect("it ends");
+    assert_eq!(owner.ok(), Some(0), "the owner of the files");
 }
 
 /// A 64-bit little-endian executable.
