@@ -16,6 +16,7 @@ const DYNAMIC_FLAGS_1: u64 = 0x6fff_fffb;
 const BIND_NOW: u64 = 8;
 const NOW: u64 = 1;
 const POSITION_INDEPENDENT: u64 = 0x0800_0000;
+const PACKED_RELOCATIONS: u64 = 36;
 
 #[test]
 fn the_executable_is_position_independent_with_full_relro() {
@@ -24,6 +25,7 @@ fn the_executable_is_position_independent_with_full_relro() {
     assert!(elf.segment(SEGMENT_RELRO).is_some(), "segment that is made read-only");
     assert_eq!(elf.dynamic(DYNAMIC_FLAGS) & BIND_NOW, BIND_NOW, "all symbols are bound at the start");
     assert_eq!(elf.dynamic(DYNAMIC_FLAGS_1) & (NOW | POSITION_INDEPENDENT), NOW | POSITION_INDEPENDENT);
+    assert_ne!(elf.dynamic(PACKED_RELOCATIONS), 0, "the flags of the build script are used");
 }
 
 /// The files of a process in /proc belong to root if it leaves no core dumps and cannot be traced by its user.
