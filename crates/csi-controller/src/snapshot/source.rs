@@ -182,11 +182,48 @@ fn of_claim(driver: &Driver, claim: &PersistentVolumeClaim, target: &str) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Place;
+    use knarr_client::{EventRecorder, Informers};
+    use knarr_csi::Client as CsiClient;
+    use knarr_csi::messages::ControllerGetCapabilitiesResponse;
+    use kube::client::Body;
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+    use tokio::sync::Notify;
 
-    #[test]
-    fn a_snapshot_of_a_block_device_is_not_mounted_without_permission() {
-        for (was, wanted, permission, changes) in [
+    /// A driver whose API has these objects, by name.
+    fn driver(objects: Value) -> Driver {
+        let respond = tower::service_fn(move |request: http::Request<Body>| {
+            let object = &objects[request.uri().path().rsplit('/').next().unwrap_or_default()];
+            let response = http::Response::builder().status(if object.is_null() { 404 } else { 200 });
+            let response = response.body(Body::from(object.to_string().into_bytes()));
+            async move { response }
+        });
+        let kube = knarr_client::in_process_client(respond);
+        let informers = Informers::new(kube.clone());
+        Driver {
+            name: "d".to_owned(),
+            node: "n".to_owned(),
+            namespace: "kube-system".to_owned(),
+            place: Place { segments: BTreeMap::new(), node_uid: String::new(), node_id: String::new() },
+            is_local: true,
+            csi: CsiClient::connect("/nowhere").unwrap(),
+            recorder: EventRecorder::new(kube.clone(), "d", None),
+            kube,
+            claims: informers.of(),
+            volumes: informers.of(),
+            classes: informers.of(),
+            attachments: informers.of(),
+            csi_drivers: informers.of(),
+            informers,
+            capabilities: ControllerGetCapabilitiesResponse::of(&[ControllerCapability::CreateDeleteSnapshot]),
+            space_changed: Notify::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_of_a_block_device_is_not_mounted_without_permission() {
+        for (was, wanted, permission, is_refused) in [
             (Some("Block"), None, None, true),
             (Some("Block"), Some("Filesystem"), None, true),
             (Some("Block"), Some("Filesystem"), Some("false"), true),
@@ -196,14 +233,23 @@ mod tests {
             (Some("Filesystem"), None, None, false),
             (None, Some("Filesystem"), None, false),
         ] {
-            let content: VolumeSnapshotContent = serde_json::from_value(json!({
-                "metadata": {"annotations": permission.map(|text| json!({ALLOW_MODE_CHANGE: text}))},
-                "spec": {"deletionPolicy": "Delete", "driver": "d", "source": {}, "sourceVolumeMode": was,
-                    "volumeSnapshotRef": {}},
-            }))
-            .unwrap();
-            let claim = serde_json::from_value(json!({"spec": {"volumeMode": wanted}})).unwrap();
-            assert_eq!(changes_mode(&content, &claim), changes, "{was:?} {wanted:?} {permission:?}");
+            let objects = json!({
+                "s": {"metadata": {"name": "s", "namespace": "a", "uid": "u"}, "spec": {"source": {}},
+                    "status": {"boundVolumeSnapshotContentName": "c"}},
+                "c": {"metadata": {"name": "c", "annotations": permission.map(|text| json!({ALLOW_MODE_CHANGE: text}))},
+                    "spec": {"deletionPolicy": "Delete", "driver": "d", "source": {}, "sourceVolumeMode": was,
+                        "volumeSnapshotRef": {"uid": "u"}},
+                    "status": {"readyToUse": true, "snapshotHandle": "h"}},
+            });
+            let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+            let claim = json!({"metadata": {"name": "p", "namespace": "a"},
+                "spec": {"volumeMode": wanted, "dataSource": source}});
+            let given = content_source(&driver(objects), &serde_json::from_value(claim).unwrap()).await;
+            let case = format!("{was:?} {wanted:?} {permission:?}: {given:?}");
+            match given {
+                Err(Error::Refused(why)) => assert!(is_refused && why.contains("modifies the mode"), "{case}"),
+                given => assert!(!is_refused && given.is_ok_and(|source| source.is_some()), "{case}"),
+            }
         }
     }
 
