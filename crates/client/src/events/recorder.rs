@@ -127,3 +127,18 @@ async fn send(api: &Api<Event>, event: &Event, repeated: bool) -> Result<(), kub
     }
     api.create(&PostParams::default(), event).await.map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::MAX_MESSAGE_BYTES;
+
+    #[test]
+    fn long_messages_wait_shortened() {
+        let (queue, mut events) = mpsc::channel(1);
+        let recorder = EventRecorder { component: "test".to_owned(), host: None, queue };
+        recorder.about(ObjectReference::default(), EventType::Normal, "Test", "ä".repeat(1 << 20));
+        let message = events.try_recv().expect("an event").message;
+        assert_eq!(message.map(|message| message.len()), Some(MAX_MESSAGE_BYTES));
+    }
+}
