@@ -132,6 +132,7 @@ impl Components {
             encryption: self.arguments.this_server()?.encryption_file(),
             data,
             name,
+            event_lifetime: self.arguments.apiserver.behaviour.event_ttl,
             members,
         };
         servers::rollout::open(rollouts.clone());

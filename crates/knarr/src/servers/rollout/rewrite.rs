@@ -8,10 +8,10 @@ use knarr_store::{Error, Range, Store};
 
 /// How many keys are read at a time.
 const PAGE: usize = 200;
-/// The lifetime of rewritten Events: a rewrite cannot keep the remaining one.
-const EVENTS: (&str, Duration) = ("/registry/events/", Duration::from_secs(3600));
+const EVENTS: &str = "/registry/events/";
 
-pub async fn all(store: &dyn Store, configuration: &Configuration) -> anyhow::Result<()> {
+/// `event_lifetime` is that of rewritten Events: a rewrite cannot keep the remaining one.
+pub async fn all(store: &dyn Store, configuration: &Configuration, event_lifetime: Duration) -> anyhow::Result<()> {
     let mut after: Option<String> = None;
     let mut count = 0;
     store.sync().await.context("cannot read the store")?;
@@ -21,7 +21,7 @@ pub async fn all(store: &dyn Store, configuration: &Configuration) -> anyhow::Re
         let Some(last) = page.entries.last() else { break };
         let last = last.key.to_string();
         for entry in page.entries.iter().filter(|entry| configuration.concerns(&entry.key)) {
-            one(store, &entry.key).await?;
+            one(store, &entry.key, event_lifetime).await?;
             count += 1;
         }
         after = Some(last);
@@ -30,8 +30,8 @@ pub async fn all(store: &dyn Store, configuration: &Configuration) -> anyhow::Re
     Ok(())
 }
 
-async fn one(store: &dyn Store, key: &str) -> anyhow::Result<()> {
-    let ttl = key.starts_with(EVENTS.0).then_some(EVENTS.1);
+async fn one(store: &dyn Store, key: &str, event_lifetime: Duration) -> anyhow::Result<()> {
+    let ttl = key.starts_with(EVENTS).then_some(event_lifetime);
     store.prepare_read(&Range::key(key)).await;
     let Some(entry) = store.peek(key) else { return Ok(()) };
     // A value that cannot be decrypted is read as a placeholder, which must not be written back.
@@ -53,6 +53,7 @@ mod tests {
 
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
     const KEY: &str = "/registry/secrets/default/a";
 
     fn text(keys: &[&str]) -> String {
@@ -71,10 +72,10 @@ mod tests {
         let parse = |keys: &[&str]| Configuration::parse(&text(keys)).unwrap();
         let store = |keys: &[&str]| Encrypted::new(inner.clone(), Encryption::new(parse(keys)));
         store(&["A"]).create(KEY, Bytes::from_static(b"{}"), None).await.unwrap();
-        all(&store(&["B", "A"]), &parse(&["B", "A"])).await.unwrap();
+        all(&store(&["B", "A"]), &parse(&["B", "A"]), HOUR).await.unwrap();
         let sealed = inner.peek(KEY).unwrap().value();
         assert!(sealed.starts_with(b"k8s:enc:secretbox:v1:B:"));
-        let refused = all(&store(&["C"]), &parse(&["C"])).await.unwrap_err().to_string();
+        let refused = all(&store(&["C"]), &parse(&["C"]), HOUR).await.unwrap_err().to_string();
         assert!(refused.contains(KEY) && refused.contains("no matching key was found"), "{refused}");
         assert_eq!(inner.peek(KEY).unwrap().value(), sealed);
     }

@@ -31,6 +31,8 @@ pub struct Rollouts {
     /// The encryption configuration, whether it exists or not.
     pub encryption: PathBuf,
     pub name: String,
+    /// How long Events are kept.
+    pub event_lifetime: Duration,
     /// The members of etcd, if there are other servers.
     pub members: Option<Arc<EtcdAdministration>>,
 }
@@ -161,7 +163,7 @@ impl Rollouts {
     }
 
     async fn rewrite(&self) -> anyhow::Result<()> {
-        rewrite::all(&*self.store, &read_configuration(&self.encryption)?).await
+        rewrite::all(&*self.store, &read_configuration(&self.encryption)?, self.event_lifetime).await
     }
 }
 
