@@ -194,13 +194,13 @@ mod tests {
         let a = Json::from((0..count).map(item).collect::<Vec<_>>());
         let mut b = a.clone();
         b.as_array_mut().unwrap().reverse();
-        let of = |json| Value::of_json(json, Some(&props));
-        let compared = comparisons::during(|| assert!(of(&a).equals(&of(&b)), "{items}"));
+        let are_equal = |a: &Json, b: &Json| Value::of_json(a, Some(&props)).equals(&Value::of_json(b, Some(&props)));
+        let compared = comparisons::during(|| assert!(are_equal(&a, &b), "{items}"));
         b[0] = b[1].clone();
         b[1] = a[0].clone();
-        assert!(count < 2 || !of(&a).equals(&of(&b)), "{items}");
+        assert!(!are_equal(&a, &b), "{items}");
         b.as_array_mut().unwrap().pop();
-        assert!(!of(&a).equals(&of(&b)), "{items}");
+        assert!(!are_equal(&a, &b), "{items}");
         compared
     }
 

@@ -78,9 +78,8 @@ mod tests {
                 String::from_utf8_lossy(&read[..length]).into_owned()
             });
             let (token, files) = (BootstrapToken::generate(), tempfile::tempdir().unwrap());
-            let authorities = [authority.clone()];
-            let obtaining =
-                Identity::obtain(&server, &authorities, &token, "a", files.path(), &files.path().join("ca.crt"));
+            let (authorities, authority_file) = ([authority.clone()], files.path().join("ca.crt"));
+            let obtaining = Identity::obtain(&server, &authorities, &token, "a", files.path(), &authority_file);
             let obtained = tokio::time::timeout(Duration::from_secs(60), obtaining).await;
             assert!(obtained.expect("an end").is_err());
             let received = accepting.await.unwrap();
