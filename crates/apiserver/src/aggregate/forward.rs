@@ -68,7 +68,7 @@ fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<
     if is_upgrade {
         return failed_upgrade(status).map(|why| response::text(503, format!("{why}\n")));
     }
-    let redirects = status.is_redirection() && headers.get(LOCATION).is_some_and(|location| !location.is_empty());
+    let redirects = status.is_redirection() && headers.get_all(LOCATION).iter().any(|location| !location.is_empty());
     const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
     redirects.then(|| response::text(502, REDIRECTED))
 }
@@ -118,21 +118,25 @@ mod tests {
 
     #[test]
     fn redirects_of_aggregated_servers_are_refused() {
-        for (is_upgrade, status, location, expected) in [
-            (false, 200, None, None),
-            (false, 302, Some("https://evil.example/"), Some(502)),
-            (false, 301, Some("/apis/other"), Some(502)),
-            (false, 307, Some("//evil.example"), Some(502)),
-            (false, 308, Some("https://evil.example/"), Some(502)),
-            (false, 304, None, None),
-            (false, 404, Some("https://evil.example/"), None),
-            (true, 101, None, None),
-            (true, 200, None, Some(503)),
-            (true, 302, Some("https://evil.example/"), Some(503)),
-            (true, 403, None, None),
+        for (is_upgrade, status, locations, expected) in [
+            (false, 200, &[][..], None),
+            (false, 302, &["https://evil.example/"], Some(502)),
+            (false, 302, &["", "https://evil.example/"], Some(502)),
+            (false, 301, &["/apis/other"], Some(502)),
+            (false, 307, &["//evil.example"], Some(502)),
+            (false, 308, &["https://evil.example/"], Some(502)),
+            (false, 304, &[], None),
+            (false, 304, &[""], None),
+            (false, 404, &["https://evil.example/"], None),
+            (true, 101, &[], None),
+            (true, 200, &[], Some(503)),
+            (true, 302, &["https://evil.example/"], Some(503)),
+            (true, 403, &[], None),
         ] {
             let mut headers = HeaderMap::new();
-            headers.extend(location.map(|to| (LOCATION, HeaderValue::from_static(to))));
+            for to in locations {
+                headers.append(LOCATION, HeaderValue::from_static(to));
+            }
             let refusal = refusal(is_upgrade, StatusCode::from_u16(status).unwrap(), &headers);
             assert_eq!(refusal.as_ref().map(|response| response.status().as_u16()), expected, "{is_upgrade} {status}");
             assert!(refusal.is_none_or(|response| !response.headers().contains_key(LOCATION)), "{is_upgrade} {status}");

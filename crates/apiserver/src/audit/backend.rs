@@ -249,7 +249,13 @@ mod tests {
         // The first is on its way, and holds the only slot.
         sink.asked.notified().await;
         close.send_replace(true);
-        sink.may_write.add_permits(5);
+        // Two batches of two are written; that of the fifth is not.
+        sink.may_write.add_permits(2);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((*sink.written.lock(), running.is_finished()), (4, false), "the last batch is awaited");
+        sink.may_write.add_permits(1);
         running.await.unwrap();
         assert_eq!(*sink.written.lock(), 5);
     }

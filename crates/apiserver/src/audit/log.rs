@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -68,7 +68,41 @@ pub struct Log {
 
 enum Output {
     Stdout,
-    File(File, u64),
+    File(Lines<File>),
+}
+
+/// Lines of a file.
+struct Lines<W> {
+    to: W,
+    size: u64,
+    /// Whether the last line lacks its end: the disk was full, or the server was killed.
+    is_cut: bool,
+}
+
+impl<W: Write> Lines<W> {
+    /// Writes a line, never as the rest of another one.
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        if self.is_cut {
+            self.write_bytes(b"\n")?;
+        }
+        self.write_bytes(line.as_bytes())
+    }
+
+    fn write_bytes(&mut self, mut left: &[u8]) -> io::Result<()> {
+        while !left.is_empty() {
+            match self.to.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    left = left.get(count..).unwrap_or_default();
+                    self.size += count as u64;
+                    self.is_cut = !left.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Log {
@@ -89,19 +123,17 @@ impl Log {
     }
 
     fn try_write(&self, open: &mut Output, line: &str) -> io::Result<()> {
-        let Output::File(file, size) = open else {
+        let Output::File(file) = open else {
             return io::stdout().lock().write_all(line.as_bytes());
         };
         let limit = self.settings.megabytes.saturating_mul(MEGABYTE);
-        if limit > 0 && *size > 0 && *size + line.len() as u64 > limit {
+        if limit > 0 && file.size > 0 && file.size + line.len() as u64 > limit {
             let rotated = self.rotate()?;
             *open = open_file(&self.settings.path)?;
             self.clean_up(rotated);
             return self.try_write(open, line);
         }
-        file.write_all(line.as_bytes())?;
-        *size += line.len() as u64;
-        Ok(())
+        file.write(line)
     }
 
     /// Renames the file, and returns its new name.
@@ -204,7 +236,15 @@ fn open_file(path: &Path) -> io::Result<Output> {
     }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let size = file.metadata()?.len();
-    Ok(Output::File(file, size))
+    // A log that can be written but not read is one, too.
+    let is_cut = size > 0 && last_byte(path, size).is_ok_and(|last| last != b'\n');
+    Ok(Output::File(Lines { to: file, size, is_cut }))
+}
+
+fn last_byte(path: &Path, size: u64) -> io::Result<u8> {
+    let mut byte = [0];
+    File::open(path)?.read_exact_at(&mut byte, size - 1)?;
+    Ok(byte[0])
 }
 
 #[cfg(test)]
@@ -273,6 +313,52 @@ mod tests {
     async fn a_full_disk_is_an_error() {
         let log = Log::open(LogSettings { path: "/dev/full".into(), ..Default::default() }).unwrap();
         assert_eq!(log.send(vec![json!({"auditID": "1"})]).await, Err(NotStored));
+    }
+
+    /// A disk that has room again after it was full.
+    struct Disk {
+        written: String,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.written.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_never_the_rest_of_a_line_that_was_cut() {
+        for (room, expected) in
+            [(0, "{\"b\":2}\n"), (3, "{\"a\n{\"b\":2}\n"), (7, "{\"a\":1}\n{\"b\":2}\n"), (8, "{\"a\":1}\n{\"b\":2}\n")]
+        {
+            let mut lines = Lines { to: Disk { written: String::new(), room }, size: 0, is_cut: false };
+            assert_eq!(lines.write("{\"a\":1}\n").is_ok(), room == 8);
+            lines.to.room = 100;
+            lines.write("{\"b\":2}\n").unwrap();
+            assert_eq!((lines.to.written.as_str(), lines.size), (expected, expected.len() as u64), "{room}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_is_ended_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        for (found, expected) in [("a", "a\nb\n"), ("a\n", "a\nb\n"), ("", "b\n")] {
+            std::fs::write(&path, found).unwrap();
+            Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap().write("b\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        }
     }
 
     #[tokio::test]

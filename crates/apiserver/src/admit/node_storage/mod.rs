@@ -26,6 +26,10 @@ const NODES: &str = "built-in";
 /// The driver whose volumes and snapshots belong to one node each.
 const LOCAL_DRIVER: &str = "local.knarr.io";
 const NAMESPACE: &str = "kube-system";
+/// The annotation of an attachment with the name that its driver has for the node.
+const ATTACHED_NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+/// The finalizers of attachments start with it.
+const ATTACHER_FINALIZERS: &str = "external-attacher/";
 
 /// Why a write is refused.
 enum Refusal {
@@ -163,7 +167,8 @@ fn same_spec(change: &Change<'_>, without: &[&str]) -> bool {
 fn attachment(change: &Change<'_>) -> Checked {
     ensure_update(change)?;
     ensure_served(change.objects, change.old.text(&["spec", "attacher"]))?;
-    ensure(same_spec(change, &[]), "report on attachments")
+    ensure(same_spec(change, &[]), "report on attachments")?;
+    ensure_metadata(change, &[ATTACHED_NODE_ID], |finalizer| finalizer.starts_with(ATTACHER_FINALIZERS))
 }
 
 fn capacity(change: &Change<'_>) -> Checked {
@@ -179,7 +184,9 @@ fn capacity(change: &Change<'_>) -> Checked {
     }
     let owners = object.items(&["metadata", "ownerReferences"]);
     let is_here = owners.iter().any(|owner| owner.text(&["kind"]) == "Node" && owner.text(&["name"]) == change.node);
-    ensure(driver != LOCAL_DRIVER || is_here, "report the capacity of its own node")
+    ensure(driver != LOCAL_DRIVER || is_here, "report the capacity of its own node")?;
+    // The label and the owner decide whose it is.
+    if change.operation == Operation::Update { ensure_metadata(change, &[], |_| false) } else { Ok(()) }
 }
 
 /// A driver without places is served by the node that holds its Lease.

@@ -228,11 +228,35 @@ async fn a_node_writes_snapshots_attachments_and_capacities_of_its_drivers_only(
         (Update, attachment("other.example.com"), Some(attachment("other.example.com")), "drivers that nodes serve"),
     ];
     check(("storage.k8s.io", "volumeattachments/status"), cases).await;
+    let disk = || attachment("disk.example.com");
+    let (finalizers, owners) = (["metadata", "finalizers"], ["metadata", "ownerReferences"]);
+    let own = json!(["external-attacher/disk-example-com"]);
+    let node_id = ["metadata", "annotations", "csi.alpha.kubernetes.io/node-id"];
+    let held = || with(disk(), &finalizers, json!(["example.com/hold"]));
+    let owner = json!([{"kind": "Node", "name": "two"}]);
+    let cases = vec![
+        (Update, with(with(disk(), &finalizers, own.clone()), &node_id, json!("n1")), Some(disk()), ""),
+        (Update, disk(), Some(with(disk(), &finalizers, own)), ""),
+        (Update, disk(), Some(held()), "change metadata of its own"),
+        (Update, held(), Some(disk()), "change metadata of its own"),
+        (Update, with(disk(), &owners, owner.clone()), Some(disk()), "change metadata of its own"),
+        (Update, with(disk(), &["spec", "nodeName"], json!("two")), Some(disk()), "report on attachments"),
+    ];
+    check(("storage.k8s.io", "volumeattachments"), cases).await;
     let capacity = |class: &str, driver: &str, node: &str| {
         json!({"kind": "CSIStorageCapacity", "storageClassName": class, "metadata": {"namespace": "kube-system", "name": "c",
             "labels": {"csi.storage.k8s.io/drivername": driver}, "ownerReferences": [{"kind": "Node", "name": node}]}})
     };
+    let local = || capacity("local", "local.knarr.io", "one");
+    let label = ["metadata", "labels", "csi.storage.k8s.io/drivername"];
     let cases = vec![
+        (Update, with(local(), &["capacity"], json!("1Gi")), Some(local()), ""),
+        (Update, with(local(), &label, json!("disk.example.com")), Some(local()), "change metadata of its own"),
+        (Update, with(local(), &label, json!("other.example.com")), Some(local()), "change metadata of its own"),
+        (Update, with(local(), &owners, json!([])), Some(local()), "change metadata of its own"),
+        (Update, with(local(), &owners, owner), Some(local()), "change metadata of its own"),
+        (Update, with(local(), &finalizers, json!(["example.com/hold"])), Some(local()), "change metadata of its own"),
+        (Update, local(), Some(capacity("local", "local.knarr.io", "two")), "the capacity of its own node"),
         (Create, capacity("local", "local.knarr.io", "one"), None, ""),
         (Create, capacity("other", "local.knarr.io", "one"), None, "of the driver's classes"),
         (Create, capacity("other", "other.example.com", "one"), None, "drivers that nodes serve"),

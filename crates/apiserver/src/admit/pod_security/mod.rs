@@ -228,8 +228,12 @@ fn violating_pods(namespace: &str, policy: &Policy, pods: &[std::sync::Arc<Value
 mod tests {
     use super::super::tests::run;
     use super::*;
+    use crate::audit::{Audit, Backend, BatchSettings, Log, LogSettings, Mode};
     use crate::object_reader::tests::Fixed;
+    use crate::request_tests::{Cluster, admin};
+    use http_body_util::BodyExt;
     use serde_json::json;
+    use std::sync::Arc;
 
     fn namespaces(level: &str) -> Fixed {
         let labels = json!({"pod-security.kubernetes.io/enforce": level});
@@ -276,8 +280,41 @@ mod tests {
         assert!(refused.unwrap_err().contains("must be one of privileged, baseline, restricted"));
     }
 
+    /// Through the server: an annotation of the audit event, and a header of the response.
+    #[tokio::test]
+    async fn violations_are_recorded_and_warned_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let log = Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap();
+        let (backend, _) = Backend::new(Arc::new(log), Mode::Blocking, BatchSettings::LOG, None);
+        let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]";
+        let cluster = Cluster::new().await;
+        let labels = json!({format!("{PREFIX}audit"): "baseline", format!("{PREFIX}warn"): "baseline"});
+        let namespace = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "n", "labels": labels}});
+        assert_eq!(cluster.json("POST", "/api/v1/namespaces", namespace).await.0, 201);
+        let account = json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "default"}});
+        assert_eq!(cluster.json("POST", "/api/v1/namespaces/n/serviceaccounts", account).await.0, 201);
+        let audit = Audit::new(crate::audit::Policy::parse(policy).unwrap(), vec![backend]);
+        assert!(cluster.server().telemetry.audit.set(Arc::new(audit)).is_ok());
+        let mut pod = pod(json!({"image": "i", "securityContext": {"privileged": true}}));
+        pod["apiVersion"] = "v1".into();
+        let request = http::Request::post("/api/v1/namespaces/n/pods").header("content-type", "application/json");
+        let request = request.body(http_body_util::Full::new(bytes::Bytes::from(pod.to_string()))).unwrap();
+        let response = cluster.server().handle(request, &admin()).await;
+        assert_eq!(response.status().as_u16(), 201);
+        let warning = response.headers()[http::header::WARNING].to_str().unwrap().to_owned();
+        assert!(warning.contains("would violate PodSecurity \\\"baseline:latest\\\": privileged"), "{warning}");
+        drop(response.into_body().collect().await.unwrap());
+        let events = std::fs::read_to_string(&path).unwrap();
+        let event: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+        let annotation = |key: &str| event["annotations"][format!("{PREFIX}{key}")].as_str().unwrap_or_default();
+        let recorded = annotation("audit-violations");
+        assert!(recorded.starts_with("would violate PodSecurity \"baseline:latest\": privileged"), "{event}");
+        assert_eq!(annotation("enforce-policy"), "privileged:latest");
+    }
+
     #[test]
-    fn violations_are_recorded_and_warned_of() {
+    fn each_mode_of_a_policy_has_its_outcome() {
         let namespace = |labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(mode, level)| (format!("{PREFIX}{mode}"), Value::from(*level)));
             Policy::of(&Value::Object(labels.collect()), Policy::default())

@@ -27,6 +27,8 @@ const DELETION_LEEWAY: SignedDuration = SignedDuration::from_secs(60);
 const MAX_CACHED_TOKENS: usize = 4096;
 /// Longer tokens are not cached: whoever may request tokens chooses their audiences, thousands of them if they like.
 const MAX_CACHED_LENGTH: usize = 4096;
+/// Tokens of more audiences are not cached either: each audience of one letter takes many times its length in memory.
+const MAX_CACHED_AUDIENCES: usize = 16;
 
 pub struct ServiceAccountTokens {
     settings: TokenSettings,
@@ -250,7 +252,7 @@ impl ServiceAccountTokens {
         }
         // The caller checks times and audiences.
         let claims = self.signed_claims(token).ok_or_else(|| super::INVALID_TOKEN.to_owned())?;
-        if token.len() > MAX_CACHED_LENGTH {
+        if token.len() > MAX_CACHED_LENGTH || claims.aud.len() > MAX_CACHED_AUDIENCES {
             return Ok(claims);
         }
         let mut verified = self.verified.lock();

@@ -47,10 +47,13 @@ fn long_tokens_do_not_fill_memory() {
     let tokens = ServiceAccountTokens::for_tests();
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let there = Fixed::new(vec![("", "serviceaccounts", object("sa", "1")), ("", "pods", object("p", "2"))]);
-    for (audiences, cached) in [(50_000, 0), (0, 1)] {
+    for (audience, count, is_long, cached) in
+        [("a", 50_000, true, 0), ("a", 500, false, 0), (&*"a".repeat(5000), 1, true, 0), ("a", 2, false, 1)]
+    {
         let audiences: Vec<String> =
-            std::iter::repeat_n("a", audiences).chain(["https://issuer"]).map(str::to_owned).collect();
+            std::iter::repeat_n(audience, count).chain(["https://issuer"]).map(str::to_owned).collect();
         let token = issue_for(&tokens, audiences, now);
+        assert_eq!(token.len() > MAX_CACHED_LENGTH, is_long);
         assert!(tokens.verify(&token, &["https://issuer".to_owned()], &there, now).is_ok());
         assert_eq!(tokens.verified.lock().len(), cached);
     }
