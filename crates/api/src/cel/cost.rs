@@ -2,10 +2,11 @@
 
 use super::equality::is_unordered;
 use super::error::EvaluateError;
-use super::functions::numbers_length;
+use super::functions::{numbers_length, reads_list};
 use super::value::Value;
 use super::weight::{lesser, weigh};
-use crate::json_schema::size_recent;
+use crate::json_schema::{JsonSchemaProps, size_recent};
+use serde_json::Value as Json;
 
 /// The cost of an access check.
 const CHECK: u64 = 350_000;
@@ -99,6 +100,10 @@ impl Meter {
                 .saturating_mul(size(1))
                 .max(size(0).saturating_mul(tenth(weight(1)?)))
                 .max(size(1).saturating_mul(tenth(weight(0)?))),
+            // Items are found by what is in them.
+            "_+_" if values.first().is_some_and(is_unordered) => {
+                size(0).saturating_add(size(1)).div_ceil(2).max(tenth(weight(0)?.saturating_add(weight(1)?)))
+            }
             "_+_" if is_list(values) => size(0).saturating_add(size(1)).div_ceil(2).max(1),
             "_+_" => tenth(size(0).saturating_add(size(1))).max(1),
             // Both are read to compare lists in any order.
@@ -109,8 +114,45 @@ impl Meter {
             // Conversions and checks read a text once.
             _ => 1 + values.iter().map(bytes).sum::<u64>() / 1000,
         };
-        self.spend(cost)
+        let reads_items = match function {
+            "_==_" | "_!=_" => matches!(values, [one, other] if one.length() == other.length()),
+            "@in" | "_+_" | "join" => true,
+            _ => reads_list(function),
+        };
+        let decoded = if reads_items { values.iter().map(decoded_items).sum() } else { 0 };
+        self.spend(cost.saturating_add(decoded))
     }
+
+    /// What is in base64 in JSON is decoded whenever it is read, and what does not fit its schema is said in a message.
+    pub fn spend_read(&mut self, value: &Value<'_>) -> Result<(), EvaluateError> {
+        match value {
+            Value::Bytes(bytes) => self.spend(bytes.len() as u64 / DECODED),
+            Value::Unfit(problem) => self.spend(problem.len() as u64 / DECODED),
+            Value::Optional(Some(inner)) => self.spend_read(inner),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many bytes are decoded for a cost of one.
+const DECODED: u64 = 100;
+
+/// What it costs to decode the items of a list or map of JSON, where a function reads them.
+fn decoded_items(value: &Value<'_>) -> u64 {
+    let is_encoded = |props: &JsonSchemaProps| props.kind == "string" && props.format == "byte";
+    let length = |item: &Json| item.as_str().map_or(0, str::len) as u64;
+    let total: u64 = match value {
+        Value::JsonList(items, Some(props)) if props.items.as_deref().is_some_and(is_encoded) => {
+            items.iter().map(length).sum()
+        }
+        Value::JsonMap(fields, Some(props)) => fields
+            .iter()
+            .filter(|(name, _)| props.child(name).is_some_and(is_encoded))
+            .map(|(_, item)| length(item))
+            .sum(),
+        _ => 0,
+    };
+    total / DECODED
 }
 
 /// The cost of finding a key. Objects and small maps cost nothing beyond the lookup.
@@ -162,14 +204,15 @@ fn pieces(values: &[Value<'_>]) -> u64 {
 
 /// The number of bytes that `join` returns.
 fn joined(values: &[Value<'_>]) -> u64 {
-    let [Value::List(items), rest @ ..] = values else { return 0 };
-    let separator = match rest {
-        [Value::String(separator)] => separator.len() as u64,
+    let [list, rest @ ..] = values else { return 0 };
+    let separators = match rest {
+        [Value::String(separator)] => (list.size().unwrap_or(0) as u64).saturating_mul(separator.len() as u64),
         _ => 0,
     };
-    let length = |item: &Value<'_>| match item {
-        Value::String(text) => separator.saturating_add(text.len() as u64),
-        _ => separator,
+    let texts: u64 = match list {
+        Value::List(items) => items.iter().map(bytes).fold(0, u64::saturating_add),
+        Value::JsonList(items, _) => items.iter().filter_map(|item| item.as_str()).map(|text| text.len() as u64).sum(),
+        _ => 0,
     };
-    items.iter().fold(0, |total, item| total.saturating_add(length(item)))
+    texts.saturating_add(separators)
 }

@@ -5,6 +5,7 @@ use super::cost::{Meter, searching};
 use super::error::EvaluateError;
 use super::functions;
 use super::message::Message;
+use super::range::{Pair, Pairs, pairs};
 use super::signatures::is_library;
 use super::value::Value;
 use super::weight::weigh;
@@ -58,7 +59,12 @@ impl<'a> Evaluator<'a> {
     fn name(&mut self, name: &'a str) -> Outcome<'a> {
         self.meter.spend(1)?;
         if let Some((_, value)) = self.variables.iter().rev().find(|(other, _)| *other == name) {
-            return fit(value.clone());
+            let value = value.clone();
+            // Bytes are shared, a message is copied.
+            if let Value::Unfit(_) = value {
+                self.meter.spend_read(&value)?;
+            }
+            return fit(value);
         }
         let kind = match name {
             "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" => name,
@@ -72,8 +78,8 @@ impl<'a> Evaluator<'a> {
         self.meter.spend(searching(Some(&operand)))?;
         match operand {
             Value::Optional(None) => Ok(Value::Optional(None)),
-            Value::Optional(Some(inner)) => Ok(inner.field(field).map_or(Value::Optional(None), Value::some)),
-            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match (operand.field(field), optional) {
+            Value::Optional(Some(inner)) => Ok(self.read(&inner, field)?.map_or(Value::Optional(None), Value::some)),
+            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match (self.read(&operand, field)?, optional) {
                 (Some(value), true) => fit(value).map(Value::some),
                 (None, true) => Ok(Value::Optional(None)),
                 (Some(value), false) => fit(value),
@@ -105,11 +111,19 @@ impl<'a> Evaluator<'a> {
         Ok(Value::Message(Arc::new(Message { name, fields: made })))
     }
 
-    fn has(&self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
+    /// The field of a map.
+    fn read(&mut self, map: &Value<'a>, field: &str) -> Result<Option<Value<'a>>, EvaluateError> {
+        let value = map.field(field);
+        value.iter().try_for_each(|value| self.meter.spend_read(value))?;
+        Ok(value)
+    }
+
+    fn has(&mut self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
         match operand {
-            Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|inner| inner.field(field).is_some()))),
+            Value::Optional(None) => Ok(Value::Bool(false)),
+            Value::Optional(Some(inner)) => Ok(Value::Bool(self.read(inner, field)?.is_some())),
             Value::Message(message) => Ok(Value::Bool(message.field(field).is_some())),
-            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match operand.field(field) {
+            Value::JsonMap(..) | Value::Map(_) | Value::MapOfMaps(_) => match self.read(operand, field)? {
                 Some(value) => fit(value).map(|_| Value::Bool(true)),
                 None => Ok(Value::Bool(false)),
             },
@@ -149,7 +163,11 @@ impl<'a> Evaluator<'a> {
         }
         let function = library.as_deref().unwrap_or(function);
         self.meter.spend_call(function, &values)?;
-        functions::call(function, &values).and_then(fit)
+        let value = functions::call(function, &values)?;
+        if matches!(function, "_[_]" | "_[?_]") {
+            self.meter.spend_read(&value)?;
+        }
+        fit(value)
     }
 
     /// `&&` and `||`: either side can decide the result, even if the other fails.
@@ -269,6 +287,9 @@ impl<'a> Evaluator<'a> {
 
     fn within(&mut self, all: &'a Macro, (first, second): Pair<'a>, body: &'a Node) -> Outcome<'a> {
         self.meter.spend(1)?;
+        for value in [Some(&first), second.as_ref()].into_iter().flatten() {
+            self.meter.spend_read(value)?;
+        }
         let mut variables = vec![(all.variables.0.as_str(), first)];
         if let (Some(name), Some(value)) = (&all.variables.1, second) {
             variables.push((name, value));
@@ -337,39 +358,6 @@ fn fit(value: Value<'_>) -> Outcome<'_> {
         Value::Unfit(problem) => Err(EvaluateError::new(&*problem)),
         value => Ok(value),
     }
-}
-
-type Pair<'a> = (Value<'a>, Option<Value<'a>>);
-
-type Pairs<'a> = Box<dyn Iterator<Item = Pair<'a>> + 'a>;
-
-/// The range of a macro: elements or keys; with two variables, indices or keys with their values. One after the other: the
-/// first may decide, and then the others cost nothing.
-fn pairs<'a>(range: Value<'a>, two: bool) -> Option<Pairs<'a>> {
-    let of_entry = move |key: Value<'a>, value: Value<'a>| (key, two.then_some(value));
-    let elements: Box<dyn Iterator<Item = Value<'a>> + 'a> = match range {
-        Value::List(items) => Box::new((0..items.len()).map(move |at| items[at].clone())),
-        Value::JsonList(items, props) => {
-            let element = props.and_then(|props| props.items.as_deref());
-            Box::new(items.iter().map(move |item| Value::of_json(item, element)))
-        }
-        Value::Map(entries) | Value::MapOfMaps(entries) => {
-            return Some(Box::new(
-                (0..entries.len()).map(move |at| of_entry(entries[at].0.clone(), entries[at].1.clone())),
-            ));
-        }
-        Value::JsonMap(fields, props) => {
-            return Some(Box::new(fields.iter().map(move |(name, json)| {
-                let value = Value::of_json(json, props.and_then(|props| props.child(name)));
-                of_entry(Value::text(name.as_str()), value)
-            })));
-        }
-        _ => return None,
-    };
-    Some(match two {
-        true => Box::new(elements.enumerate().map(|(at, element)| (Value::Int(at as i64), Some(element)))),
-        false => Box::new(elements.map(|element| (element, None))),
-    })
 }
 
 fn insert<'a>(

@@ -158,3 +158,45 @@ fn errors_of_an_expression_do_not_fill_memory() {
     let long = format!("[{}]", repeated("nobody", 20_000));
     assert!(evaluated(&long, |_| ()).unwrap_err().len() < 20_000, "long lines are not shown");
 }
+
+/// An object is not copied, but its items are converted when they are read, and what is in base64 is decoded.
+#[test]
+fn what_an_expression_reads_of_an_object_is_counted() {
+    let (text, bytes) = (json!({"type": "string"}), json!({"type": "string", "format": "byte"}));
+    let list = |kind: &str, items: &serde_json::Value| json!({"type": "array", "x-kubernetes-list-type": kind, "items": items});
+    let props = json!({"type": "object", "properties": {"numbers": list("atomic", &json!({"type": "integer"})),
+        "texts": list("atomic", &text), "few": list("set", &text), "blobs": list("atomic", &bytes), "blob": bytes,
+        "map": {"type": "object", "additionalProperties": bytes}}});
+    let props = JsonSchemaProps::read(&props);
+    let blob = "AAAA".repeat(1 << 18);
+    let object = json!({"numbers": (0..200).collect::<Vec<_>>(), "texts": vec!["a"; 50_000], "blob": blob, "blobs": [blob],
+        "few": [format!("{blob}A"), format!("{blob}B")], "map": {"a": blob}});
+    let kinds = [("self".to_owned(), Type::of_props(&props, false).expect("a type"))];
+    let holds = |source: &str| {
+        let program = Program::compile(source, &kinds).map_err(|error| error.to_string())?;
+        let outcome = program.evaluate(vec![("self", Value::of_json(&object, Some(&props)))], LIMIT).0;
+        outcome.map(|value| matches!(value, Value::Bool(true))).map_err(|error| error.to_string())
+    };
+    // Many times, for little each time.
+    let many = |source: &str| holds(&format!("self.numbers.all(x, self.numbers.all(y, {source}))"));
+    for source in [
+        "has(self.blob)",
+        "self.blobs[0] != b'a'",
+        "!(b'a' in self.blobs)",
+        "self.blobs != [b'a']",
+        "self.map.all(k, v, k == 'a')",
+        "(self.few + self.few).size() == 2",
+    ] {
+        assert_eq!(many(source), Err(EXCEEDED.to_owned()), "{source}");
+    }
+    let joined = with_text("'0123456789'", 14, "self.texts.join(s).size() > 0");
+    assert_eq!(holds(&joined), Err(EXCEEDED.to_owned()));
+    // These read nothing of what is long.
+    let start = std::time::Instant::now();
+    for source in
+        ["self.texts != []", "self.blobs != []", "optional.of(self.texts).hasValue()", "self.map.all(k, k == 'a')"]
+    {
+        assert_eq!(many(source), Ok(true), "{source}");
+    }
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+}

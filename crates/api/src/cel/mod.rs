@@ -21,6 +21,7 @@ mod macros;
 mod message;
 mod parser;
 mod program;
+mod range;
 mod signatures;
 mod text;
 mod types;

@@ -175,6 +175,14 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// The number of elements or entries of a list or map.
+    pub(super) fn length(&self) -> Option<usize> {
+        match self {
+            Value::String(_) | Value::Bytes(_) => None,
+            other => other.size(),
+        }
+    }
+
     /// How many entries are searched one by one for a key: maps that expressions build have no order.
     pub fn searched(&self) -> usize {
         match self {
@@ -247,6 +255,10 @@ impl<'a> Value<'a> {
             _ => {
                 if let Some(order) = self.compare_numbers(other) {
                     return order == Some(Ordering::Equal);
+                }
+                // Items of JSON are converted to be compared, which takes longer than what the lesser of two values costs.
+                if self.length().is_none() || self.length() != other.length() {
+                    return false;
                 }
                 if let (Some(a), Some(b)) = (self.elements(), other.elements()) {
                     return equal_lists(self, &a, &b);

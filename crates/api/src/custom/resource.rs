@@ -74,9 +74,9 @@ impl CustomSchema {
         self.set_defaults(object);
     }
 
-    /// Sets the defaults of the schema.
-    pub fn set_defaults(&self, object: &mut Value) {
-        set_defaults(object, &self.props);
+    /// Sets the defaults of the schema. False if they take too much memory: then some are missing.
+    pub fn set_defaults(&self, object: &mut Value) -> bool {
+        set_defaults(object, &self.props)
     }
 
     /// Validates a new object. `errors` are those of its metadata: rules are evaluated only on objects without some errors.

@@ -14,7 +14,8 @@ use crate::{go_duration, quantity};
 
 /// The maximum depth: far beyond any real object, and small enough for the stack.
 const DEEPEST: u32 = 200;
-/// The maximum number of messages: a message of two bytes becomes an object of a thousand.
+/// The maximum number of messages, and of those that are always printed within them: each takes two bytes, or none, and becomes
+/// an object of several hundred.
 const MOST_MESSAGES: u32 = 200_000;
 
 pub(super) fn message(plans: &Plans, id: MessageId, bytes: &[u8]) -> Result<Map<String, Value>, ProtobufError> {
@@ -33,8 +34,7 @@ struct Decoder<'p> {
 impl Decoder<'_> {
     fn message(&mut self, id: MessageId, bytes: &[u8], object: &mut Map<String, Value>) -> Result<(), ProtobufError> {
         self.fields(id, bytes, object)?;
-        self.complete(id, object);
-        Ok(())
+        self.complete(id, object)
     }
 
     /// Merges the fields into those of earlier occurrences of the message.
@@ -53,14 +53,15 @@ impl Decoder<'_> {
 
     fn enter(&mut self) -> Result<(), ProtobufError> {
         self.depth += 1;
-        self.messages += 1;
         if self.depth > DEEPEST {
             return Err(ProtobufError::TooDeep(DEEPEST));
         }
-        if self.messages > MOST_MESSAGES {
-            return Err(ProtobufError::TooMany(MOST_MESSAGES));
-        }
-        Ok(())
+        self.count()
+    }
+
+    fn count(&mut self) -> Result<(), ProtobufError> {
+        self.messages += 1;
+        if self.messages > MOST_MESSAGES { Err(ProtobufError::TooMany(MOST_MESSAGES)) } else { Ok(()) }
     }
 
     fn field(
@@ -123,7 +124,8 @@ impl Decoder<'_> {
                 _ => {}
             }
         }
-        Ok((key, value.unwrap_or_else(|| self.zero(kind))))
+        let value = value.map_or_else(|| self.zero(kind), Ok)?;
+        Ok((key, value))
     }
 
     fn one(
@@ -214,36 +216,39 @@ impl Decoder<'_> {
     }
 
     /// Adds the fields that Kubernetes prints although they were not on the wire.
-    fn complete(&self, id: MessageId, object: &mut Map<String, Value>) {
-        for field in &self.plans.message(id).fields {
+    fn complete(&mut self, id: MessageId, object: &mut Map<String, Value>) -> Result<(), ProtobufError> {
+        let plans = self.plans;
+        for field in &plans.message(id).fields {
             if let Form::Inlined(part) = field.form {
-                self.complete(part, object);
+                self.complete(part, object)?;
             } else if matches!(field.presence, Presence::Always | Presence::Nullable)
                 && !object.contains_key(field.name)
             {
                 let zero = match (field.presence, field.form) {
-                    (Presence::Always, Form::One(kind)) => self.zero(kind),
+                    (Presence::Always, Form::One(kind)) => self.zero(kind)?,
                     _ => Value::Null,
                 };
                 object.insert(field.name.to_owned(), zero);
             }
         }
+        Ok(())
     }
 
-    fn zero(&self, kind: Type) -> Value {
-        match kind {
+    fn zero(&mut self, kind: Type) -> Result<Value, ProtobufError> {
+        Ok(match kind {
             Type::String => "".into(),
             Type::Int32 | Type::Int64 | Type::IntOrString | Type::Double => 0.into(),
             Type::Bool | Type::SchemaOr(Alternative::Boolean, _) => false.into(),
             Type::Duration => "0s".into(),
             Type::Quantity => "0".into(),
             Type::Message(id) => {
+                self.count()?;
                 let mut object = Map::new();
-                self.complete(id, &mut object);
+                self.complete(id, &mut object)?;
                 Value::Object(object)
             }
             Type::Bytes | Type::Strings | Type::Time | Type::MicroTime | Type::Json | Type::SchemaOr(..) => Value::Null,
-        }
+        })
     }
 }
 

@@ -108,6 +108,20 @@ fn depth_and_number_of_messages_are_bounded() {
     assert_eq!(decode_message(&pod, &writer.finish()), Err(ProtobufError::TooMany(200_000)));
 }
 
+/// An empty claim template has metadata, a specification, resources and a status, which take no bytes.
+#[test]
+fn what_is_printed_without_being_sent_is_counted() {
+    let claims = |count: usize| {
+        let claims: Vec<u8> = [0x22, 0x00].repeat(count);
+        let mut writer = wire::Writer::new(claims.len() + 8);
+        writer.text(2, &claims);
+        decode_message(&GroupVersionKind::new("apps/v1", "StatefulSet"), &writer.finish())
+    };
+    let decoded = claims(10).unwrap();
+    assert_eq!(decoded["spec"]["volumeClaimTemplates"][9]["spec"], json!({"resources": {}}));
+    assert_eq!(claims(100_000), Err(ProtobufError::TooMany(200_000)));
+}
+
 #[test]
 fn a_list_of_schemas_without_one_is_none() {
     let mut writer = wire::Writer::new(8);

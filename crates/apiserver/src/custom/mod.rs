@@ -93,8 +93,9 @@ impl CustomType {
             || old_fields.keys().any(|key| !skip(key) && !new_fields.contains_key(key))
     }
 
-    pub fn set_defaults(&self, object: &mut Value) {
-        self.schema.set_defaults(object);
+    /// False if the defaults take too much memory: then some are missing.
+    pub fn set_defaults(&self, object: &mut Value) -> bool {
+        self.schema.set_defaults(object)
     }
 
     /// Validates an object whose metadata is validated already.

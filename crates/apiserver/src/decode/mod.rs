@@ -114,19 +114,24 @@ impl<'a> Expected<'a> {
 pub fn object(call: &ResourceRequest<'_>, body: &Bytes, validation: FieldValidation) -> Result<Value, Status> {
     let expected = Expected::of(call.resource)?;
     let mut object = body_as(call, &expected, body, validation)?;
-    set_defaults(call.resource, &mut object);
+    set_defaults(call.resource, &mut object)?;
     Ok(object)
 }
 
-/// Sets the default values of an object.
-pub fn set_defaults(resource: &Resource, object: &mut Value) {
+/// Sets the default values of an object, unless those of a custom resource take too much memory.
+pub fn set_defaults(resource: &Resource, object: &mut Value) -> Result<(), Status> {
     match &resource.custom {
-        Some(custom) => custom.set_defaults(object),
+        Some(custom) if custom.set_defaults(object) => Ok(()),
+        Some(_) => {
+            let text = "Request entity too large: the defaults of the object are longer than any object may be";
+            Err(Status::new(413, "RequestEntityTooLarge", text))
+        }
         None => {
             resource.rules.set_defaults(object, &resource.kind.version);
             if let Some(node) = resource.schema() {
                 decode::normalize_as_given(object, node);
             }
+            Ok(())
         }
     }
 }

@@ -85,7 +85,8 @@ fn convert(kinds: &Kinds, value: &[u8]) -> Result<Bytes, String> {
             let own = stored::stored_api_version(resource);
             stored::convert_between(resource, &mut object, &version, &own);
             // kube-apiserver sets defaults whenever it reads, also those of fields that its strategies clear.
-            decode::set_defaults(resource, &mut object);
+            // An object that is there is kept, whatever its defaults are.
+            let _ = decode::set_defaults(resource, &mut object);
             Ok(stored::encode(resource, &object))
         }
         None => Ok(stored::encode_custom(&version, &kind, &object)),

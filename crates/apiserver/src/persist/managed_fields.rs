@@ -138,7 +138,7 @@ impl Configuration {
             }
             strategy::wipe_system_fields(&mut object);
         }
-        set_defaults(call.resource, &mut object);
+        set_defaults(call.resource, &mut object)?;
         normalize(call.resource, &mut object);
         strategy::deduplicate_owners(call, &mut object, false);
         Ok(object)

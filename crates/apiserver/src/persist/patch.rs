@@ -198,7 +198,7 @@ fn patched(
 ) -> Result<Value, Status> {
     let expected = Expected::of(call.resource)?;
     let mut object = patch.on(call, &expected, options, current)?;
-    set_defaults(call.resource, &mut object);
+    set_defaults(call.resource, &mut object)?;
     check_name(call, &object)?;
     super::strategy::deduplicate_owners(call, &mut object, false);
     managed_fields::record(call, Some(current), &mut object, options)?;

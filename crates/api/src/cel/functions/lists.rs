@@ -5,9 +5,37 @@ use super::super::value::Value;
 use super::{Outcome, failed, flag};
 use std::cmp::Ordering;
 
+const FUNCTIONS: [&str; 16] = [
+    "isSorted",
+    "sum",
+    "min",
+    "max",
+    "indexOf",
+    "lastIndexOf",
+    "slice",
+    "reverse",
+    "distinct",
+    "flatten",
+    "sort",
+    "first",
+    "last",
+    "sets.contains",
+    "sets.intersects",
+    "sets.equivalent",
+];
+
+/// Whether a function reads the items of a list.
+pub(in super::super) fn reads_list(function: &str) -> bool {
+    FUNCTIONS.contains(&function)
+}
+
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     if let ("lists.range", [Value::Int(count)]) = (function, values) {
         return Some(Ok(Value::list((0..*count).map(Value::Int).collect())));
+    }
+    // The items of a list of JSON are converted only for a function that reads them, and costs as much.
+    if !reads_list(function) {
+        return None;
     }
     let elements = values.first()?.elements()?;
     match (function, &values[1..]) {

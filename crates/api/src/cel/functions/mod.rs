@@ -14,6 +14,7 @@ mod times;
 pub(super) use conversions::format_value;
 pub(super) use format_text::numbers_length;
 pub use kubernetes::semver;
+pub(super) use lists::reads_list;
 pub(super) use times::parse_duration;
 
 use super::error::EvaluateError;

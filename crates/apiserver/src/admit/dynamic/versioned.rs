@@ -50,7 +50,7 @@ impl Versioned {
         let mut object = expected.decode_value(changed).map_err(|error| unreadable(&error))?.value;
         object["kind"] = self.matched.kind.kind.as_str().into();
         object["apiVersion"] = self.matched.kind.api_version().into();
-        set_defaults(resource, &mut object);
+        set_defaults(resource, &mut object)?;
         self.object = object;
         Ok(())
     }

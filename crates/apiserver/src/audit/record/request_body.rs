@@ -45,7 +45,8 @@ fn object(headers: &HeaderMap, body: &Bytes, resource: &Resource, subresource: &
         Err(_) => return untyped(encoding, body),
     };
     if subresource.is_empty() && list_items::check(&object).is_ok() {
-        set_defaults(resource, &mut object);
+        // What was sent is recorded, whatever its defaults are.
+        let _ = set_defaults(resource, &mut object);
     }
     if let Some(fields) = object.as_object_mut() {
         fields.insert("kind".to_owned(), expected.kind.kind.as_str().into());
