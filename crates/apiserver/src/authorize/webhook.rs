@@ -144,8 +144,8 @@ impl Authorizer for WebhookAuthorizer {
     }
 
     fn rules(&self, _user: &User, _namespace: &str) -> super::UserRules {
-        let why = "webhook authorizer does not support user rule resolution".to_owned();
-        super::UserRules { missing_roles: vec![why], ..Default::default() }
+        let why = "webhook authorizer does not support user rule resolution";
+        super::UserRules { missing_roles: vec![why.into()], ..Default::default() }
     }
 }
 

@@ -179,7 +179,7 @@ fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
         listed +=
             [&rule.verbs, &rule.groups, &rule.resources, &rule.names, &rule.paths].map(Vec::len).iter().sum::<usize>();
         if listed > MAX_LISTED_VALUES {
-            errors.push("there are too many rules to list all of them".to_owned());
+            errors.push("there are too many rules to list all of them".into());
             break;
         }
         if !rule.resources.is_empty() {

@@ -4,7 +4,7 @@
 //! the bindings of each namespace when a request for it comes. So a change costs little however many namespaces there are.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use knarr_api::value::Read;
@@ -16,6 +16,7 @@ use crate::object_reader::ObjectReader;
 use crate::request::{Target, User};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 const RESOURCES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
 /// Authorizes by roles and bindings.
@@ -31,7 +32,7 @@ pub struct Rbac {
 pub struct UserRules {
     /// The rules of each bound role. They are shared: one role may be bound many times, and roles may be large.
     pub roles: Vec<Arc<Vec<Rule>>>,
-    pub missing_roles: Vec<String>,
+    pub missing_roles: Vec<Arc<str>>,
 }
 
 impl UserRules {
@@ -55,8 +56,8 @@ impl Rbac {
     /// All rules that the user's bindings grant in a namespace (empty: only at the cluster scope).
     pub fn rules_for(&self, user: &User, namespace: &str) -> UserRules {
         let mut found = UserRules::default();
-        self.visit(user, namespace, |binding| {
-            match &binding.rules {
+        self.visit(user, namespace, |bound| {
+            match &bound.binding.rules {
                 Ok(rules) => found.roles.push(Arc::clone(rules)),
                 Err(missing) => found.missing_roles.push(missing.clone()),
             }
@@ -100,10 +101,10 @@ impl Rbac {
     }
 
     /// Calls `each` with the user's bindings, cluster role bindings first, until it returns false.
-    fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Binding) -> bool) {
+    fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Bound<'_>) -> bool) {
         let policy = self.policy();
         if policy.cluster.bindings.visit(user, &mut each) && !namespace.is_empty() {
-            policy.namespace(&*self.objects, namespace).visit(user, &mut each);
+            policy.visit_namespace(&*self.objects, namespace, user, &mut each);
         }
     }
 }
@@ -112,14 +113,14 @@ impl Authorizer for Rbac {
     fn decide(&self, user: &User, target: &Target) -> Decision {
         let mut allowed = None;
         let mut missing = Vec::new();
-        self.visit(user, &target.namespace, |binding| {
-            match &binding.rules {
+        self.visit(user, &target.namespace, |bound| {
+            match &bound.binding.rules {
                 Ok(rules) if rules.iter().any(|rule| rule.allows(target)) => {
-                    allowed = Some(binding.reason.clone());
+                    allowed = Some(bound.reason());
                     return false;
                 }
                 Ok(_) => {}
-                Err(role) => missing.push(role.clone()),
+                Err(role) => missing.push(Arc::clone(role)),
             }
             true
         });
@@ -135,9 +136,9 @@ impl Authorizer for Rbac {
     }
 }
 
-fn one_or_list(texts: &[String]) -> String {
+fn one_or_list(texts: &[Arc<str>]) -> String {
     match texts {
-        [one] => one.clone(),
+        [one] => one.to_string(),
         many => format!("[{}]", many.join(", ")),
     }
 }
@@ -147,8 +148,8 @@ fn one_or_list(texts: &[String]) -> String {
 struct Compiled {
     versions: [u64; 4],
     cluster: Arc<Cluster>,
-    /// The namespaces that have bindings and that were requested.
-    namespaces: RwLock<HashMap<String, Arc<BySubject>>>,
+    /// The namespaces that have bindings and that were requested. Each is compiled by one request; others wait for it.
+    namespaces: RwLock<HashMap<String, Arc<OnceLock<BySubject>>>>,
 }
 
 #[derive(Default)]
@@ -157,16 +158,58 @@ struct Cluster {
     bindings: BySubject,
 }
 
+/// A binding is kept once, however many subjects it has.
 #[derive(Default)]
 struct BySubject {
-    users: HashMap<String, Vec<Arc<Binding>>>,
-    groups: HashMap<String, Vec<Arc<Binding>>>,
+    users: HashMap<String, Vec<(SubjectKind, Arc<Binding>)>>,
+    groups: HashMap<String, Vec<(SubjectKind, Arc<Binding>)>>,
 }
 
+#[derive(Clone, Copy)]
+enum SubjectKind {
+    User,
+    Group,
+    ServiceAccount,
+}
+
+/// Its names may be as long as an object: what contains them is written when it is needed, not for each subject.
 struct Binding {
+    name: String,
+    /// Empty for one of the cluster.
+    namespace: String,
+    role_kind: String,
+    role_name: String,
     /// The rules of the bound role, or the error for a missing role.
-    rules: Result<Arc<Vec<Rule>>, String>,
-    reason: String,
+    rules: Result<Arc<Vec<Rule>>, Arc<str>>,
+}
+
+/// A binding and that subject of it which the user is.
+struct Bound<'a> {
+    binding: &'a Arc<Binding>,
+    kind: SubjectKind,
+    /// The name of the user or group.
+    name: &'a str,
+}
+
+impl Bound<'_> {
+    /// Why a request is allowed.
+    fn reason(&self) -> String {
+        let Binding { name, namespace, role_kind, role_name, .. } = &**self.binding;
+        let of = match namespace.as_str() {
+            "" => format!("ClusterRoleBinding {name:?}"),
+            namespace => format!("RoleBinding {:?}", format!("{name}/{namespace}")),
+        };
+        let to = match self.kind {
+            SubjectKind::User => format!("User {:?}", self.name),
+            SubjectKind::Group => format!("Group {:?}", self.name),
+            SubjectKind::ServiceAccount => {
+                let account = self.name.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'));
+                let (namespace, name) = account.unwrap_or_default();
+                format!("ServiceAccount {:?}", format!("{name}/{namespace}"))
+            }
+        };
+        format!("RBAC: allowed by {of} of {role_kind} {role_name:?} to {to}")
+    }
 }
 
 impl Compiled {
@@ -176,32 +219,43 @@ impl Compiled {
         Compiled { versions, cluster, namespaces: RwLock::default() }
     }
 
-    /// The bindings of a namespace.
-    fn namespace(&self, objects: &dyn ObjectReader, namespace: &str) -> Arc<BySubject> {
-        if let Some(known) = self.namespaces.read().get(namespace) {
-            return known.clone();
+    /// Calls `each` with the user's bindings in a namespace until it returns false.
+    fn visit_namespace(
+        &self,
+        objects: &dyn ObjectReader,
+        namespace: &str,
+        user: &User,
+        each: &mut impl FnMut(&Bound<'_>) -> bool,
+    ) {
+        let known = self.namespaces.read().get(namespace).cloned();
+        if let Some(compiled) = known.as_ref().and_then(|known| known.get()) {
+            compiled.visit(user, each);
+            return;
         }
         let bindings = objects.list(GROUP, "rolebindings", namespace);
         if bindings.is_empty() {
             // Not kept: requests can name any number of namespaces that do not exist.
-            return Arc::default();
+            return;
         }
+        let place = self.namespaces.write().entry(namespace.to_owned()).or_default().clone();
+        place.get_or_init(|| self.compile_namespace(objects, namespace, &bindings)).visit(user, each);
+    }
+
+    fn compile_namespace(&self, objects: &dyn ObjectReader, namespace: &str, bindings: &[Arc<Value>]) -> BySubject {
         let mut by_subject = BySubject::default();
         // Each role once, however often it is bound.
         let mut roles: HashMap<String, Option<Arc<Vec<Rule>>>> = HashMap::new();
         for binding in bindings {
-            by_subject.add(&binding, namespace, |role| match role.text(&["kind"]) {
+            by_subject.add(binding, namespace, |role| match role.text(&["kind"]) {
                 "ClusterRole" => find(&self.cluster.roles, role),
                 _ => {
                     let name = role.text(&["name"]);
                     let compile = || objects.get(GROUP, "roles", namespace, name).map(|role| Arc::new(rules_of(&role)));
                     let found = roles.entry(name.to_owned()).or_insert_with(compile).clone();
-                    found.ok_or_else(|| format!("role.{GROUP} {name:?} not found"))
+                    found.ok_or_else(|| format!("role.{GROUP} {name:?} not found").into())
                 }
             });
         }
-        let by_subject = Arc::new(by_subject);
-        self.namespaces.write().insert(namespace.to_owned(), by_subject.clone());
         by_subject
     }
 }
@@ -220,9 +274,9 @@ impl Cluster {
     }
 }
 
-fn find(cluster_roles: &HashMap<String, Arc<Vec<Rule>>>, role: &Value) -> Result<Arc<Vec<Rule>>, String> {
+fn find(cluster_roles: &HashMap<String, Arc<Vec<Rule>>>, role: &Value) -> Result<Arc<Vec<Rule>>, Arc<str>> {
     let name = role.text(&["name"]);
-    cluster_roles.get(name).cloned().ok_or_else(|| format!("clusterrole.{GROUP} {name:?} not found"))
+    cluster_roles.get(name).cloned().ok_or_else(|| format!("clusterrole.{GROUP} {name:?} not found").into())
 }
 
 fn rules_of(role: &Value) -> Vec<Rule> {
@@ -231,46 +285,45 @@ fn rules_of(role: &Value) -> Vec<Rule> {
 
 impl BySubject {
     /// Calls `each` with the user's bindings until it returns false, and returns what it returned last.
-    fn visit(&self, user: &User, each: &mut impl FnMut(&Binding) -> bool) -> bool {
-        let of_user = self.users.get(&user.name).into_iter().flatten();
-        let of_groups = user.groups.iter().filter_map(|group| self.groups.get(group)).flatten();
-        of_user.chain(of_groups).all(|binding| each(binding))
+    fn visit(&self, user: &User, each: &mut impl FnMut(&Bound<'_>) -> bool) -> bool {
+        let of_user = self.users.get_key_value(&user.name);
+        let of_groups = user.groups.iter().filter_map(|group| self.groups.get_key_value(group));
+        of_user
+            .into_iter()
+            .chain(of_groups)
+            .all(|(name, bindings)| bindings.iter().all(|(kind, binding)| each(&Bound { binding, kind: *kind, name })))
     }
 
     fn add(
         &mut self,
         binding: &Value,
         namespace: &str,
-        resolve: impl FnOnce(&Value) -> Result<Arc<Vec<Rule>>, String>,
+        resolve: impl FnOnce(&Value) -> Result<Arc<Vec<Rule>>, Arc<str>>,
     ) {
         let role = binding.at(&["roleRef"]);
-        let rules = resolve(role);
+        let compiled = Arc::new(Binding {
+            name: binding.text(&["metadata", "name"]).to_owned(),
+            namespace: namespace.to_owned(),
+            role_kind: role.text(&["kind"]).to_owned(),
+            role_name: role.text(&["name"]).to_owned(),
+            rules: resolve(role),
+        });
         for subject in binding.items(&["subjects"]) {
             let name = subject.text(&["name"]);
-            let (map, key, subject_name) = match subject.text(&["kind"]) {
-                "User" => (&mut self.users, name.to_owned(), name.to_owned()),
-                "Group" => (&mut self.groups, name.to_owned(), name.to_owned()),
+            let (map, key, kind) = match subject.text(&["kind"]) {
+                "User" => (&mut self.users, name.to_owned(), SubjectKind::User),
+                "Group" => (&mut self.groups, name.to_owned(), SubjectKind::Group),
                 "ServiceAccount" => {
                     let of = match subject.text(&["namespace"]) {
                         "" => namespace,
                         of => of,
                     };
-                    (&mut self.users, format!("system:serviceaccount:{of}:{name}"), format!("{name}/{of}"))
+                    (&mut self.users, format!("{SERVICE_ACCOUNT}{of}:{name}"), SubjectKind::ServiceAccount)
                 }
                 _ => continue,
             };
-            let place = if namespace.is_empty() { "ClusterRoleBinding" } else { "RoleBinding" };
-            let binding_name = match namespace {
-                "" => binding.text(&["metadata", "name"]).to_owned(),
-                namespace => format!("{}/{namespace}", binding.text(&["metadata", "name"])),
-            };
-            let reason = format!(
-                "RBAC: allowed by {place} {binding_name:?} of {} {:?} to {} {subject_name:?}",
-                role.text(&["kind"]),
-                role.text(&["name"]),
-                subject.text(&["kind"])
-            );
-            map.entry(key).or_default().push(Arc::new(Binding { rules: rules.clone(), reason }));
+            let bindings = map.entry(key).or_default();
+            bindings.push((kind, Arc::clone(&compiled)));
         }
     }
 }

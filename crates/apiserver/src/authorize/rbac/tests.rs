@@ -70,13 +70,89 @@ fn a_role_that_is_bound_many_times_is_kept_once() {
     let rbac = Rbac::new(Arc::new(Fixed::new(objects)));
     let found = rbac.rules_for(&User::named("ann", &[]), "n");
     assert_eq!((found.all().count(), found.distinct().count()), (100, 1));
-    let mut bindings = Vec::new();
-    rbac.visit(&User::named("ann", &[]), "n", |binding| {
-        bindings.push(binding.rules.clone().unwrap());
-        true
+    assert!(found.roles.iter().all(|rules| Arc::ptr_eq(rules, &found.roles[0])));
+}
+
+/// Who may create a binding chooses a name of a megabyte, which each of thousands of subjects would repeat.
+#[test]
+fn a_binding_of_many_subjects_is_kept_once() {
+    const SUBJECTS: usize = 1000;
+    let long = "x".repeat(100_000);
+    let subjects: Vec<_> =
+        (0..SUBJECTS).map(|at| json!({"kind": "ServiceAccount", "name": format!("s{at}")})).collect();
+    let binding = |name: &str, kind: &str| {
+        let metadata = json!({"name": name, "namespace": "n"});
+        let role = json!({"kind": kind, "name": long});
+        (GROUP, "rolebindings", json!({"metadata": metadata, "roleRef": role, "subjects": subjects}))
+    };
+    let missing = binding("missing", "Role");
+    let rbac = Rbac::new(Arc::new(Fixed::new(vec![binding(&long, "ClusterRole"), missing])));
+    let mut bindings = HashMap::new();
+    let mut errors = HashSet::new();
+    for at in 0..SUBJECTS {
+        let user = User::named(&format!("system:serviceaccount:n:s{at}"), &[]);
+        rbac.visit(&user, "n", |bound| {
+            let kept = bound.binding;
+            *bindings.entry(Arc::as_ptr(kept)).or_insert(0) += 1;
+            errors.insert(Arc::as_ptr(kept.rules.as_ref().unwrap_err()));
+            true
+        });
+    }
+    assert_eq!(bindings.values().copied().collect::<Vec<_>>(), [SUBJECTS; 2]);
+    assert_eq!(errors.len(), 2);
+}
+
+/// Objects whose bindings are listed by all threads before one of them goes on.
+struct Simultaneous {
+    objects: Fixed,
+    listed: std::sync::Barrier,
+    compiled: std::sync::atomic::AtomicUsize,
+}
+
+impl ObjectReader for Simultaneous {
+    fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status> {
+        self.objects.read(group, resource, namespace, name)
+    }
+
+    fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status> {
+        self.objects.read_all(group, resource, namespace)
+    }
+
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.compiled.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        self.objects.get(group, resource, namespace, name)
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        if resource == "rolebindings" {
+            self.listed.wait();
+        }
+        self.objects.list(group, resource, namespace)
+    }
+
+    fn version(&self, _group: &str, _resource: &str) -> u64 {
+        1
+    }
+}
+
+/// Each compilation takes as much memory as the bindings of its namespace.
+#[test]
+fn simultaneous_requests_compile_a_namespace_once() {
+    const REQUESTS: usize = 8;
+    let binding = json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": "gone"},
+        "subjects": [{"kind": "User", "name": "ann"}]});
+    let reader = Arc::new(Simultaneous {
+        objects: Fixed::new(vec![(GROUP, "rolebindings", binding)]),
+        listed: std::sync::Barrier::new(REQUESTS),
+        compiled: std::sync::atomic::AtomicUsize::default(),
     });
-    assert_eq!(bindings.len(), 100);
-    assert!(bindings.iter().all(|rules| Arc::ptr_eq(rules, &bindings[0])));
+    let rbac = Rbac::new(reader.clone());
+    std::thread::scope(|scope| {
+        for _ in 0..REQUESTS {
+            scope.spawn(|| assert_eq!(rbac.rules_for(&User::named("ann", &[]), "n").missing_roles.len(), 1));
+        }
+    });
+    assert_eq!(reader.compiled.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
 #[test]
