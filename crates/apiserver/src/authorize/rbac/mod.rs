@@ -100,7 +100,7 @@ impl Rbac {
         RESOURCES.map(|resource| self.objects.version(GROUP, resource))
     }
 
-    /// Calls `each` with the user's bindings, cluster role bindings first, until it returns false.
+    /// Calls `each` with the user's bindings, each once and cluster role bindings first, until it returns false.
     fn visit(&self, user: &User, namespace: &str, mut each: impl FnMut(&Bound<'_>) -> bool) {
         let policy = self.policy();
         if policy.cluster.bindings.visit(user, &mut each) && !namespace.is_empty() {
@@ -113,9 +113,11 @@ impl Authorizer for Rbac {
     fn decide(&self, user: &User, target: &Target) -> Decision {
         let mut allowed = None;
         let mut missing = Vec::new();
+        // Roles may be large, and one may be bound many times.
+        let mut evaluated = HashSet::new();
         self.visit(user, &target.namespace, |bound| {
             match &bound.binding.rules {
-                Ok(rules) if rules.iter().any(|rule| rule.allows(target)) => {
+                Ok(rules) if evaluated.insert(Arc::as_ptr(rules)) && rules.iter().any(|rule| rule.allows(target)) => {
                     allowed = Some(bound.reason());
                     return false;
                 }
@@ -158,7 +160,7 @@ struct Cluster {
     bindings: BySubject,
 }
 
-/// A binding is kept once, however many subjects it has.
+/// A binding is kept once, however many subjects it has and however often it repeats them.
 #[derive(Default)]
 struct BySubject {
     users: HashMap<String, Vec<(SubjectKind, Arc<Binding>)>>,
@@ -288,10 +290,12 @@ impl BySubject {
     fn visit(&self, user: &User, each: &mut impl FnMut(&Bound<'_>) -> bool) -> bool {
         let of_user = self.users.get_key_value(&user.name);
         let of_groups = user.groups.iter().filter_map(|group| self.groups.get_key_value(group));
-        of_user
-            .into_iter()
-            .chain(of_groups)
-            .all(|(name, bindings)| bindings.iter().all(|(kind, binding)| each(&Bound { binding, kind: *kind, name })))
+        let mut visited = HashSet::new();
+        of_user.into_iter().chain(of_groups).all(|(name, bindings)| {
+            bindings.iter().all(|(kind, binding)| {
+                !visited.insert(Arc::as_ptr(binding)) || each(&Bound { binding, kind: *kind, name })
+            })
+        })
     }
 
     fn add(
@@ -323,7 +327,10 @@ impl BySubject {
                 _ => continue,
             };
             let bindings = map.entry(key).or_default();
-            bindings.push((kind, Arc::clone(&compiled)));
+            // A subject that the binding repeats: nothing was added since it was named.
+            if !bindings.last().is_some_and(|(_, last)| Arc::ptr_eq(last, &compiled)) {
+                bindings.push((kind, Arc::clone(&compiled)));
+            }
         }
     }
 }

@@ -102,6 +102,56 @@ fn a_binding_of_many_subjects_is_kept_once() {
     assert_eq!(errors.len(), 2);
 }
 
+/// A binding that repeats its subject would otherwise have all rules of its role evaluated each time.
+#[test]
+fn a_subject_that_is_repeated_counts_once() {
+    let account = json!({"kind": "ServiceAccount", "name": "s"});
+    let same = json!({"kind": "User", "name": "system:serviceaccount:n:s"});
+    let group = |name: &str| json!({"kind": "Group", "name": name});
+    let mut subjects = vec![account.clone(); 100];
+    subjects.extend([same, group("a"), group("b"), account, group("a")]);
+    let binding = |name: &str, role: &str| {
+        let metadata = json!({"name": name, "namespace": "n"});
+        let role = json!({"kind": "Role", "name": role});
+        (GROUP, "rolebindings", json!({"metadata": metadata, "roleRef": role, "subjects": subjects}))
+    };
+    let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+    let role = json!({"metadata": {"name": "r", "namespace": "n"}, "rules": [rule]});
+    let objects = vec![binding("b", "r"), binding("c", "gone"), (GROUP, "roles", role)];
+    let rbac = Rbac::new(Arc::new(Fixed::new(objects)));
+    let user = User::named("system:serviceaccount:n:s", &["a", "b", "a"]);
+    let found = rbac.rules_for(&user, "n");
+    assert_eq!((found.roles.len(), found.missing_roles.len()), (1, 1));
+    let policy = rbac.policy();
+    assert_eq!(policy.namespaces.read()["n"].get().unwrap().users[&user.name].len(), 2);
+    let missing = r#"RBAC: role.rbac.authorization.k8s.io "gone" not found"#;
+    assert_eq!(rbac.decide(&user, &list_pods("n")), Decision::NoOpinion(missing.into()));
+    let get = Target { verb: "get".into(), ..list_pods("n") };
+    let reason = r#"RBAC: allowed by RoleBinding "b/n" of Role "r" to ServiceAccount "s/n""#;
+    assert_eq!(rbac.decide(&user, &get), Decision::Allow(reason.into()));
+    let by_group = r#"RBAC: allowed by RoleBinding "b/n" of Role "r" to Group "b""#;
+    assert_eq!(rbac.decide(&User::named("x", &["b", "a"]), &get), Decision::Allow(by_group.into()));
+}
+
+/// With an evaluation for each binding, this takes minutes.
+#[test]
+fn a_role_that_is_bound_many_times_is_evaluated_once() {
+    const MANY: usize = 20_000;
+    let rules = vec![json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}); MANY];
+    let role = json!({"metadata": {"name": "r", "namespace": "n"}, "rules": rules});
+    let binding = json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "name": "ann"}]});
+    let bindings = std::iter::repeat_n((GROUP, "rolebindings", binding), MANY);
+    let rbac = Rbac::new(Arc::new(Fixed::new(bindings.chain([(GROUP, "roles", role)]).collect())));
+    let ann = User::named("ann", &[]);
+    assert_eq!(rbac.rules_for(&ann, "n").roles.len(), MANY);
+    let started = std::time::Instant::now();
+    for _ in 0..10 {
+        assert_eq!(rbac.decide(&ann, &list_pods("n")), Decision::NoOpinion(String::new()));
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(30));
+}
+
 /// Objects whose bindings are listed by all threads before one of them goes on.
 struct Simultaneous {
     objects: Fixed,
