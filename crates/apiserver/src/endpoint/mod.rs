@@ -84,9 +84,9 @@ pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>)
 }
 
 /// Whether a path is in the spelling that it is authorized in: authorizers compare it as it is written, so that one which
-/// denies `/metrics` knows nothing of `//metrics` or `/metrics/`.
+/// denies `/metrics` knows nothing of `//metrics` or `/metrics/`. Kubernetes serves discovery and the version with a slash, too.
 fn is_plain(path: &str, parts: &[&str]) -> bool {
-    let may_end_in_slash = matches!(parts.first(), None | Some(&("api" | "apis" | "openapi" | "version" | "ui")));
+    let may_end_in_slash = matches!(parts.first(), None | Some(&("api" | "apis" | "version" | "ui")));
     !path.contains("//") && (may_end_in_slash || !path.ends_with('/'))
 }
 
@@ -165,6 +165,12 @@ mod tests {
             ("/livez/ping", 200),
             ("//livez/ping", 404),
             ("/livez//ping", 404),
+            ("/openapi/v2", 200),
+            ("/openapi/v2/", 404),
+            ("/openapi/v3", 200),
+            ("/openapi/v3/", 404),
+            ("/openapi/v3/version", 200),
+            ("/openapi/v3/version/", 404),
             ("/version/", 200),
             ("/api/", 200),
             ("/", 200),
