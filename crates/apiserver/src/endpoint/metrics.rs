@@ -93,7 +93,10 @@ mod tests {
             ] {
                 send(method, &path, &Sender::Remote(None)).await;
             }
-            send(&format!("METHOD{number}"), &format!("/api/v1/things{number}"), &Sender::Remote(None)).await;
+            // The method is the verb of what is no resource.
+            for path in [format!("/api/v1/things{number}"), "/".to_owned()] {
+                send(&format!("METHOD{number}"), &path, &Sender::Remote(None)).await;
+            }
         }
         let after: Vec<String> = lines().await;
         // One more than before: a resource that does not exist, by a method that does not exist.
