@@ -7,6 +7,7 @@ use bytes::Bytes;
 use knarr_store::{Embedded, Options, Store};
 use serde_json::{Value, json};
 
+use super::kms::KmsProvider;
 use super::kms::test_plugin::TestPlugin;
 use super::{Configuration, Encrypted, Encryption};
 use crate::request_tests::Cluster;
@@ -19,11 +20,20 @@ fn embedded(directory: &tempfile::TempDir) -> Arc<dyn Store> {
     Arc::new(Embedded::open(directory.path(), Options::default()).unwrap())
 }
 
-/// A server whose Secrets are encrypted by these providers.
-async fn cluster(inner: &Arc<dyn Store>, providers: &str) -> Cluster {
+/// A configuration by which Secrets are encrypted by these providers.
+fn configuration(providers: &str) -> Configuration {
     let text =
         format!("kind: EncryptionConfiguration\nresources: [{{resources: [secrets], providers: [{providers}]}}]");
-    let encryption = Encryption::new(Configuration::parse(&text).unwrap());
+    Configuration::parse(&text).unwrap()
+}
+
+/// A server whose Secrets are encrypted by these providers.
+async fn cluster(inner: &Arc<dyn Store>, providers: &str) -> Cluster {
+    cluster_with(inner, configuration(providers)).await
+}
+
+async fn cluster_with(inner: &Arc<dyn Store>, configuration: Configuration) -> Cluster {
+    let encryption = Encryption::new(configuration);
     Cluster::encrypted(Arc::new(Encrypted::new(inner.clone(), encryption.clone())), encryption).await
 }
 
@@ -125,7 +135,9 @@ async fn a_hung_key_service_is_reported_to_clients_and_by_healthz() {
     drop(before);
     // A server that starts has none of the keys.
     plugin.hang(true);
-    let cluster = Arc::new(cluster(&inner, &kms(&plugin, "300ms")).await);
+    let configuration = configuration(&kms(&plugin, "300ms"));
+    let provider = configuration.kms_providers().remove(0);
+    let cluster = Arc::new(cluster_with(&inner, configuration).await);
     let reads: Vec<_> = (0..200)
         .map(|index| {
             let cluster = cluster.clone();
@@ -142,12 +154,17 @@ async fn a_hung_key_service_is_reported_to_clients_and_by_healthz() {
     let (code, status) = cluster.json("POST", SECRETS, secret("other")).await;
     let message = status["message"].as_str().unwrap_or_default();
     assert!(code >= 500 && message.contains("cannot be encrypted"), "{code} {message}");
-    until("healthz reports the plugin", async || {
-        let (code, page) = cluster.text("/healthz?verbose").await;
-        code == 500 && page.contains("[-]kms-providers failed")
-    })
-    .await;
+    let reports = async |line: &str| cluster.text("/healthz?verbose").await.1.contains(line);
+    until("healthz reports the plugin", async || reports("[-]kms-providers failed").await).await;
     plugin.hang(false);
     until("the Secret can be read", async || cluster.json("GET", &format!("{SECRETS}/s"), Value::Null).await.0 == 200)
         .await;
+    // A plugin that is healthy and hangs later. It is polled by the minute otherwise.
+    let interval = Duration::from_millis(10);
+    let polls = tokio::spawn(KmsProvider::poll_while_used(Arc::downgrade(&provider), interval, interval));
+    until("healthz reports health", async || reports("[+]kms-providers ok").await).await;
+    plugin.hang(true);
+    until("healthz reports the plugin again", async || reports("[-]kms-providers failed").await).await;
+    assert_eq!(cluster.text("/healthz").await.0, 500);
+    polls.abort();
 }

@@ -10,7 +10,7 @@ pub use envelope::fuzz;
 pub(super) mod test_plugin;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -91,13 +91,8 @@ impl KmsProvider {
             polling: Mutex::default(),
         });
         let weak = Arc::downgrade(&provider);
-        let polling = provider.client.spawn(async move {
-            while let Some(provider) = weak.upgrade() {
-                let healthy = provider.poll().await;
-                drop(provider);
-                tokio::time::sleep(if healthy { HEALTHY_INTERVAL } else { UNHEALTHY_INTERVAL }).await;
-            }
-        });
+        let polls = Self::poll_while_used(weak, HEALTHY_INTERVAL, UNHEALTHY_INTERVAL);
+        let polling = provider.client.spawn(polls);
         *provider.polling.lock() = polling;
         Ok(provider)
     }
@@ -115,6 +110,15 @@ impl KmsProvider {
     /// Asks the plugin whether it works.
     pub async fn check_now(&self) -> Result<(), String> {
         self.checked_since(Instant::now()).await
+    }
+
+    /// Asks the plugin again and again, at an interval that depends on its health.
+    pub(super) async fn poll_while_used(provider: Weak<KmsProvider>, healthy: Duration, unhealthy: Duration) {
+        while let Some(provider) = provider.upgrade() {
+            let is_healthy = provider.poll().await;
+            drop(provider);
+            tokio::time::sleep(if is_healthy { healthy } else { unhealthy }).await;
+        }
     }
 
     async fn poll(&self) -> bool {
