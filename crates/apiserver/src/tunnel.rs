@@ -53,13 +53,7 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
         let Ok(Some(created)) = timeout(REGISTRATION_TIMEOUT, registered(&*store, &key)).await else {
             return tracing::debug!(node, "a node opened a tunnel and does not register");
         };
-        let end = async move {
-            tokio::select! {
-                () = expired(client, UnixTime::now) => {}
-                () = deleted(&*store, &key, created) => {}
-                () = revoked => {}
-            }
-        };
+        let end = async move { ended(client, &*store, &key, created, revoked).await };
         tunnels.run(&node, connection, end).await;
     };
     knarr_supervisor::spawn(async move {
@@ -74,6 +68,21 @@ pub fn accept(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> R
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     response.headers_mut().insert(UPGRADE, HeaderValue::from_static(knarr_tunnel::PROTOCOL));
     Ok(response)
+}
+
+/// Waits until a node may no longer have the tunnel that it opened.
+async fn ended(
+    client: Arc<ClientConnection>,
+    store: &dyn Store,
+    key: &str,
+    created: Revision,
+    revoked: impl Future<Output = ()>,
+) {
+    tokio::select! {
+        () = expired(client, UnixTime::now) => {}
+        () = deleted(store, key, created) => {}
+        () = revoked => {}
+    }
 }
 
 /// Waits until the certificate of a connection is no longer accepted.
@@ -152,6 +161,7 @@ mod tests {
             assert_eq!(node_of(&User::named(name, &[group])), node, "{name} {group}");
         }
     }
+
     /// Whether a future waits.
     async fn waits(future: impl Future) -> bool {
         timeout(Duration::from_millis(1), future).await.is_err()
@@ -216,10 +226,22 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_tunnel_ends_when_its_node_may_not_have_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        let key = "/registry/minions/a";
+        let created = store.create(key, "{}".into(), None).await.unwrap().revision;
+        let issued = Timestamp::now();
+        let pki = Pki::open(&directory.path().join("pki"), Identity::default(), issued).unwrap();
+        let node = Purpose::Client { user: "system:node:a".into(), group: "system:nodes".into() };
+        let leaf = pki.authority.sign(&node, issued).unwrap();
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect();
+        let client = Arc::new(ClientConnection::new(pki.serving.clients(), &chain, UnixTime::now()));
+        tokio::time::pause();
         let switch = Arc::new(Switch(AtomicBool::new(true)));
-        let mut ended = std::pin::pin!(revoked(switch.clone(), User::named("system:node:a", &[]), Target::default()));
+        let revoked = revoked(switch.clone(), User::named("system:node:a", &[]), Target::default());
+        let mut ended = std::pin::pin!(ended(client, &*store, key, created, revoked));
         assert!(timeout(AUTHORIZATION_INTERVAL * 10, &mut ended).await.is_err());
         switch.0.store(false, Ordering::SeqCst);
         assert!(timeout(AUTHORIZATION_INTERVAL * 2, ended).await.is_ok());
