@@ -167,6 +167,11 @@ mod tests {
         timeout(Duration::from_millis(1), future).await.is_err()
     }
 
+    /// The output of a future that must not wait for ever.
+    async fn output<T>(future: impl Future<Output = T>) -> T {
+        timeout(Duration::from_secs(60), future).await.expect("the state is not noticed")
+    }
+
     #[tokio::test]
     async fn a_node_of_the_same_name_is_another_one() {
         let directory = tempfile::tempdir().unwrap();
@@ -179,7 +184,7 @@ mod tests {
         store.create("/registry/minions/ab", "{}".into(), None).await.unwrap();
         assert!(waits(registered(&*store, key)).await);
         let node = store.create(key, "{}".into(), None).await.unwrap().revision;
-        assert_eq!(awaited.await.unwrap(), Some(node));
+        assert_eq!(output(awaited).await.unwrap(), Some(node));
         let changed = store.update(key, "{ }".into(), node, None).await.unwrap().revision;
         assert!(waits(deleted(&*store, key, node)).await, "a node that changes is the same");
         let awaited = tokio::spawn({
@@ -188,9 +193,9 @@ mod tests {
         });
         store.delete(key, changed).await.unwrap();
         let again = store.create(key, "{}".into(), None).await.unwrap().revision;
-        awaited.await.unwrap();
-        deleted(&*store, key, node).await;
-        assert_eq!(registered(&*store, key).await, Some(again));
+        output(awaited).await.unwrap();
+        output(deleted(&*store, key, node)).await;
+        assert_eq!(output(registered(&*store, key)).await, Some(again));
         assert!(waits(deleted(&*store, key, again)).await);
     }
 
