@@ -221,5 +221,9 @@ mod tests {
         let after = |days: i64| connected.sender(moment(now + SignedDuration::from_hours(24 * days)));
         assert!(matches!(after(364), Sender::Remote(Some(_))));
         assert!(matches!(after(366), Sender::Refused));
+        // A session that is resumed presents it without another handshake's verification.
+        let late = moment(now + SignedDuration::from_hours(24 * 366));
+        let resumed = ClientConnection::new(pki.serving.clients(), &chain, late);
+        assert!(!resumed.has_certificate() && matches!(resumed.sender(late), Sender::Refused));
     }
 }

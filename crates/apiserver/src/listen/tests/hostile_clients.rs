@@ -49,12 +49,12 @@ async fn an_expired_certificate_is_refused_on_old_connections_and_resumed_ones()
         }
         status(&mut old).await
     };
-    let refused = tokio::time::timeout(Duration::from_secs(20), expired).await;
-    assert_eq!(refused.expect("an expired certificate is served on its old connection"), 401);
+    let on_old = tokio::time::timeout(Duration::from_secs(20), expired).await.map(|status| status.as_u16());
     let resumed = listening.connect_with(&client).await;
     assert_eq!(resumed.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
     let mut resumed = ListeningServer::http2_over(resumed).await;
-    assert_eq!(status(&mut resumed).await, 401);
+    let on_resumed = status(&mut resumed).await.as_u16();
+    assert_eq!((on_old, on_resumed), (Ok(401), 401), "served on the old connection (by its time), or on a resumed one");
     listening.stop().await;
 }
 
