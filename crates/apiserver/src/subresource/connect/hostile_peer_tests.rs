@@ -81,6 +81,7 @@ async fn redirects_of_kubelets_are_followed_by_neither_client_nor_server() {
     })
     .await;
     let cluster = cluster(&kubelet, "127.0.0.1").await;
+    let mut failures = Vec::new();
     for status in [301, 302, 303, 307, 308] {
         code.store(status, std::sync::atomic::Ordering::SeqCst);
         for (method, path, upgrade) in [
@@ -92,8 +93,6 @@ async fn redirects_of_kubelets_are_followed_by_neither_client_nor_server() {
             ("GET", "log?follow=1", false),
         ] {
             let (response, body) = send(&cluster, method, &format!("{POD}/{path}"), upgrade).await;
-            assert_eq!(response.status(), 500, "{status} {path}: {body}");
-            assert!(!response.headers().contains_key(LOCATION), "{status} {path}");
             let expected = if upgrade {
                 format!("invalid upgrade response: status code {status}")
             } else {
@@ -103,10 +102,14 @@ async fn redirects_of_kubelets_are_followed_by_neither_client_nor_server() {
                     kubelet.port
                 )
             };
-            assert_eq!(message(&body), expected, "{status} {path}");
-            assert_eq!(kubelet.received().len(), 1, "{status} {path}");
+            let location = response.headers().contains_key(LOCATION);
+            let found = (response.status().as_u16(), location, message(&body), kubelet.received().len());
+            if found != (500, false, expected, 1) {
+                failures.push(format!("{status} {method} {path}: {found:?}"));
+            }
         }
     }
+    assert!(failures.is_empty(), "{failures:#?}");
     assert_eq!(elsewhere.connections(), 0);
 }
 
