@@ -1,5 +1,7 @@
 //! Computes the nftables content for pods, namespaces and policies incrementally: a change touches only what depends on it.
 
+mod costs;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -11,11 +13,7 @@ use super::render::{Direction, chains, group_set, policy_chain, port_set, short_
 use super::tables::{ITSELF, KNOWN, Tables};
 use crate::protocol::Protocol;
 use crate::proxy::Family;
-
-/// The maximum cost of the selectors of one namespace's policies: each pod in a set costs one, each set a few more. Authors of
-/// policies can write any number of selectors that match all pods of the cluster, and every node keeps the sets.
-const MAX_COST: usize = 1 << 18;
-const COST_OF_SET: usize = 256;
+use costs::Costs;
 
 pub struct Engine {
     tables: [Tables; 2],
@@ -25,8 +23,7 @@ pub struct Engine {
     policies: BTreeMap<String, CompiledPolicy>,
     /// Sets of pods that rules reference.
     groups: BTreeMap<String, RefCounted<Group>>,
-    /// Sets that the policies of a namespace reference, by namespace and set, with the number of references.
-    selectors: BTreeMap<(String, String), usize>,
+    costs: Costs,
     /// Sets of named ports that rules reference, by protocol and name.
     ports: BTreeMap<String, RefCounted<(Protocol, String)>>,
     /// Chains that combine several policies, with the number of pods that use each.
@@ -52,7 +49,7 @@ impl Default for Engine {
             pods: BTreeMap::new(),
             policies: BTreeMap::new(),
             groups: BTreeMap::new(),
-            selectors: BTreeMap::new(),
+            costs: Costs::default(),
             ports: BTreeMap::new(),
             combined: HashMap::new(),
         }
@@ -86,14 +83,17 @@ impl Engine {
         if let Some(labels) = &labels {
             self.namespaces.insert(name.to_owned(), labels.clone());
         }
-        for (set, group) in self.groups.iter().filter(|(_, group)| group.value.depends_on_namespaces()) {
-            for pod in of_namespace(&self.pods, name).map(|(_, pod)| pod) {
-                let was = group.value.contains(&pod.member, old.as_ref());
-                let is = group.value.contains(&pod.member, labels.as_ref());
+        let pods: Vec<PolicyPod> = of_namespace(&self.pods, name).map(|(_, pod)| pod.member.clone()).collect();
+        for member in pods {
+            for (set, group) in self.groups.iter().filter(|(_, group)| group.value.depends_on_namespaces()) {
+                let was = group.value.contains(&member, old.as_ref());
+                let is = group.value.contains(&member, labels.as_ref());
                 if was != is {
-                    change_addresses(&mut self.tables, set, &pod.member, is);
+                    change_group(&mut self.tables, &mut self.costs, set, &member, is);
                 }
             }
+            // After each pod: all of them together may exceed the limit many times.
+            self.limit();
         }
     }
 
@@ -109,6 +109,7 @@ impl Engine {
             self.count_pod(&member, true);
             let pod = self.isolate(member);
             self.pods.insert(key.to_owned(), pod);
+            self.limit();
         }
     }
 
@@ -153,41 +154,6 @@ impl Engine {
         }
     }
 
-    /// The policy without the selectors beyond the limit of its namespace: their pods are not let in.
-    fn fitted(&self, key: &str, mut policy: CompiledPolicy) -> CompiledPolicy {
-        let namespace = policy.namespace.clone();
-        let size = |set: &str| self.tables.iter().map(|tables| tables.size(set)).sum::<usize>();
-        let last = (format!("{namespace}\0"), String::new());
-        let held = self.selectors.range((namespace.clone(), String::new())..last).map(|((_, set), _)| set);
-        let mut cost = held.map(|set| COST_OF_SET + size(set)).sum::<usize>();
-        let (mut counted, mut left_out) = (BTreeSet::new(), 0_usize);
-        policy.retain_peers(|peer| {
-            let Peer::Group(group) = peer else { return true };
-            let place = (namespace.clone(), group_set(group));
-            if self.selectors.contains_key(&place) || counted.contains(&place.1) {
-                return true;
-            }
-            let is_affordable = cost + COST_OF_SET <= MAX_COST && {
-                let matching = self.pods.values().filter(|pod| self.is_in(group, &pod.member));
-                cost += COST_OF_SET + matching.map(|pod| pod.member.addresses.len()).sum::<usize>();
-                cost <= MAX_COST
-            };
-            match is_affordable {
-                true => drop(counted.insert(place.1)),
-                false => left_out += 1,
-            }
-            is_affordable
-        });
-        if left_out > 0 {
-            tracing::warn!(
-                policy = key,
-                left_out,
-                "the selectors of a namespace match too many pods; some of them let nobody in"
-            );
-        }
-        policy
-    }
-
     fn is_in(&self, group: &Group, member: &PolicyPod) -> bool {
         group.contains(member, self.namespaces.get(&member.namespace))
     }
@@ -197,7 +163,7 @@ impl Engine {
         let labels = self.namespaces.get(&member.namespace);
         for (set, group) in &self.groups {
             if group.value.contains(member, labels) {
-                change_addresses(&mut self.tables, set, member, is_there);
+                change_group(&mut self.tables, &mut self.costs, set, member, is_there);
             }
         }
         for (set, port) in &self.ports {
@@ -272,9 +238,9 @@ impl Engine {
     fn use_sets(&mut self, policy: &CompiledPolicy) {
         for group in groups_of(policy) {
             let set = group_set(group);
-            *self.selectors.entry((policy.namespace.clone(), set.clone())).or_default() += 1;
             if let Some(used) = self.groups.get_mut(&set) {
                 used.users += 1;
+                self.costs.refer(&policy.namespace, &set, size(&self.tables, &set));
                 continue;
             }
             for tables in &mut self.tables {
@@ -285,6 +251,7 @@ impl Engine {
                     change_addresses(&mut self.tables, &set, &pod.member, true);
                 }
             }
+            self.costs.refer(&policy.namespace, &set, size(&self.tables, &set));
             self.groups.insert(set, RefCounted { value: group.clone(), users: 1 });
         }
         for port in named_ports_of(policy) {
@@ -305,13 +272,7 @@ impl Engine {
 
     fn leave_sets(&mut self, policy: &CompiledPolicy) {
         for set in groups_of(policy).map(group_set) {
-            let place = (policy.namespace.clone(), set.clone());
-            if let Some(count) = self.selectors.get_mut(&place) {
-                *count -= 1;
-                if *count == 0 {
-                    self.selectors.remove(&place);
-                }
-            }
+            self.costs.leave(&policy.namespace, &set, size(&self.tables, &set));
             if leave(&mut self.groups, &set) {
                 self.tables.iter_mut().for_each(|tables| tables.remove_set(&set));
             }
@@ -345,6 +306,18 @@ fn leave<T>(all: &mut BTreeMap<String, RefCounted<T>>, name: &str) -> bool {
 fn of_namespace<'a, T>(all: &'a BTreeMap<String, T>, namespace: &str) -> impl Iterator<Item = (&'a String, &'a T)> {
     // '0' is the character after '/'.
     all.range(format!("{namespace}/")..format!("{namespace}0"))
+}
+
+/// The number of addresses in a set.
+fn size(tables: &[Tables; 2], set: &str) -> usize {
+    tables.iter().map(|tables| tables.size(set)).sum()
+}
+
+/// Adds a pod to a set of pods, or removes it.
+fn change_group(tables: &mut [Tables; 2], costs: &mut Costs, set: &str, member: &PolicyPod, is_there: bool) {
+    let before = size(tables, set);
+    change_addresses(tables, set, member, is_there);
+    costs.resize(set, before, size(tables, set));
 }
 
 fn change_addresses(tables: &mut [Tables; 2], set: &str, member: &PolicyPod, is_there: bool) {

@@ -1,3 +1,4 @@
+use super::costs::MAX_COST;
 use super::*;
 use crate::policy::member::NamedPort;
 use serde_json::{Value, json};
@@ -152,6 +153,18 @@ fn without_numbers(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+fn selectors_of_all_pods(prefix: &str, count: usize, namespaces: &Value) -> Value {
+    let peers = (0..count).map(|number| {
+        json!({"namespaceSelector": namespaces, "podSelector": {"matchExpressions": [
+            {"key": format!("{prefix}{number}"), "operator": "DoesNotExist"}]}})
+    });
+    json!({"podSelector": {}, "ingress": [{"from": peers.collect::<Vec<_>>()}]})
+}
+
+fn sum_of_sizes(engine: &Engine) -> usize {
+    engine.groups.keys().map(|set| size(&engine.tables, set)).sum()
+}
+
 /// Selectors that differ and all match the whole cluster fill the memory of every node.
 #[test]
 fn selectors_of_one_namespace_do_not_fill_memory() {
@@ -161,27 +174,73 @@ fn selectors_of_one_namespace_do_not_fill_memory() {
         let address = format!("10.1.{}.{}", number / 250, number % 250);
         engine.set_pod(&format!("n/p{number}"), Some(member("n", "web", &address, false)));
     }
-    let spec = |prefix: &str, count: usize| {
-        let peers: Vec<Value> = (0..count)
-            .map(|number| {
-                json!({"namespaceSelector": {}, "podSelector": {"matchExpressions": [
-                {"key": format!("{prefix}{number}"), "operator": "DoesNotExist"}]}})
-            })
-            .collect();
-        json!({"podSelector": {}, "ingress": [{"from": peers}]})
-    };
-    let size = |engine: &Engine| engine.groups.keys().map(|set| engine.tables[0].size(set)).sum::<usize>();
+    let spec = |prefix: &str, count| selectors_of_all_pods(prefix, count, &json!({}));
     engine.set_policy("n/first", Some(policy(spec("a", 5))));
-    assert_eq!((engine.groups.len(), size(&engine)), (5, 10_000));
+    assert_eq!((engine.groups.len(), sum_of_sizes(&engine)), (5, 10_000));
     engine.set_policy("n/second", Some(policy(spec("b", 5_000))));
     engine.set_policy("n/third", Some(policy(spec("c", 5_000))));
-    assert!(size(&engine) <= MAX_COST, "{}", size(&engine));
+    assert!(sum_of_sizes(&engine) <= MAX_COST, "{}", sum_of_sizes(&engine));
     let other = json!({"metadata": {"name": "p", "namespace": "m"}, "spec": spec("d", 5)});
     engine.set_policy("m/p", Some(CompiledPolicy::of(&serde_json::from_value(other).unwrap())));
-    assert!(size(&engine) > 10_000 && engine.selectors.keys().filter(|(namespace, _)| namespace == "m").count() == 5);
+    assert!(sum_of_sizes(&engine) > 10_000);
+    assert_eq!(groups_of(&engine.policies["m/p"]).count(), 5);
     // What is gone makes room, and nothing stays of it.
     for key in ["n/first", "n/second", "n/third", "m/p"] {
         engine.set_policy(key, None);
     }
-    assert!(engine.groups.is_empty() && engine.selectors.is_empty());
+    assert!(engine.groups.is_empty() && engine.costs.of("n") == 0);
+}
+
+/// The cost of policies is not known when they are written: the pods may come, or get a namespace with labels, later.
+#[test]
+fn pods_that_come_after_policies_do_not_fill_memory() {
+    const SELECTORS: usize = 400;
+    const PODS: usize = 500;
+    let team: Labels = [("team".to_owned(), "x".to_owned())].into();
+    for comes_last in ["pods", "labels"] {
+        let mut engine = Engine::default();
+        let labels = |engine: &mut Engine| engine.set_namespace("m", Some(team.clone()));
+        let pods = |engine: &mut Engine, are_there: bool| {
+            for number in 0..PODS {
+                let address = format!("10.1.{}.{}", number / 250, number % 250);
+                let pod = member("m", "web", &address, false);
+                engine.set_pod(&format!("m/p{number}"), are_there.then_some(pod));
+                assert!(engine.costs.of("n") <= MAX_COST);
+            }
+        };
+        let spec = |prefix: &str| selectors_of_all_pods(prefix, SELECTORS / 2, &json!({"matchLabels": {"team": "x"}}));
+        engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
+        engine.set_policy("n/first", Some(policy(spec("a"))));
+        engine.set_policy("n/second", Some(policy(spec("b"))));
+        let few =
+            json!({"metadata": {"name": "p", "namespace": "o"}, "spec": selectors_of_all_pods("a", 2, &json!({}))});
+        engine.set_policy("o/few", Some(CompiledPolicy::of(&serde_json::from_value(few).unwrap())));
+        assert_eq!(engine.groups.len(), SELECTORS + 2);
+        if comes_last == "pods" {
+            labels(&mut engine);
+            pods(&mut engine, true);
+        } else {
+            pods(&mut engine, true);
+            labels(&mut engine);
+        }
+        let of = |engine: &Engine, key: &str| groups_of(&engine.policies[key]).count();
+        // A set costs 256, too.
+        assert_eq!(
+            (of(&engine, "n/first"), of(&engine, "n/second")),
+            (SELECTORS / 2, MAX_COST / (PODS + 256) - SELECTORS / 2),
+            "{comes_last}"
+        );
+        assert_eq!(engine.costs.of("n"), (PODS + 256) * (MAX_COST / (PODS + 256)), "what is kept has all pods");
+        assert_eq!((of(&engine, "o/few"), engine.costs.of("o")), (2, 2 * (PODS + 256)), "of another namespace");
+        assert!(sum_of_sizes(&engine) <= MAX_COST);
+        // When the pods are gone, the next change of a policy brings all of it back.
+        pods(&mut engine, false);
+        assert_eq!(sum_of_sizes(&engine), 0);
+        engine.set_policy("n/second", Some(policy(spec("b"))));
+        assert_eq!(of(&engine, "n/second"), SELECTORS / 2);
+        for key in ["n/first", "n/second", "o/few"] {
+            engine.set_policy(key, None);
+        }
+        assert!(engine.groups.is_empty() && engine.costs.of("n") + engine.costs.of("o") == 0);
+    }
 }
