@@ -217,6 +217,7 @@ pub fn services_capture_no_port_of_a_node() {
     let node = "192.168.50.1";
     serve_on_node(80);
     serve_on_node(22);
+    serve_on_node(8088);
     cluster.outside.serve(80, "other");
     cluster.api.put(
         crate::api::NODES,
@@ -229,17 +230,24 @@ pub fn services_capture_no_port_of_a_node() {
     cluster.service("listening", 2, &json!({"type": "LoadBalancer", "status": at(node)}), &[0]);
     cluster.service("ssh", 3, &json!({"type": "LoadBalancer", "ports": port(22), "status": at(node)}), &[0]);
     cluster.service("free", 4, &json!({"type": "LoadBalancer", "ports": port(81), "status": at(node)}), &[0]);
+    // Node ports are chosen by the API server, whose range is a setting: nothing but the kernel's rule keeps them off the node.
+    for (last, number) in [(7, 8088), (8, 8089)] {
+        let ports = json!([{"name": "tcp", "port": 80, "protocol": "TCP", "nodePort": number}]);
+        cluster.service(&format!("low-{number}"), last, &json!({"type": "NodePort", "ports": ports}), &[0]);
+    }
     // Two that claim the same address must not block each other or the others.
     cluster.service("first", 5, &json!({"externalIPs": ["192.168.70.9"]}), &[0]);
     cluster.service("second", 6, &json!({"externalIPs": ["192.168.70.9"]}), &[1]);
     let _proxy = cluster.start();
     let to = |port: u16| SocketAddr::from(([192, 168, 50, 1], port));
-    for port in [80, 22] {
+    for port in [80, 22, 8088] {
         assert_eq!(cluster.outside.run(|| ask(to(port))).unwrap().0, "node", "port {port} from outside");
         assert_eq!(ask(to(port)).unwrap().0, "node", "port {port} from the node");
         assert_eq!(cluster.pods[1].0.run(|| ask(to(port))).unwrap().0, "node", "port {port} from a pod");
     }
-    assert_eq!(cluster.outside.run(|| ask(to(81))).unwrap().0, "pod0", "a port that is free");
+    for port in [81, 8089] {
+        assert_eq!(cluster.outside.run(|| ask(to(port))).unwrap().0, "pod0", "port {port} is free");
+    }
     let other = SocketAddr::from(([192, 168, 50, 2], 80));
     let response = cluster.pods[1].0.run(|| ask(other));
     assert!(response.as_ref().is_ok_and(|said| said.0 == "other"), "another node's address: {response:?}");
