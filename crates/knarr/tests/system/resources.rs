@@ -140,12 +140,17 @@ fn pods_are_evicted_when_memory_stays_low(cluster: &mut Cluster) {
 fn containers_over_their_memory_limit_are_killed(cluster: &Cluster) {
     let volume = "    volumeMounts: [{name: memory, mountPath: /memory}]\n  volumes: [{name: memory, emptyDir: {medium: Memory}}]";
     let resources = "{limits: {memory: 24Mi}}";
-    // On a busy host, containerd may learn of an exit before it learns why: the container is started again until it reports the kill.
-    let pod = pod("hungry", "exec cat /dev/zero > /memory/file", resources, volume);
-    cluster.apply(&pod.replace("restartPolicy: Never", "restartPolicy: OnFailure"));
-    let last = |field: &str| status(cluster, "hungry", &format!("containerStatuses[0].lastState.terminated.{field}"));
-    cluster.wait_for("the kill", || last("reason") == "OOMKilled");
-    assert_eq!(last("exitCode"), "137");
+    // With cgroup v1, containerd misses some kills on a busy host: the cgroup is gone before its shim looks at it.
+    let is_reported = |attempt: u32| {
+        let name = format!("hungry-{attempt}");
+        cluster.apply(&pod(&name, "exec cat /dev/zero > /memory/file", resources, volume));
+        cluster.wait_for("its end", || status(cluster, &name, "phase") == "Failed");
+        let terminated =
+            |field: &str| status(cluster, &name, &format!("containerStatuses[0].state.terminated.{field}"));
+        assert_eq!(terminated("exitCode"), "137");
+        terminated("reason") == "OOMKilled"
+    };
+    assert!((0..20).any(is_reported), "no kill for memory is reported as one");
 }
 
 fn pods_over_their_storage_limit_are_evicted(cluster: &Cluster) {
