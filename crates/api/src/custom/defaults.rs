@@ -3,9 +3,9 @@
 use crate::json_schema::JsonSchemaProps;
 use serde_json::Value;
 
-/// How much memory the defaults of one object may take. The store keeps no object that is nearly as large, but an object of the
-/// largest body has hundreds of thousands of places for defaults, and a definition says how long each is.
-const MAX_BYTES: usize = 16 << 20;
+/// How much memory the defaults of one object may take. An object that the store keeps takes less, even if it consists of
+/// defaults of a few bytes; but a body has hundreds of thousands of places for them, and a definition says how long each is.
+const MAX_BYTES: usize = 64 << 20;
 
 /// Sets defaults for absent fields and for nulls that are not allowed. False if they would take too much memory: then some are
 /// missing.
