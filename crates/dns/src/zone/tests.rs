@@ -135,7 +135,14 @@ fn many_ports_and_endpoints_do_not_multiply_in_a_query() {
         address: Ipv4Addr::from_bits(0x0af4_0000 + number).into(),
         ports: Arc::clone(&ports),
     };
-    let endpoints = (0..20_000).map(endpoint).collect();
+    let endpoints: Vec<Endpoint> = (0..20_000).map(endpoint).collect();
+    let compared = std::cell::Cell::new(0);
+    let mut having = Having::new(|port: &Port| {
+        compared.set(compared.get() + 1);
+        port.number == 19_999
+    });
+    assert!(endpoints.iter().all(|endpoint| having.has(endpoint)));
+    assert_eq!(compared.get(), ports.len(), "the ports that endpoints share are compared once");
     directory.set("shop", "many", Some(Service { kind: Kind::Headless, ports: Vec::new(), endpoints }));
     let zone = Zone::new("cluster.local", vec![]).unwrap();
     let resolve = |name: &str, kind: u16| {
