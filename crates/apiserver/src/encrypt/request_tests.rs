@@ -166,5 +166,6 @@ async fn a_hung_key_service_is_reported_to_clients_and_by_healthz() {
     plugin.hang(true);
     until("healthz reports the plugin again", async || reports("[-]kms-providers failed").await).await;
     assert_eq!(cluster.text("/healthz").await.0, 500);
+    assert!(!polls.is_finished(), "it is polled whatever its health");
     polls.abort();
 }
