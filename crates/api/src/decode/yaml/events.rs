@@ -83,7 +83,7 @@ impl<'a> Events<'a> {
             "unknown problem parsing YAML content".into()
         } else {
             // SAFETY: the parser's problems are constant texts that end in zero.
-            unsafe { CStr::from_ptr(parser.problem) }.to_string_lossy()
+            unsafe { CStr::from_ptr(parser.problem.cast()) }.to_string_lossy()
         };
         Failure(if line == 0 { problem.into_owned() } else { format!("line {line}: {problem}") })
     }
